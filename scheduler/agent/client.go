@@ -1,0 +1,249 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// MaxIDs is how many conversations one Conversations call may ask for; the
+// agent server answers 500 to more (api-contract.md C.4).
+const MaxIDs = 99
+
+// KeyHeader carries the sandbox's key on every call below /api.
+const KeyHeader = "X-Session-API-Key"
+
+// Config bounds the client's calls. Zero values mean the defaults.
+type Config struct {
+	// ProbeTimeout bounds Health and each call of Prove. Default 5 s.
+	ProbeTimeout time.Duration
+	// CallTimeout bounds every other call but CreateConversation. Default
+	// 30 s.
+	CallTimeout time.Duration
+	// CreateTimeout bounds CreateConversation, Upload and RunCommand's single
+	// calls. Default 120 s.
+	CreateTimeout time.Duration
+	// MaxBody bounds how much of an answer is read, in bytes. Default 4 MiB.
+	MaxBody int64
+	// Transport is used instead of the built-in one; for tests.
+	Transport http.RoundTripper
+}
+
+// Client talks to agent servers. It is safe for concurrent use; one is enough
+// for a process.
+type Client struct {
+	cfg  Config
+	http *http.Client
+}
+
+// New makes a Client; it starts nothing.
+func New(cfg Config) *Client {
+	if cfg.ProbeTimeout <= 0 {
+		cfg.ProbeTimeout = 5 * time.Second
+	}
+	if cfg.CallTimeout <= 0 {
+		cfg.CallTimeout = 30 * time.Second
+	}
+	if cfg.CreateTimeout <= 0 {
+		cfg.CreateTimeout = 120 * time.Second
+	}
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = 4 << 20
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = &http.Transport{
+			Proxy:                 nil,
+			DialContext:           (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			MaxIdleConns:          256,
+			MaxIdleConnsPerHost:   2,
+			IdleConnTimeout:       30 * time.Second,
+			ResponseHeaderTimeout: cfg.CreateTimeout,
+		}
+	}
+	return &Client{cfg: cfg, http: &http.Client{
+		Transport: cfg.Transport,
+		// A redirect would carry the key to wherever the sandbox points.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Health asks GET /health, without a key: nil when the server serves.
+func (c *Client) Health(ctx context.Context, baseURL string) error {
+	return c.call(ctx, c.cfg.ProbeTimeout, request{op: "health", method: http.MethodGet, url: baseURL + "/health"}, nil)
+}
+
+// Prove checks that the server at baseURL is the sandbox the key belongs to:
+// an authorised call without a key must be refused with 401, and must work
+// with it. An open server is ErrNotOurs, a refused key ErrUnauthorized.
+func (c *Client) Prove(ctx context.Context, baseURL, key string) error {
+	r := request{op: "prove", method: http.MethodGet, url: baseURL + "/api/conversations/count"}
+	// Without the key first: a server that lets anyone in is not shown it.
+	err := c.call(ctx, c.cfg.ProbeTimeout, r, nil)
+	switch {
+	case err == nil:
+		return &Error{Op: r.op, Kind: ErrNotOurs, Detail: "the server answers without a key"}
+	case !errors.Is(err, ErrUnauthorized):
+		return err
+	}
+	r.key = key
+	return c.call(ctx, c.cfg.ProbeTimeout, r, nil)
+}
+
+// CreateConversation asks for the conversation of req.ConversationID. Asked
+// again with the same id the server answers the existing one, and created is
+// false.
+func (c *Client) CreateConversation(ctx context.Context, baseURL, key string, req CreateRequest) (info ConversationInfo, created bool, err error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return info, false, &Error{Op: "create conversation", Kind: ErrRefused, Detail: "the request can't be encoded"}
+	}
+	r := request{
+		op: "create conversation", method: http.MethodPost, url: baseURL + "/api/conversations", key: key, body: body,
+		status: &created,
+	}
+	err = c.call(ctx, c.cfg.CreateTimeout, r, &info)
+	return info, created, err
+}
+
+// Conversations asks for the state of up to MaxIDs conversations. The answer
+// has the order of ids; an unknown one is nil.
+func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []string) ([]*ConversationInfo, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if len(ids) > MaxIDs {
+		return nil, &Error{Op: "get conversations", Kind: ErrRefused, Detail: fmt.Sprintf("%d ids asked for, at most %d go in one call", len(ids), MaxIDs)}
+	}
+	q := url.Values{"ids": ids}
+	var out []*ConversationInfo
+	r := request{op: "get conversations", method: http.MethodGet, url: baseURL + "/api/conversations?" + q.Encode(), key: key}
+	if err := c.call(ctx, c.cfg.CallTimeout, r, &out); err != nil {
+		return nil, err
+	}
+	if len(out) != len(ids) {
+		return nil, &Error{Op: r.op, Kind: ErrBadAnswer, Detail: fmt.Sprintf("%d answers to %d ids", len(out), len(ids))}
+	}
+	return out, nil
+}
+
+// CountEvents asks how many events a conversation has.
+func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID string) (int, error) {
+	var n int
+	r := request{op: "count events", method: http.MethodGet, key: key,
+		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/events/count"}
+	err := c.call(ctx, c.cfg.CallTimeout, r, &n)
+	return n, err
+}
+
+// Pause asks a conversation to pause after its current step.
+func (c *Client) Pause(ctx context.Context, baseURL, key, conversationID string) error {
+	r := request{op: "pause conversation", method: http.MethodPost, key: key,
+		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/pause"}
+	return c.call(ctx, c.cfg.CallTimeout, r, nil)
+}
+
+// PreparePause tells the server that its sandbox is about to be suspended; it
+// flushes what it holds. A server too old to know the call (404, 405) is
+// fine.
+func (c *Client) PreparePause(ctx context.Context, baseURL, key string) error {
+	r := request{op: "prepare pause", method: http.MethodPost, key: key,
+		url: baseURL + "/api/conversations/prepare-for-sandbox-pause"}
+	err := c.call(ctx, c.cfg.CallTimeout, r, nil)
+	var e *Error
+	if errors.As(err, &e) && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed) {
+		return nil
+	}
+	return err
+}
+
+type request struct {
+	op          string
+	method      string
+	url         string
+	key         string
+	body        []byte
+	contentType string
+	// status, when set, is told whether the answer was 201.
+	status *bool
+}
+
+// call makes one request, and decodes a 2xx answer's JSON into out unless out
+// is nil.
+func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out any) error {
+	callCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(callCtx, r.method, r.url, bytes.NewReader(r.body))
+	if err != nil {
+		return &Error{Op: r.op, Kind: ErrUnreachable, Detail: "the sandbox's address is not a URL"}
+	}
+	req.Header.Set("Accept", "application/json")
+	if r.body != nil {
+		ct := r.contentType
+		if ct == "" {
+			ct = "application/json"
+		}
+		req.Header.Set("Content-Type", ct)
+	}
+	if r.key != "" {
+		req.Header.Set(KeyHeader, r.key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return &Error{Op: r.op, Kind: ErrUnreachable, Detail: transportDetail(err)}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.MaxBody+1))
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return &Error{Op: r.op, Kind: ErrUnreachable, Status: resp.StatusCode, Detail: "the answer broke off"}
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return statusError(r.op, resp.StatusCode, body)
+	}
+	if int64(len(body)) > c.cfg.MaxBody {
+		return &Error{Op: r.op, Kind: ErrBadAnswer, Status: resp.StatusCode, Detail: fmt.Sprintf("the answer is larger than %d bytes", c.cfg.MaxBody)}
+	}
+	if r.status != nil {
+		*r.status = resp.StatusCode == http.StatusCreated
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return &Error{Op: r.op, Kind: ErrBadAnswer, Status: resp.StatusCode, Detail: "the answer is not the JSON expected"}
+	}
+	return nil
+}
+
+// transportDetail says what broke without the URL, whose query may hold ids
+// and whose text changes with every port.
+func transportDetail(err error) string {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		if ue.Timeout() {
+			return "no answer in time"
+		}
+		err = ue.Err
+	}
+	var oe *net.OpError
+	if errors.As(err, &oe) && oe.Err != nil {
+		return oe.Op + ": " + oe.Err.Error()
+	}
+	return strings.TrimSpace(err.Error())
+}
