@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var (
+	nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	envNamePattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// The rules of single values, for configuration and spec files and for flags.
+// Each error says what the value must be.
+
+func notEmpty(s string) error {
+	if strings.TrimSpace(s) == "" {
+		return errors.New("must not be empty")
+	}
+	return nil
+}
+
+func isNodeName(s string) error {
+	if !nodeNamePattern.MatchString(s) {
+		return fmt.Errorf("%q must be 1 to 63 characters of a-z, 0-9 and \"-\", beginning and ending with a letter or digit", s)
+	}
+	return nil
+}
+
+// isListenAddress accepts "host:port" with an empty host (every interface) and
+// port 0 (any free port).
+func isListenAddress(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		err = isPort(port, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("%q must be \"host:port\"", s)
+	}
+	return nil
+}
+
+// isPeerAddress accepts "host:port" that others can dial.
+func isPeerAddress(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err == nil {
+		err = isPort(port, 1)
+	}
+	if err != nil || host == "" {
+		return fmt.Errorf("%q must be \"host:port\", with both given", s)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("%q is not an address that others can reach", s)
+	}
+	return nil
+}
+
+func isPort(s string, low int) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < low || n > 65535 {
+		return fmt.Errorf("%q is not a port", s)
+	}
+	return nil
+}
+
+func isHTTPAddress(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("%q must be \"http://host:port\" or \"https://host:port\"", s)
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("%q must have nothing beside scheme, host and port", s)
+	}
+	return nil
+}
+
+// isOrigin accepts a web origin as a browser sends it.
+func isOrigin(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		return fmt.Errorf("%q must be an origin such as \"https://app.example.org\"", s)
+	}
+	return nil
+}
+
+func isHost(s string) error {
+	if s == "" || strings.ContainsAny(s, "/@ ") {
+		return fmt.Errorf("%q must be a host name or \"host:port\"", s)
+	}
+	return nil
+}
+
+func isEnvName(s string) error {
+	if !envNamePattern.MatchString(s) {
+		return fmt.Errorf("%q is not the name of an environment variable", s)
+	}
+	return nil
+}
+
+// oneOf accepts the listed words.
+func oneOf(words ...string) func(string) error {
+	return func(s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("%q must be one of %s", s, quotedList(words))
+		}
+		return nil
+	}
+}
+
+func quotedList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = strconv.Quote(w)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+func isAbsolutePath(s string) error {
+	if !filepath.IsAbs(s) {
+		return fmt.Errorf("%q must be an absolute path", s)
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+// Config is what `bivouac server` reads from its file. doc.go is the
+// reference; keep it and deploy/config/node.hcl in step with this file.
+type Config struct {
+	NodeName        string
+	DataDir         string
+	BootstrapExpect int
+	RetryJoin       []string
+
+	HTTP      HTTPConfig
+	Peer      PeerConfig
+	Raft      RaftConfig
+	Nomad     NomadConfig
+	Vault     VaultConfig
+	Sandboxes SandboxesConfig
+	Limits    LimitsConfig
+	Git       GitConfig
+	CORS      CORSConfig
+	Log       LogConfig
+}
+
+// HTTPConfig is where the API is served.
+type HTTPConfig struct {
+	Address string
+	// CertFile and KeyFile, both or neither: HTTPS.
+	CertFile, KeyFile string
+}
+
+// PeerConfig is the port between nodes.
+type PeerConfig struct {
+	Address, Advertise        string
+	CAFile, CertFile, KeyFile string
+}
+
+// RaftConfig tunes the cluster; a zero member means the default of package
+// cluster.
+type RaftConfig struct {
+	LogStore                                              string
+	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
+	SnapshotInterval                                      time.Duration
+	SnapshotThreshold, TrailingLogs                       uint64
+	ProposeTimeout, ReadTimeout                           time.Duration
+}
+
+// NomadConfig is where sandboxes run.
+type NomadConfig struct {
+	Address, Namespace, Region string
+	Datacenters                []string
+	TokenFile                  string
+	CAFile, CertFile, KeyFile  string
+	WorkspaceDir               string
+}
+
+// VaultConfig is where secret values are kept.
+type VaultConfig struct {
+	Address, Mount, Prefix, Namespace, AuthMount string
+	RoleID, RoleIDFile, SecretIDFile             string
+	CAFile                                       string
+}
+
+// SandboxesConfig bounds the life of sandboxes.
+type SandboxesConfig struct {
+	StartTimeout time.Duration
+}
+
+// LimitsConfig bounds what one client may ask.
+type LimitsConfig struct {
+	// BodySize is in bytes.
+	BodySize int64
+	// RequestsPerSecond 0 means no limit.
+	RequestsPerSecond float64
+	Burst             int
+}
+
+// GitConfig says how provider tokens are checked.
+type GitConfig struct {
+	VerifyTokens bool
+	AllowedHosts []string
+}
+
+// CORSConfig names the web origins that may call the API.
+type CORSConfig struct {
+	Origins []string
+}
+
+// LogConfig says what is logged, to stderr.
+type LogConfig struct {
+	Level, Format string
+}
+
+// defaultConfig is what a file that names nothing but the required members
+// gives. Zero members of Raft are filled in by package cluster.
+func defaultConfig() Config {
+	return Config{
+		Nomad:     NomadConfig{Datacenters: []string{"*"}},
+		Vault:     VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle"},
+		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute},
+		Limits:    LimitsConfig{BodySize: 1 << 20},
+		Log:       LogConfig{Level: "info", Format: "text"},
+	}
+}
+
+// loadConfig reads a file. Its error is a usageError that names every mistake.
+// Relative paths inside are relative to the file's folder.
+func loadConfig(path string) (Config, error) {
+	body, err := parseHCLFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	c := defaultConfig()
+	if err := diagsError(c.decode(body)); err != nil {
+		return Config{}, err
+	}
+	c.resolvePaths(filepath.Dir(path))
+	return c, nil
+}
+
+// resolvePaths makes the file names absolute, counted from the folder of the
+// configuration file, so that it does not matter where the program was started.
+func (c *Config) resolvePaths(base string) {
+	for _, p := range []*string{
+		&c.DataDir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
+		&c.Peer.CAFile, &c.Peer.CertFile, &c.Peer.KeyFile,
+		&c.Nomad.TokenFile, &c.Nomad.CAFile, &c.Nomad.CertFile, &c.Nomad.KeyFile,
+		&c.Vault.RoleIDFile, &c.Vault.SecretIDFile, &c.Vault.CAFile,
+	} {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(base, *p)
+		}
+	}
+}
+
+func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
+	return decodeBody(body, []attr{
+		{name: "node_name", required: true, set: setString(&c.NodeName, isNodeName)},
+		{name: "data_dir", required: true, set: setString(&c.DataDir, notEmpty)},
+		{name: "bootstrap_expect", set: setInt(&c.BootstrapExpect, 0, 9)},
+		{name: "retry_join", set: setStrings(&c.RetryJoin, isPeerAddress)},
+	}, []nested{
+		{name: "http", required: true, decode: c.HTTP.decode},
+		{name: "peer", required: true, decode: c.Peer.decode},
+		{name: "raft", decode: c.Raft.decode},
+		{name: "nomad", required: true, decode: c.Nomad.decode},
+		{name: "vault", required: true, decode: c.Vault.decode},
+		{name: "sandboxes", decode: c.Sandboxes.decode},
+		{name: "limits", decode: c.Limits.decode},
+		{name: "git", decode: c.Git.decode},
+		{name: "cors", decode: c.CORS.decode},
+		{name: "log", decode: c.Log.decode},
+	})
+}
+
+func (c *HTTPConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "address", required: true, set: setString(&c.Address, isListenAddress)},
+	}, []nested{
+		{name: "tls", decode: func(b *hcl.Block) hcl.Diagnostics {
+			return decodeBody(b.Body, []attr{
+				{name: "cert_file", required: true, set: setString(&c.CertFile, notEmpty)},
+				{name: "key_file", required: true, set: setString(&c.KeyFile, notEmpty)},
+			}, nil)
+		}},
+	})
+}
+
+func (c *PeerConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	diags := decodeBody(b.Body, []attr{
+		{name: "address", required: true, set: setString(&c.Address, isListenAddress)},
+		{name: "advertise", set: setString(&c.Advertise, isPeerAddress)},
+		{name: "ca_file", required: true, set: setString(&c.CAFile, notEmpty)},
+		{name: "cert_file", required: true, set: setString(&c.CertFile, notEmpty)},
+		{name: "key_file", required: true, set: setString(&c.KeyFile, notEmpty)},
+	}, nil)
+	if c.Advertise == "" && c.Address != "" && isPeerAddress(c.Address) != nil {
+		diags = append(diags, problem(b.DefRange, "peer: advertise is required, since others can't reach %q", c.Address))
+	}
+	return diags
+}
+
+func (c *RaftConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	const low, high = 10 * time.Millisecond, time.Minute
+	diags := decodeBody(b.Body, []attr{
+		{name: "log_store", set: setString(&c.LogStore, oneOf("boltdb", "wal"))},
+		{name: "heartbeat_timeout", set: setDuration(&c.HeartbeatTimeout, low, high)},
+		{name: "election_timeout", set: setDuration(&c.ElectionTimeout, low, high)},
+		{name: "leader_lease_timeout", set: setDuration(&c.LeaderLeaseTimeout, low, high)},
+		{name: "snapshot_interval", set: setDuration(&c.SnapshotInterval, time.Second, 24*time.Hour)},
+		{name: "snapshot_threshold", set: setInt(&c.SnapshotThreshold, 1, math.MaxInt32)},
+		{name: "trailing_logs", set: setInt(&c.TrailingLogs, 1, math.MaxInt32)},
+		{name: "propose_timeout", set: setDuration(&c.ProposeTimeout, 100*time.Millisecond, 50*time.Second)},
+		{name: "read_timeout", set: setDuration(&c.ReadTimeout, 100*time.Millisecond, time.Minute)},
+	}, nil)
+	heartbeat, election, lease := c.timers()
+	if election < heartbeat {
+		diags = append(diags, problem(b.DefRange, "raft: election_timeout (%s) must not be below heartbeat_timeout (%s)", election, heartbeat))
+	}
+	if lease > heartbeat {
+		diags = append(diags, problem(b.DefRange, "raft: leader_lease_timeout (%s) must not be above heartbeat_timeout (%s)", lease, heartbeat))
+	}
+	return diags
+}
+
+func (c *NomadConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	diags := decodeBody(b.Body, []attr{
+		{name: "address", required: true, set: setString(&c.Address, isHTTPAddress)},
+		{name: "namespace", set: setString(&c.Namespace, notEmpty)},
+		{name: "region", set: setString(&c.Region, notEmpty)},
+		{name: "datacenters", set: setStrings(&c.Datacenters, notEmpty)},
+		{name: "token_file", set: setString(&c.TokenFile, notEmpty)},
+		{name: "ca_file", set: setString(&c.CAFile, notEmpty)},
+		{name: "cert_file", set: setString(&c.CertFile, notEmpty)},
+		{name: "key_file", set: setString(&c.KeyFile, notEmpty)},
+		{name: "workspace_dir", set: setString(&c.WorkspaceDir, isAbsolutePath)},
+	}, nil)
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		diags = append(diags, problem(b.DefRange, "nomad: cert_file and key_file go together"))
+	}
+	return diags
+}
+
+func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	diags := decodeBody(b.Body, []attr{
+		{name: "address", required: true, set: setString(&c.Address, isHTTPAddress)},
+		{name: "mount", set: setString(&c.Mount, notEmpty)},
+		{name: "prefix", set: setString(&c.Prefix, notEmpty)},
+		{name: "namespace", set: setString(&c.Namespace, notEmpty)},
+		{name: "auth_mount", set: setString(&c.AuthMount, notEmpty)},
+		{name: "role_id", set: setString(&c.RoleID, notEmpty)},
+		{name: "role_id_file", set: setString(&c.RoleIDFile, notEmpty)},
+		{name: "secret_id_file", required: true, set: setString(&c.SecretIDFile, notEmpty)},
+		{name: "ca_file", set: setString(&c.CAFile, notEmpty)},
+	}, nil)
+	if (c.RoleID == "") == (c.RoleIDFile == "") {
+		diags = append(diags, problem(b.DefRange, "vault: exactly one of role_id and role_id_file is required"))
+	}
+	return diags
+}
+
+func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "start_timeout", set: setDuration(&c.StartTimeout, time.Second, time.Hour)},
+	}, nil)
+}
+
+func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "body_size", set: setInt(&c.BodySize, 1024, 1<<30)},
+		{name: "requests_per_second", set: setFloat(&c.RequestsPerSecond, 0, 1e6)},
+		{name: "burst", set: setInt(&c.Burst, 1, 1_000_000)},
+	}, nil)
+}
+
+func (c *GitConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "verify_tokens", set: setBool(&c.VerifyTokens)},
+		{name: "allowed_hosts", set: setStrings(&c.AllowedHosts, isHost)},
+	}, nil)
+}
+
+func (c *CORSConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "origins", set: setStrings(&c.Origins, isOrigin)},
+	}, nil)
+}
+
+func (c *LogConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "level", set: setString(&c.Level, oneOf("debug", "info", "warn", "error"))},
+		{name: "format", set: setString(&c.Format, oneOf("text", "json"))},
+	}, nil)
+}
+
+// timers gives the three Raft timers with the defaults filled in.
+func (c *RaftConfig) timers() (heartbeat, election, lease time.Duration) {
+	d := cluster.DefaultConfig()
+	return orDefault(c.HeartbeatTimeout, d.HeartbeatTimeout),
+		orDefault(c.ElectionTimeout, d.ElectionTimeout),
+		orDefault(c.LeaderLeaseTimeout, d.LeaderLeaseTimeout)
+}
+
+// orDefault gives v, or d when v is zero.
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

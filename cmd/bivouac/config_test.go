@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// wanted reads the expectations of a file in testdata: every "# want: text" is
+// one mistake that must be reported for its own line.
+func wanted(t *testing.T, path string) []string {
+	t.Helper()
+	src, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i, line := range strings.Split(string(src), "\n") {
+		for _, text := range strings.Split(line, "# want: ")[1:] {
+			want = append(want, fmt.Sprintf("%s:%d: ", path, i+1)+strings.TrimSpace(text))
+		}
+	}
+	return want
+}
+
+// checkMistakes compares an error's lines with the expectations: as many, and
+// each expectation met by a line of its own.
+func checkMistakes(t *testing.T, path string, err error) {
+	t.Helper()
+	want := wanted(t, path)
+	if len(want) == 0 {
+		if err != nil {
+			t.Fatalf("%s is good, but was refused:\n%v", path, err)
+		}
+		return
+	}
+	if err == nil {
+		t.Fatalf("%s was accepted", path)
+	}
+	if got := exitCode(err); got != exitUsage {
+		t.Errorf("exit code %d, want %d", got, exitUsage)
+	}
+	got := strings.Split(err.Error(), "\n")
+	for _, w := range want {
+		place, text, _ := strings.Cut(w, ": ")
+		i := slices.IndexFunc(got, func(line string) bool {
+			return strings.HasPrefix(line, place+": ") && strings.Contains(line, text)
+		})
+		if i < 0 {
+			t.Errorf("missing: %s", w)
+			continue
+		}
+		got = slices.Delete(got, i, i+1)
+	}
+	for _, line := range got {
+		t.Errorf("not expected: %s", line)
+	}
+	if strings.Contains(err.Error(), "canary") {
+		t.Errorf("the error shows a value that may be a secret: %v", err)
+	}
+}
+
+func testdataFiles(t *testing.T, folder string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", folder, "*.hcl"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in testdata/%s: %v", folder, err)
+	}
+	return files
+}
+
+func TestConfig_EveryRuleIsReportedWithItsLine(t *testing.T) {
+	for _, path := range testdataFiles(t, "config") {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".hcl"), func(t *testing.T) {
+			_, err := loadConfig(path)
+			checkMistakes(t, path, err)
+		})
+	}
+}
+
+func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
+	got, err := loadConfig("testdata/config/good_full.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := func(name string) string { return filepath.Join("testdata/config", name) }
+	want := Config{
+		NodeName: "n1", DataDir: here("data"), BootstrapExpect: 3,
+		RetryJoin: []string{"10.1.0.12:8441", "10.1.0.13:8441"},
+		HTTP:      HTTPConfig{Address: ":8440", CertFile: here("api.pem"), KeyFile: "/etc/bivouac/api-key.pem"},
+		Peer: PeerConfig{Address: "0.0.0.0:8441", Advertise: "10.1.0.11:8441",
+			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem")},
+		Raft: RaftConfig{LogStore: "wal", HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
+			LeaderLeaseTimeout: 300 * time.Millisecond, SnapshotInterval: time.Minute, SnapshotThreshold: 1000,
+			TrailingLogs: 2000, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second},
+		Nomad: NomadConfig{Address: "https://nomad.example.org:4646", Namespace: "agents", Region: "eu",
+			Datacenters: []string{"dc1", "dc2"}, TokenFile: here("nomad-token"), CAFile: here("nomad-ca.pem"),
+			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), WorkspaceDir: "/srv/workspaces"},
+		Vault: VaultConfig{Address: "https://vault.example.org:8200", Mount: "kv", Prefix: "agents", Namespace: "team",
+			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem")},
+		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second},
+		Limits:    LimitsConfig{BodySize: 65536, RequestsPerSecond: 10, Burst: 20},
+		Git:       GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
+		CORS:      CORSConfig{Origins: []string{"https://app.example.org"}},
+		Log:       LogConfig{Level: "debug", Format: "json"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestConfig_UnreadableFileIsOneLine(t *testing.T) {
+	for _, path := range []string{"testdata/config/none.hcl", "testdata"} {
+		_, err := loadConfig(path)
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) || exitCode(err) != exitUsage {
+			t.Errorf("loadConfig(%q) = %v, want one usage line that names the file", path, err)
+		}
+	}
+}
+
+func TestSpecs_EveryRuleIsReportedWithItsLine(t *testing.T) {
+	for _, path := range testdataFiles(t, "specs") {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".hcl"), func(t *testing.T) {
+			_, err := loadSpecs(path)
+			checkMistakes(t, path, err)
+		})
+	}
+}
+
+func TestSpecs_FileIsReadAsWritten(t *testing.T) {
+	got, err := loadSpecs("testdata/specs/good.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fsm.Spec{{
+		ID: "ghcr.io/example/agent-server:1.44.0",
+		Template: fsm.Template{
+			Driver: fsm.DriverDocker, Image: "ghcr.io/example/agent-server:1.44.0",
+			Args: []string{"--port", "${port.agent_server}"}, WorkingDir: "/workspace/project",
+			Env: map[string]string{"LOG_JSON": "true", "ENV_LOG_LEVEL": "20"}, CPU: 1000, Memory: 2048,
+			NetworkMode: "bridge", User: "10001", StartTimeout: 3 * time.Minute, VolumePath: "/workspace",
+			Ports: map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
+		},
+	}, {
+		ID: "plain", Position: 1,
+		Template: fsm.Template{
+			Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent",
+			Args:       []string{"--port", "${port.agent_server}", "--workspace", "${workspace}"},
+			WorkingDir: "project", CPU: 500, Memory: 512, Ports: map[string]int{"AGENT_SERVER": 0},
+		},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

@@ -1,0 +1,83 @@
+// Command bivouac is the whole program: the control plane's node
+// (`bivouac server`), the embedded development cluster (`bivouac dev`), and the
+// operator's tools (keys, specs, tls, operator).
+//
+// It owns flags, environment variables, configuration files and signals, and it
+// is the one place that imports every other package and joins them: the secret
+// store to httpapi and scheduler, the cluster to both, the runner to the
+// scheduler. It decides nothing about sandboxes, secrets or requests.
+//
+// # Exit codes
+//
+//	0  done
+//	1  it was tried and failed (one line on stderr says what)
+//	2  wrong usage: a flag, an argument, or a file with mistakes in it (every
+//	   mistake on stderr, with file and line)
+//
+// # Configuration of `bivouac server`
+//
+// The file given with --config is HCL. Unknown members and values out of bounds
+// are refused, all of them at once. Durations are strings such as "250ms" or
+// "2m". Secrets never stand in the file or in the environment: the file names
+// files that hold them. deploy/config/node.hcl is a commented example.
+//
+//	node_name         required; 1 to 63 of a-z 0-9 "-"; the name in the node's certificate
+//	data_dir          required; this node's directory; created with mode 0700
+//	bootstrap_expect  how many nodes form the cluster on its first start: 1 to 9,
+//	                  the same on each; 0 (default) waits to be let in by others
+//	retry_join        peer addresses "host:port" of the other nodes, tried until they answer
+//
+//	http {                            required; the API
+//	  address                         required; "host:port" to listen on
+//	  tls { cert_file, key_file }     HTTPS; read again when the files change
+//	}
+//	peer {                            required; node to node, mutual TLS always
+//	  address                         required; "host:port" to listen on
+//	  advertise                       address the other nodes use; default: address
+//	  ca_file, cert_file, key_file    required; made by `bivouac tls init` and `tls issue`
+//	}
+//	raft {
+//	  log_store                       "boltdb" (default) or "wal"
+//	  heartbeat_timeout               250ms; 10ms to 1m
+//	  election_timeout                250ms; not below heartbeat_timeout
+//	  leader_lease_timeout            150ms; not above heartbeat_timeout
+//	  snapshot_interval               time between looks at the threshold
+//	  snapshot_threshold              log entries that make a snapshot worth while
+//	  trailing_logs                   log entries kept after a snapshot
+//	  propose_timeout, read_timeout   how long a request waits for a leader
+//	}
+//	nomad {                           required
+//	  address                         required; "http(s)://host:port"
+//	  namespace, region               default: Nomad's own
+//	  datacenters                     default ["*"]
+//	  token_file                      file with the ACL token
+//	  ca_file, cert_file, key_file    for https
+//	  workspace_dir                   where raw_exec sandboxes keep their workspaces on a Nomad client
+//	}
+//	vault {                           required
+//	  address                         required; "http(s)://host:port"
+//	  mount                           KV v2 mount; default "secret"
+//	  prefix                          path below the mount; default "bivouac"
+//	  namespace                       Vault namespace (Enterprise)
+//	  auth_mount                      AppRole's mount; default "approle"
+//	  role_id or role_id_file         one of them required
+//	  secret_id_file                  required
+//	  ca_file                         for https
+//	}
+//	sandboxes {
+//	  start_timeout                   default for specs that name none; 2m
+//	}
+//	limits {
+//	  body_size                       bytes of a request body; 1 MiB
+//	  requests_per_second, burst      per client address; 0 (default) is no limit
+//	}
+//	git {
+//	  verify_tokens                   ask the provider before a token is stored
+//	  allowed_hosts                   hosts that may be asked beside the providers' own
+//	}
+//	cors { origins }                  web origins allowed; default: localhost only
+//	log {
+//	  level                           "debug", "info" (default), "warn", "error"
+//	  format                          "text" (default) or "json"
+//	}
+package main

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The exit codes of the program; doc.go explains them.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError marks an error that the caller can mend by writing something
+// else: a flag, an argument, a file. It makes the exit code exitUsage.
+type usageError struct{ err error }
+
+// Error implements error.
+func (e *usageError) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause.
+func (e *usageError) Unwrap() error { return e.err }
+
+// usagef makes a usageError.
+func usagef(format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...)}
+}
+
+// exitCode gives the exit code for what a command returned.
+func exitCode(err error) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailed
+}

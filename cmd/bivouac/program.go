@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// program is the outside world as the commands see it, so that tests can run
+// whole commands without a process.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	// reload receives when the operator asks to read the configuration again
+	// (SIGHUP); nil never does.
+	reload <-chan struct{}
+}
+
+// run carries out one command line and returns the exit code. ctx ends when
+// the program is asked to stop.
+func (p *program) run(ctx context.Context, args []string) int {
+	root := p.rootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(p.stderr, "bivouac: "+strings.ReplaceAll(err.Error(), "\n", "\nbivouac: "))
+	}
+	return exitCode(err)
+}
+
+// rootCommand is the tree of commands.
+func (p *program) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bivouac",
+		Short: "A highly available control plane for coding-agent sandboxes",
+		Long: `Bivouac keeps agent sandboxes and their conversations running on a cluster of nodes.
+
+"bivouac dev" starts a whole cluster on this machine, with nothing to install.
+"bivouac server" runs one node of a real one, on Nomad and Vault.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  bivouac dev
+  bivouac server --config /etc/bivouac/node.hcl`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.SetIn(p.stdin)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
+	})
+	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(),
+		p.tlsCommand(), p.operatorCommand(), p.versionCommand(), p.sandboxAgentCommand())
+	usageArgs(root)
+	return root
+}
+
+// usageArgs makes wrong arguments of cmd and all below it usage errors.
+func usageArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		usageArgs(sub)
+	}
+}
+
+// groupCommand is a command that only holds others.
+func groupCommand(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.Help(); err != nil {
+				return err
+			}
+			return usagef("%s needs one of its commands", cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+// oneLine shortens the errors of the operating system to what the reader
+// needs: "open /x: permission denied" and not the chain of who called whom.
+func oneLine(err error) string {
+	var perr *os.PathError
+	if errors.As(err, &perr) {
+		return perr.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,79 @@
+node_name        = "n1"
+data_dir         = "data"
+bootstrap_expect = 3
+retry_join       = ["10.1.0.12:8441", "10.1.0.13:8441"]
+
+http {
+  address = ":8440"
+  tls {
+    cert_file = "api.pem"
+    key_file  = "/etc/bivouac/api-key.pem"
+  }
+}
+
+peer {
+  address   = "0.0.0.0:8441"
+  advertise = "10.1.0.11:8441"
+  ca_file   = "ca.pem"
+  cert_file = "n1.pem"
+  key_file  = "n1-key.pem"
+}
+
+raft {
+  log_store            = "wal"
+  heartbeat_timeout    = "500ms"
+  election_timeout     = "500ms"
+  leader_lease_timeout = "300ms"
+  snapshot_interval    = "1m"
+  snapshot_threshold   = 1000
+  trailing_logs        = 2000
+  propose_timeout      = "8s"
+  read_timeout         = "4s"
+}
+
+nomad {
+  address       = "https://nomad.example.org:4646"
+  namespace     = "agents"
+  region        = "eu"
+  datacenters   = ["dc1", "dc2"]
+  token_file    = "nomad-token"
+  ca_file       = "nomad-ca.pem"
+  cert_file     = "nomad.pem"
+  key_file      = "nomad-key.pem"
+  workspace_dir = "/srv/workspaces"
+}
+
+vault {
+  address        = "https://vault.example.org:8200"
+  mount          = "kv"
+  prefix         = "agents"
+  namespace      = "team"
+  auth_mount     = "nodes"
+  role_id_file   = "role-id"
+  secret_id_file = "secret-id"
+  ca_file        = "vault-ca.pem"
+}
+
+sandboxes {
+  start_timeout = "90s"
+}
+
+limits {
+  body_size           = 65536
+  requests_per_second = 10
+  burst               = 20
+}
+
+git {
+  verify_tokens = true
+  allowed_hosts = ["git.example.org", "git.example.org:8443"]
+}
+
+cors {
+  origins = ["https://app.example.org"]
+}
+
+log {
+  level  = "debug"
+  format = "json"
+}

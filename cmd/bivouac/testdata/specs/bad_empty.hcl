@@ -1,0 +1,1 @@
+# want: the block "spec" is required

@@ -1,0 +1,10 @@
+spec "one" {
+  driver       = "podman" # want: driver: "podman" must be one of "docker", "raw_exec", "process"
+  working_dir  = "/workspace"
+  cpu          = 0 # want: cpu: must be between 1 and 1000000
+  memory       = "512" # want: memory: must be a whole number
+  privileged   = true # want: An argument named "privileged" is not expected here
+  env          = { "A B" = "x" } # want: env: "A B" is not the name of an environment variable
+  args         = ["${port.vscode}", "${image}"] # want: This object does not have an attribute named "vscode" # want: There is no variable named "image"
+  port "agent" {} # want: "agent" is not a port name
+}

@@ -1,0 +1,19 @@
+spec "docker" { # want: spec "docker": a port "AGENT_SERVER" is required # want: spec "docker": driver "docker" needs an image # want: spec "docker": working_dir must be absolute
+  driver      = "docker"
+  working_dir = "project"
+}
+spec "raw" { # want: spec "raw": image is for the driver "docker" only # want: spec "raw": driver "raw_exec" needs a command # want: spec "raw": working_dir must be relative
+  driver      = "raw_exec"
+  image       = "x"
+  working_dir = "/project"
+  port "AGENT_SERVER" {}
+}
+spec "raw" { # want: the spec "raw" is there already, on line 5
+  driver = "raw_exec"
+}
+spec "no spaces" { # want: "no spaces" is not a spec id
+  driver      = "process"
+  working_dir = "project"
+  port "AGENT_SERVER" {}
+  port "AGENT_SERVER" {} # want: the port "AGENT_SERVER" is there already
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// buildInfo says which build this is.
+type buildInfo struct {
+	// Version is the module's version, "devel" for a build from a tree.
+	Version string `json:"version"`
+	// Revision is the commit, with "+dirty" when the tree had changes; "" when
+	// the build did not record it.
+	Revision string `json:"revision"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// readBuildInfo asks the binary itself; nothing is stamped in by the linker.
+func readBuildInfo() buildInfo {
+	b := buildInfo{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		b.Version = v
+	}
+	dirty := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			b.Revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	if b.Revision != "" {
+		b.Revision += dirty
+	}
+	return b
+}
+
+func (p *program) versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print which build this is",
+		Example: "  bivouac version --json",
+		RunE: func(*cobra.Command, []string) error {
+			b := readBuildInfo()
+			if asJSON {
+				return json.NewEncoder(p.stdout).Encode(b)
+			}
+			_, err := fmt.Fprintf(p.stdout, "bivouac %s (%s, %s, %s)\n", b.Version, orDash(b.Revision), b.Go, b.Platform)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
