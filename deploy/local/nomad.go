@@ -1,0 +1,261 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// NomadOptions say how a Nomad is started. Only Dir is needed.
+type NomadOptions struct {
+	// Dir takes the data, the log and the configuration. Start again on the
+	// same Dir and Port to have the same Nomad.
+	Dir string
+	// Port is the API's on 127.0.0.1; 0 is a free one.
+	Port int
+	// Vault, when given, is where tasks get their secrets with their workload
+	// identity; StartNomad sets both sides up. Stop Nomad before this Vault.
+	Vault *Vault
+	// Detach lets Nomad outlive this process.
+	Detach bool
+	// Extra is HCL appended to the agent's configuration.
+	Extra string
+	// Binary is the program; "" asks Tool.
+	Binary string
+	// Progress takes lines about what takes long; nil is silent.
+	Progress io.Writer
+}
+
+// Nomad is one running agent, server and client at once, at 127.0.0.1. Drivers:
+// raw_exec always, docker where the user may talk to a Docker daemon; dynamic
+// host volumes with the mkdir plugin. Its state is on disk, unlike in -dev mode.
+type Nomad struct {
+	// Address is the API's: http://127.0.0.1:<port>.
+	Address string
+	// Dir is where its files are; Log is its log file.
+	Dir string
+	Log string
+
+	cmd   command
+	proc  *process
+	ports portRange
+}
+
+// StartNomad starts a Nomad and returns when its client takes jobs. ctx bounds
+// the start, not the life: the caller must Close. On an error nothing is left
+// running.
+func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
+	if o.Binary == "" {
+		var err error
+		if o.Binary, err = Tool(ctx, "nomad", o.Progress); err != nil {
+			return nil, err
+		}
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	if o.Port != 0 {
+		ports[0] = o.Port
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	dynamic, err := claimPortRange()
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "nomad.hcl")
+	n := &Nomad{
+		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
+		Dir:     dir,
+		Log:     filepath.Join(dir, "nomad.log"),
+		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach},
+		ports:   dynamic,
+	}
+	if err := writeFile(config, nomadConfig(n, ports, o), 0o600); err != nil {
+		dynamic.release()
+		return nil, fmt.Errorf("starting nomad: %w", err)
+	}
+	err = n.Start(ctx)
+	if err == nil && o.Vault != nil {
+		err = o.Vault.TrustNomad(ctx, n.Address)
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// nomadConfig is the agent's configuration file.
+func nomadConfig(n *Nomad, ports []int, o NomadOptions) []byte {
+	vault := ""
+	if o.Vault != nil {
+		vault = fmt.Sprintf(`
+vault {
+  enabled               = true
+  address               = %q
+  jwt_auth_backend_path = %q
+  default_identity {
+    aud = ["vault.io"]
+    ttl = "1h"
+  }
+}
+`, o.Vault.Address, nomadAuthPath+"/")
+	}
+	return fmt.Appendf(nil, `name       = "local"
+data_dir   = %q
+bind_addr  = "127.0.0.1"
+log_level  = "INFO"
+
+disable_update_check = true
+leave_on_interrupt   = false
+leave_on_terminate   = false
+
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+
+server {
+  enabled          = true
+  bootstrap_expect = 1
+  num_schedulers   = 2
+  raft_multiplier  = 1
+
+  # A client that was killed and is back is soon believed again.
+  heartbeat_grace   = "5s"
+  min_heartbeat_ttl = "5s"
+}
+
+client {
+  enabled           = true
+  network_interface = "lo"
+  network_speed     = 10000
+  min_dynamic_port  = %d
+  max_dynamic_port  = %d
+
+  # Room for many small sandboxes on a small machine.
+  cpu_total_compute = 32000
+  gc_interval       = "1m"
+  gc_max_allocs     = 200
+  gc_disk_usage_threshold  = 99
+  gc_inode_usage_threshold = 99
+
+  options = {
+    # Asking clouds for metadata takes seconds on a machine that is in none.
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+  }
+}
+
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+
+plugin "docker" {
+  config {
+    # Images are built here and can't be pulled again.
+    gc {
+      image = false
+    }
+    volumes {
+      enabled = true
+    }
+  }
+}
+%s%s`, filepath.Join(n.Dir, "data"), ports[0], ports[1], ports[2], n.ports.min, n.ports.max, vault, o.Extra)
+}
+
+// Start starts a Nomad that was stopped or killed: same address, same data;
+// tasks that survived are found again.
+func (n *Nomad) Start(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(n.Dir, "data"), 0o700); err != nil {
+		return fmt.Errorf("starting nomad: %w", err)
+	}
+	var err error
+	if n.proc, err = n.cmd.start(); err != nil {
+		return err
+	}
+	return n.WaitReady(ctx)
+}
+
+// WaitReady waits, at most a minute, until there is a leader and the client is
+// ready, with the docker driver healthy where Docker is reachable.
+func (n *Nomad) WaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	docker := DockerReachable(ctx)
+	return until(ctx, n.proc, "a ready client", func(ctx context.Context) error {
+		var self struct {
+			Stats struct {
+				Client struct {
+					NodeID string `json:"node_id"`
+				} `json:"client"`
+			} `json:"stats"`
+		}
+		if err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self); err != nil {
+			return err
+		}
+		var node struct {
+			Status                string
+			SchedulingEligibility string
+			Drivers               map[string]struct{ Detected, Healthy bool }
+		}
+		if err := n.Do(ctx, http.MethodGet, "node/"+self.Stats.Client.NodeID, nil, &node); err != nil {
+			return err
+		}
+		switch {
+		case node.Status != "ready" || node.SchedulingEligibility != "eligible":
+			return fmt.Errorf("client is %q and %q", node.Status, node.SchedulingEligibility)
+		case !node.Drivers["raw_exec"].Healthy:
+			return errors.New("driver raw_exec is not healthy")
+		case docker && !node.Drivers["docker"].Healthy:
+			return errors.New("driver docker is not healthy")
+		}
+		return nil
+	})
+}
+
+// Do makes a request: path is what follows /v1/, in is the body and out takes
+// the answer, both JSON and both may be nil. An answer other than 2xx is a
+// *StatusError.
+func (n *Nomad) Do(ctx context.Context, method, path string, in, out any) error {
+	return call{method: method, url: n.Address + "/v1/" + path, in: in, out: out}.do(ctx)
+}
+
+// RunHCL registers the job written in HCL, as `nomad job run -detach`.
+func (n *Nomad) RunHCL(ctx context.Context, hcl string) error {
+	var job json.RawMessage
+	in := map[string]any{"JobHCL": hcl, "Canonicalize": true}
+	if err := n.Do(ctx, http.MethodPost, "jobs/parse", in, &job); err != nil {
+		return fmt.Errorf("parsing the job: %w", err)
+	}
+	return n.Do(ctx, http.MethodPost, "jobs", map[string]any{"Job": job}, nil)
+}
+
+// Stop ends the agent in good order. Its tasks run on, as they do for any
+// Nomad client that is restarted; Start finds them again.
+func (n *Nomad) Stop() error { return n.proc.stop(20 * time.Second) }
+
+// Kill is kill -9; Start starts it again.
+func (n *Nomad) Kill() error { return n.proc.kill() }
+
+// Pid is the running agent's.
+func (n *Nomad) Pid() int { return n.proc.pid }

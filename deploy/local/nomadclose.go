@@ -1,0 +1,165 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Close ends the agent and everything it ran: jobs are purged while it still
+// answers, and what is left after that (the agent may have been killed) is
+// found by the data directory and ended: executors, tasks, containers, mounts.
+// The files stay. It may be called again.
+func (n *Nomad) Close() error {
+	defer n.ports.release()
+	var errs []error
+	if n.proc != nil && n.proc.alive() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		// A failure here is mended by the sweep.
+		_ = n.purgeJobs(ctx)
+		errs = append(errs, n.proc.stop(10*time.Second))
+	}
+	errs = append(errs, sweep(n.Dir))
+	return errors.Join(errs...)
+}
+
+// purgeJobs stops every job and waits until no task runs.
+func (n *Nomad) purgeJobs(ctx context.Context) error {
+	var jobs []struct{ ID, Namespace string }
+	if err := n.Do(ctx, http.MethodGet, "jobs?namespace=*", nil, &jobs); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		path := "job/" + url.PathEscape(j.ID) + "?purge=true&namespace=" + url.QueryEscape(j.Namespace)
+		if err := n.Do(ctx, http.MethodDelete, path, nil, nil); err != nil {
+			return err
+		}
+	}
+	return until(ctx, n.proc, "the end of all tasks", func(ctx context.Context) error {
+		var allocs []struct{ ID, ClientStatus string }
+		if err := n.Do(ctx, http.MethodGet, "allocations?namespace=*", nil, &allocs); err != nil {
+			return err
+		}
+		for _, a := range allocs {
+			if a.ClientStatus == "running" || a.ClientStatus == "pending" {
+				return fmt.Errorf("allocation %s is %s", a.ID, a.ClientStatus)
+			}
+		}
+		return nil
+	})
+}
+
+// sweep ends what a Nomad with that directory may have left: containers first,
+// then executors and tasks, then mounts.
+func sweep(dir string) error {
+	data := filepath.Join(dir, "data")
+	var errs []error
+	errs = append(errs, removeContainers(data))
+	for range 50 {
+		pids := processesOf(data)
+		if len(pids) == 0 {
+			break
+		}
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				errs = append(errs, fmt.Errorf("ending a task of nomad (pid %d): %w", pid, err))
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return errors.Join(append(errs, unmountBelow(data))...)
+}
+
+// processesOf finds Nomad's executors (the data directory is in their
+// arguments) and tasks (it is in NOMAD_ALLOC_DIR).
+func processesOf(data string) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() || startTime(pid) == "" {
+			continue
+		}
+		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		executor := bytes.Contains(args, []byte("\x00executor\x00")) && bytes.Contains(args, []byte(data+"/"))
+		task := bytes.Contains(append([]byte{0}, env...), []byte("\x00NOMAD_ALLOC_DIR="+data+"/"))
+		if executor || task {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// removeContainers removes Nomad's containers that mount something below data.
+func removeContainers(data string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if !DockerReachable(ctx) {
+		return nil
+	}
+	out, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--filter", "label=com.hashicorp.nomad.alloc_id").Output()
+	if err != nil {
+		return fmt.Errorf("listing nomad's containers: %w", err)
+	}
+	var errs []error
+	for _, id := range strings.Fields(string(out)) {
+		raw, err := exec.CommandContext(ctx, "docker", "inspect", "--format", "{{json .Mounts}}", id).Output()
+		if err != nil {
+			continue // gone in the meantime
+		}
+		var mounts []struct{ Source string }
+		if err := json.Unmarshal(raw, &mounts); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, m := range mounts {
+			if strings.HasPrefix(m.Source, data+"/") {
+				errs = append(errs, exec.CommandContext(ctx, "docker", "rm", "-f", id).Run())
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unmountBelow detaches mounts below a directory, the deepest first, so that
+// the directory can be deleted.
+func unmountBelow(dir string) error {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			points = append(points, f[4])
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(points)))
+	var errs []error
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,111 @@
+package local
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// Ports of servers come from [portMin, portMax): below Nomad's dynamic ports
+// and below the kernel's ephemeral ones, so that a server that is stopped and
+// started again finds its port free.
+const (
+	portMin = 10000
+	portMax = 20000
+)
+
+// given are the ports FreePort gave out in this process.
+var given sync.Map
+
+// FreePort finds a TCP port of the loopback interface that nobody listens on
+// and that was not given out before by this process.
+func FreePort() (int, error) {
+	for range 200 {
+		port := portMin + rand.IntN(portMax-portMin)
+		if !portFree(port) {
+			continue
+		}
+		if _, taken := given.LoadOrStore(port, true); !taken {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("finding a free port: 200 ports between %d and %d are all in use", portMin, portMax)
+}
+
+// freePorts finds n of them.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		var err error
+		if ports[i], err = FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}
+
+func portFree(port int) bool {
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
+
+// preferPort is the wanted port when it is free, else another.
+func preferPort(want int) (int, error) {
+	if portFree(want) {
+		if _, taken := given.LoadOrStore(want, true); !taken {
+			return want, nil
+		}
+	}
+	return FreePort()
+}
+
+// portRange is a stretch of dynamic ports that one Nomad agent hands to its
+// tasks. Agents don't know of each other, so the stretches are claimed with
+// file locks that end with the process that took them.
+type portRange struct {
+	min, max int // both included
+	lock     *os.File
+}
+
+const (
+	dynamicMin    = 20000
+	dynamicMax    = 32000
+	dynamicPieces = 40
+)
+
+func claimPortRange() (portRange, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("bivouac-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return portRange{}, fmt.Errorf("claiming dynamic ports: %w", err)
+	}
+	const size = (dynamicMax - dynamicMin) / dynamicPieces
+	first := rand.IntN(dynamicPieces)
+	for i := range dynamicPieces {
+		piece := (first + i) % dynamicPieces
+		f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(piece)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return portRange{}, fmt.Errorf("claiming dynamic ports: %w", err)
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			f.Close()
+			continue
+		}
+		lo := dynamicMin + piece*size
+		return portRange{min: lo, max: lo + size - 1, lock: f}, nil
+	}
+	return portRange{}, fmt.Errorf("claiming dynamic ports: all %d ranges are taken by other Nomad agents", dynamicPieces)
+}
+
+func (r portRange) release() {
+	if r.lock != nil {
+		r.lock.Close()
+	}
+}

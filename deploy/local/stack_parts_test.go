@@ -1,0 +1,230 @@
+package local_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+func startVault(t *testing.T, o local.VaultOptions) *local.Vault {
+	t.Helper()
+	o.Dir = t.TempDir()
+	v, err := local.StartVault(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+func startNomad(t *testing.T, o local.NomadOptions) *local.Nomad {
+	t.Helper()
+	o.Dir = t.TempDir()
+	n, err := local.StartNomad(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// eventually waits for a condition, at most half a minute.
+func eventually(t *testing.T, what string, cond func() error) {
+	t.Helper()
+	end := time.Now().Add(30 * time.Second)
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+func TestVault_SealedStoppedKilled_KeepsItsData(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	v := startVault(t, local.VaultOptions{Durable: true})
+	value := map[string]any{"data": map[string]string{"value": "kept"}}
+	if err := v.Do(ctx, http.MethodPost, "secret/data/a", value, nil); err != nil {
+		t.Fatal(err)
+	}
+	read := func() error { return v.Do(ctx, http.MethodGet, "secret/data/a", nil, nil) }
+
+	if err := v.Seal(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var status *local.StatusError
+	if err := read(); !errors.As(err, &status) || status.Status != http.StatusServiceUnavailable {
+		t.Fatalf("reading from a sealed vault: %v, want 503", err)
+	}
+	if err := v.Unseal(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []func() error{v.Kill, v.Stop} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(); err == nil {
+			t.Fatal("a stopped vault answers")
+		}
+		if err := v.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// job writes its secret to a file and stays.
+func job(id, entry, file string) string {
+	return fmt.Sprintf(`
+job %q {
+  type = "service"
+  group "g" {
+    restart {
+      attempts = 0
+      mode = "fail"
+    }
+    reschedule {
+      attempts = 0
+      unlimited = false
+    }
+    task "t" {
+      driver = "raw_exec"
+      vault {}
+      template {
+        data = "KEY={{with secret \"%s\"}}{{.Data.data.key}}{{end}}"
+        destination = "secrets/env"
+        env = true
+        error_on_missing_key = true
+      }
+      config {
+        command = "/bin/sh"
+        args = ["-c", "echo $KEY > %s; exec sleep 10000"]
+      }
+      resources {
+        cpu = 20
+        memory = 20
+      }
+    }
+  }
+}`, id, entry, file)
+}
+
+func TestNomad_TaskReadsOnlyItsOwnJobsSecrets(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	v := startVault(t, local.VaultOptions{})
+	n := startNomad(t, local.NomadOptions{Vault: v})
+	for _, id := range []string{"sandbox-x", "sandbox-xy"} {
+		value := map[string]any{"data": map[string]string{"key": "key-of-" + id}}
+		if err := v.Do(ctx, http.MethodPost, "secret/data/default/"+id+"/session", value, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	own, other := filepath.Join(dir, "own"), filepath.Join(dir, "other")
+	if err := n.RunHCL(ctx, job("sandbox-x", "secret/data/default/sandbox-x/session", own)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the task with its key", func() error {
+		got, err := os.ReadFile(own)
+		if err == nil && strings.TrimSpace(string(got)) != "key-of-sandbox-x" {
+			err = fmt.Errorf("key is %q", got)
+		}
+		return err
+	})
+	// The same job reading another's entry, whose name even begins alike.
+	if err := n.RunHCL(ctx, job("sandbox-x", "secret/data/default/sandbox-xy/session", other)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the refusal", func() error {
+		var allocs []struct {
+			JobVersion int
+			TaskStates map[string]struct{ Events []struct{ DisplayMessage string } }
+		}
+		if err := n.Do(ctx, http.MethodGet, "job/sandbox-x/allocations", nil, &allocs); err != nil {
+			return err
+		}
+		for _, a := range allocs {
+			for _, e := range a.TaskStates["t"].Events {
+				if a.JobVersion == 1 && strings.Contains(e.DisplayMessage, "sandbox-xy") {
+					return nil
+				}
+			}
+		}
+		return errors.New("no event names the entry")
+	})
+	if _, err := os.Stat(other); err == nil {
+		t.Error("the task ran with another job's secret")
+	}
+}
+
+func TestNomad_KilledAndClosed_LeavesNothing(t *testing.T) {
+	t.Parallel()
+	n := startNomad(t, local.NomadOptions{})
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	spec := `job "j" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args = ["-c", "echo $$ > ` + pidFile + `; exec sleep 10000"]
+      }
+    }
+  }
+}`
+	if err := n.RunHCL(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	var task string
+	eventually(t, "the task", func() error {
+		raw, err := os.ReadFile(pidFile)
+		task = strings.TrimSpace(string(raw))
+		if err == nil {
+			_, err = strconv.Atoi(task)
+		}
+		return err
+	})
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/" + task); err != nil {
+		t.Fatal("the task died with the agent; the test shows nothing")
+	}
+	if err := n.Start(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/" + task); err == nil {
+		t.Errorf("task %s still runs", task)
+	}
+}

@@ -1,0 +1,205 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tool is a program that is built from deploy/tools when it is not there.
+type tool struct {
+	name    string
+	version string // the pinned one, which also names the file in the cache
+	oldest  string // the oldest on PATH that will do
+	pkg     string
+	flags   []string
+	minutes int // a cold build on two cores
+}
+
+// tools are the pinned programs; the flags are those of deploy/tools.
+var tools = []tool{
+	{name: "nomad", version: "1.11.3", oldest: "1.10.0", pkg: "github.com/hashicorp/nomad", flags: []string{"-ldflags", "-s -w"}, minutes: 4},
+	{name: "vault", version: "1.21.0", oldest: "1.16.0", pkg: "github.com/hashicorp/vault", flags: []string{"-tags", "minimal", "-ldflags", "-s -w"}, minutes: 4},
+}
+
+// Tool gives the path of "nomad" or "vault": the one on PATH when it is recent
+// enough, else the one in the cache, which is built first when it is missing
+// (minutes; progress says so, line by line; nil is silent). Processes that ask
+// at the same time build once. The cache is $BIVOUAC_CACHE/bin, by default
+// bivouac/bin in the user's cache directory.
+func Tool(ctx context.Context, name string, progress io.Writer) (string, error) {
+	for _, t := range tools {
+		if t.name == name {
+			return t.find(ctx, progress)
+		}
+	}
+	return "", fmt.Errorf("finding %s: not a tool of deploy/tools", name)
+}
+
+func (t tool) find(ctx context.Context, progress io.Writer) (string, error) {
+	if path, err := exec.LookPath(t.name); err == nil && recent(ctx, path, t.oldest) {
+		return path, nil
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, t.name+"-"+t.version)
+	if isFile(path) {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("building %s: %w", t.name, err)
+	}
+	unlock, err := lockFile(ctx, path+".lock")
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", t.name, err)
+	}
+	defer unlock()
+	if isFile(path) { // somebody built it while we waited
+		return path, nil
+	}
+	return path, t.build(ctx, path, progress)
+}
+
+// build writes the program next to its final name and renames it, so that a
+// build that is interrupted leaves nothing that looks finished.
+func (t tool) build(ctx context.Context, path string, progress io.Writer) error {
+	root, err := Root()
+	if err != nil {
+		return fmt.Errorf("building %s: %w", t.name, err)
+	}
+	if progress == nil {
+		progress = io.Discard
+	}
+	tmp := path + ".new"
+	defer os.Remove(tmp)
+	args := append([]string{"build", "-C", filepath.Join(root, "deploy", "tools", t.name)}, t.flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", tmp, t.pkg)...)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+
+	fmt.Fprintf(progress, "building %s %s from source, once (about %d minutes on two cores) into %s\n", t.name, t.version, t.minutes, path)
+	done := tick(progress, "building "+t.name)
+	out, err := cmd.CombinedOutput()
+	done()
+	if err != nil {
+		return fmt.Errorf("building %s %s: %w\n%s", t.name, t.version, err, out)
+	}
+	return os.Rename(tmp, path)
+}
+
+// tick writes a line every ten seconds until the returned function is called.
+func tick(w io.Writer, what string) func() {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	begun := time.Now()
+	go func() {
+		defer close(stopped)
+		t := time.NewTicker(10 * time.Second)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				fmt.Fprintf(w, "  still %s (%s)\n", what, time.Since(begun).Round(time.Second))
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
+}
+
+func cacheDir() (string, error) {
+	dir := os.Getenv("BIVOUAC_CACHE")
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("finding the cache directory (set BIVOUAC_CACHE): %w", err)
+		}
+		dir = filepath.Join(user, "bivouac")
+	}
+	return filepath.Join(dir, "bin"), nil
+}
+
+// Root is the top folder of the Bivouac tree the working directory is in.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		raw, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(raw), "module bivouac.dev/bivouac\n") {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("the working directory is not in the Bivouac tree (no go.mod of bivouac.dev/bivouac above it)")
+		}
+		dir = up
+	}
+}
+
+var versionRE = regexp.MustCompile(`v(\d+\.\d+\.\d+)`)
+
+// recent reports whether the program says it is at least of that version.
+func recent(ctx context.Context, path, oldest string) bool {
+	out, err := exec.CommandContext(ctx, path, "version").Output()
+	if err != nil {
+		return false
+	}
+	m := versionRE.FindSubmatch(out)
+	return m != nil && !versionLess(string(m[1]), oldest)
+}
+
+func versionLess(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(as), len(bs)) {
+		x, _ := strconv.Atoi(as[i])
+		y, _ := strconv.Atoi(bs[i])
+		if x != y {
+			return x < y
+		}
+	}
+	return len(as) < len(bs)
+}
+
+func isFile(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.Mode().IsRegular()
+}
+
+// lockFile waits for an exclusive lock that ends with the process at the
+// latest.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			f.Close()
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

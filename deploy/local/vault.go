@@ -1,0 +1,257 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// VaultOptions say how a Vault is started. Only Dir is needed.
+type VaultOptions struct {
+	// Dir takes the data, the log and the keys. Start again on the same Dir and
+	// Port, with Durable, to have the same Vault.
+	Dir string
+	// Port is the API's on 127.0.0.1; 0 is a free one.
+	Port int
+	// Durable keeps the data on disk (raft storage), so that they survive Kill
+	// and Start. Otherwise they are in memory; sealing works either way.
+	Durable bool
+	// Detach lets Vault outlive this process.
+	Detach bool
+	// Binary is the program; "" asks Tool.
+	Binary string
+	// Progress takes lines about what takes long; nil is silent.
+	Progress io.Writer
+}
+
+// Vault is a running Vault server: initialised, unsealed, with KV version 2 at
+// secret/ and AppRole at auth/approle/.
+type Vault struct {
+	// Address is the API's: http://127.0.0.1:<port>.
+	Address string
+	// RootToken may do everything; UnsealKey is the only share there is.
+	RootToken string
+	UnsealKey string
+	// Dir is where its files are; Log is its log file.
+	Dir string
+	Log string
+
+	cmd  command
+	proc *process
+}
+
+// vaultKeys is keys.json of a Vault's directory.
+type vaultKeys struct {
+	RootToken string `json:"root_token"`
+	UnsealKey string `json:"unseal_key"`
+}
+
+// StartVault starts a Vault and returns when it serves. ctx bounds the start,
+// not the life: the caller must Close. On an error nothing is left running.
+func StartVault(ctx context.Context, o VaultOptions) (*Vault, error) {
+	if o.Binary == "" {
+		var err error
+		if o.Binary, err = Tool(ctx, "vault", o.Progress); err != nil {
+			return nil, err
+		}
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	if o.Port != 0 {
+		ports[0] = o.Port
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "vault.json")
+	if err := writeFile(config, vaultConfig(dir, ports[0], ports[1], o.Durable), 0o600); err != nil {
+		return nil, fmt.Errorf("starting vault: %w", err)
+	}
+	v := &Vault{
+		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
+		Dir:     dir,
+		Log:     filepath.Join(dir, "vault.log"),
+		cmd:     command{name: "vault", dir: dir, path: o.Binary, args: []string{"server", "-config=" + config}, detach: o.Detach},
+	}
+	if err := v.Start(ctx); err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	return v, nil
+}
+
+// vaultConfig is the server's configuration file.
+func vaultConfig(dir string, port, clusterPort int, durable bool) []byte {
+	storage := map[string]any{"inmem": map[string]any{}}
+	if durable {
+		storage = map[string]any{"raft": map[string]any{
+			"path": filepath.Join(dir, "data"), "node_id": "local", "performance_multiplier": 1,
+		}}
+	}
+	at := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+	raw, err := json.MarshalIndent(map[string]any{
+		"storage":       storage,
+		"listener":      map[string]any{"tcp": map[string]any{"address": at(port), "cluster_address": at(clusterPort), "tls_disable": true}},
+		"api_addr":      "http://" + at(port),
+		"cluster_addr":  "https://" + at(clusterPort),
+		"disable_mlock": true,
+		"log_level":     "info",
+	}, "", "  ")
+	if err != nil {
+		panic(err) // a map of strings
+	}
+	return raw
+}
+
+// Start starts a Vault that was stopped or killed, on the same address, and
+// unseals it. A Vault that is not Durable comes back empty and with other keys.
+func (v *Vault) Start(ctx context.Context) error {
+	if err := v.StartSealed(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := v.initialise(ctx); err != nil {
+		return err
+	}
+	if err := v.Unseal(ctx); err != nil {
+		return err
+	}
+	return v.enable(ctx)
+}
+
+// StartSealed starts a Vault that was stopped or killed and leaves it sealed.
+func (v *Vault) StartSealed(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(v.Dir, "data"), 0o700); err != nil {
+		return fmt.Errorf("starting vault: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var err error
+	if v.proc, err = v.cmd.start(); err != nil {
+		return err
+	}
+	return until(ctx, v.proc, "answering", func(ctx context.Context) error {
+		return v.Do(ctx, http.MethodGet, "sys/seal-status", nil, nil)
+	})
+}
+
+// initialise makes the keys on the first start and reads them on later ones.
+func (v *Vault) initialise(ctx context.Context) error {
+	file := filepath.Join(v.Dir, "keys.json")
+	var status struct{ Initialized bool }
+	if err := v.Do(ctx, http.MethodGet, "sys/init", nil, &status); err != nil {
+		return fmt.Errorf("initialising vault: %w", err)
+	}
+	var keys vaultKeys
+	if status.Initialized {
+		raw, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(raw, &keys)
+		}
+		if err != nil {
+			return fmt.Errorf("reading vault's keys: %w", err)
+		}
+	} else {
+		var answer struct {
+			Keys      []string `json:"keys_base64"`
+			RootToken string   `json:"root_token"`
+		}
+		in := map[string]any{"secret_shares": 1, "secret_threshold": 1}
+		if err := v.Do(ctx, http.MethodPost, "sys/init", in, &answer); err != nil {
+			return fmt.Errorf("initialising vault: %w", err)
+		}
+		keys = vaultKeys{RootToken: answer.RootToken, UnsealKey: answer.Keys[0]}
+		raw, err := json.Marshal(keys)
+		if err == nil {
+			err = writeFile(file, raw, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("keeping vault's keys: %w", err)
+		}
+	}
+	v.RootToken, v.UnsealKey = keys.RootToken, keys.UnsealKey
+	return nil
+}
+
+// Seal seals it: every request is answered 503 until Unseal.
+func (v *Vault) Seal(ctx context.Context) error {
+	return v.Do(ctx, http.MethodPost, "sys/seal", nil, nil)
+}
+
+// Unseal opens a sealed Vault and returns when it serves requests.
+func (v *Vault) Unseal(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return until(ctx, v.proc, "being unsealed", func(ctx context.Context) error {
+		var status struct{ Sealed bool }
+		if err := v.Do(ctx, http.MethodPost, "sys/unseal", map[string]string{"key": v.UnsealKey}, &status); err != nil {
+			return err
+		}
+		// 200 for the active node only: after unsealing it elects itself first.
+		return v.Do(ctx, http.MethodGet, "sys/health", nil, nil)
+	})
+}
+
+// enable mounts what Bivouac needs; what is there already stays.
+func (v *Vault) enable(ctx context.Context) error {
+	var mounts, auths map[string]any
+	if err := v.Do(ctx, http.MethodGet, "sys/mounts", nil, &mounts); err != nil {
+		return fmt.Errorf("setting vault up: %w", err)
+	}
+	if _, there := mounts["secret/"]; !there {
+		in := map[string]any{"type": "kv", "options": map[string]string{"version": "2"}}
+		if err := v.Do(ctx, http.MethodPost, "sys/mounts/secret", in, nil); err != nil {
+			return fmt.Errorf("mounting secret/: %w", err)
+		}
+	}
+	if err := v.Do(ctx, http.MethodGet, "sys/auth", nil, &auths); err != nil {
+		return fmt.Errorf("setting vault up: %w", err)
+	}
+	if _, there := auths["approle/"]; !there {
+		if err := v.Do(ctx, http.MethodPost, "sys/auth/approle", map[string]any{"type": "approle"}, nil); err != nil {
+			return fmt.Errorf("enabling approle: %w", err)
+		}
+	}
+	// A new KV mount answers 400 until its upgrade is through.
+	return until(ctx, v.proc, "serving secret/", func(ctx context.Context) error {
+		return v.Do(ctx, http.MethodGet, "secret/config", nil, nil)
+	})
+}
+
+// Do makes a request as root: path is what follows /v1/, in is the body and
+// out takes the answer, both JSON and both may be nil. An answer other than
+// 2xx is a *StatusError.
+func (v *Vault) Do(ctx context.Context, method, path string, in, out any) error {
+	return v.DoAs(ctx, v.RootToken, method, path, in, out)
+}
+
+// DoAs is Do with another token.
+func (v *Vault) DoAs(ctx context.Context, token, method, path string, in, out any) error {
+	c := call{method: method, url: v.Address + "/v1/" + path, in: in, out: out, header: map[string]string{}}
+	if token != "" {
+		c.header["X-Vault-Token"] = token
+	}
+	return c.do(ctx)
+}
+
+// Stop ends it in good order; Start starts it again.
+func (v *Vault) Stop() error { return v.proc.stop(10 * time.Second) }
+
+// Kill is kill -9; Start starts it again.
+func (v *Vault) Kill() error { return v.proc.kill() }
+
+// Pid is the running process's.
+func (v *Vault) Pid() int { return v.proc.pid }
+
+// Close ends it for good. It may be called again, and after Kill.
+func (v *Vault) Close() error { return v.Stop() }

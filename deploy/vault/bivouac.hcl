@@ -1,0 +1,42 @@
+# What a Bivouac node may do in Vault; its AppRole carries this policy.
+#
+#   MOUNT            where KV version 2 is mounted            (vault { mount })
+#   PREFIX           Bivouac's own folder in it               (vault { prefix })
+#   NOMAD_NAMESPACE  the Nomad namespace sandboxes run in     (nomad { namespace })
+#
+#   sed -e s/MOUNT/secret/ -e s/PREFIX/bivouac/ -e s/NOMAD_NAMESPACE/default/ bivouac.hcl |
+#     vault policy write bivouac -
+
+# Settings, provider tokens, custom secrets, hand-overs of start tasks.
+path "MOUNT/data/PREFIX/*" {
+  capabilities = ["create", "update", "read"]
+}
+path "MOUNT/destroy/PREFIX/*" {
+  capabilities = ["create", "update"]
+}
+path "MOUNT/metadata/PREFIX/*" {
+  capabilities = ["create", "update", "read", "list", "delete"]
+}
+
+# The sandboxes' own keys lie where Nomad's workload identity lets the job
+# sandbox-<id>, and no other, read them (nomad-workloads.hcl).
+path "MOUNT/data/NOMAD_NAMESPACE/sandbox-*" {
+  capabilities = ["create", "update", "read"]
+}
+path "MOUNT/destroy/NOMAD_NAMESPACE/sandbox-*" {
+  capabilities = ["create", "update"]
+}
+path "MOUNT/metadata/NOMAD_NAMESPACE/sandbox-*" {
+  capabilities = ["create", "update", "read", "list", "delete"]
+}
+
+# Names only, to find the entries of sandboxes that are gone.
+path "MOUNT/metadata/NOMAD_NAMESPACE/" {
+  capabilities = ["list"]
+}
+
+# A delete_version_after on the mount would take secrets away that are in use;
+# nodes look and say so.
+path "MOUNT/config" {
+  capabilities = ["read"]
+}
