@@ -1,0 +1,22 @@
+package fsm
+
+import "time"
+
+// APIKey is an issued key, without its value: the key itself is shown once,
+// when it is made, as "bvk_<lookup>_<secret>".
+type APIKey struct {
+	// ID counts up from 1 (api-contract.md B.8 wants an integer).
+	ID int `json:"id"`
+	// Lookup is the public part by which the key is found, 12 base62
+	// characters. Unique.
+	Lookup string `json:"lookup"`
+	// Hash is the SHA-256 of the whole key, hex; compared in constant time by
+	// httpapi.
+	Hash   string `json:"hash"`
+	Name   string `json:"name"`
+	UserID string `json:"user_id"`
+	// Operator keys may also call the operator routes (keys, specs).
+	Operator  bool       `json:"operator,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+}

@@ -1,0 +1,79 @@
+package fsm
+
+// APIKeyCreateBody issues a key. The proposer made the key and sends its hash.
+// The key's user begins to exist with it. A lookup that is taken is
+// CodeConflict: the proposer draws another.
+type APIKeyCreateBody struct {
+	Lookup   string `json:"lookup"`
+	Hash     string `json:"hash"`
+	Name     string `json:"name"`
+	UserID   string `json:"user_id"`
+	Operator bool   `json:"operator,omitempty"`
+	// Bootstrap is set by `bivouac keys bootstrap` and `bivouac dev`: Apply
+	// refuses it with CodeConflict once any key was ever issued.
+	Bootstrap bool `json:"bootstrap,omitempty"`
+}
+
+// CommandType implements Body.
+func (*APIKeyCreateBody) CommandType() CommandType { return APIKeyCreate }
+
+// Validate implements Body.
+func (b *APIKeyCreateBody) Validate() error {
+	var r rules
+	r.id("lookup", b.Lookup)
+	r.hash("hash", b.Hash)
+	r.text("name", b.Name, maxName)
+	r.check(validUserID(b.UserID), "user_id %q is not of the form [a-z0-9][a-z0-9._-]{0,62}", clip(b.UserID))
+	return r.result()
+}
+
+func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
+	if b.Bootstrap && t.meta.LastAPIKeyID > 0 {
+		return Result{}, Errorf(CodeConflict,
+			"a key was issued before: use an operator key with `bivouac keys create`")
+	}
+	if first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(b.Lookup)) != nil {
+		return Result{}, Errorf(CodeConflict, "the key's lookup part is taken: draw another key")
+	}
+	if first[User](t.txn, tableUsers, indexID, []byte(b.UserID)) == nil {
+		put(t, tableUsers, nil, &User{ID: b.UserID, CreatedAt: t.now})
+	}
+	t.meta.LastAPIKeyID++
+	k := &APIKey{
+		ID: t.meta.LastAPIKeyID, Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: b.UserID,
+		Operator: b.Operator, CreatedAt: t.now,
+	}
+	put(t, tableAPIKeys, nil, k)
+	return Result{APIKey: k}, nil
+}
+
+// APIKeyRevokeBody revokes a key for good. Unknown ids are CodeNotFound;
+// revoking twice is fine.
+type APIKeyRevokeBody struct {
+	ID int `json:"id"`
+}
+
+// CommandType implements Body.
+func (*APIKeyRevokeBody) CommandType() CommandType { return APIKeyRevoke }
+
+// Validate implements Body.
+func (b *APIKeyRevokeBody) Validate() error {
+	var r rules
+	r.check(b.ID >= 1, "id must be at least 1")
+	return r.result()
+}
+
+func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
+	old := first[APIKey](t.txn, tableAPIKeys, indexID, intKey(b.ID))
+	if old == nil {
+		return Result{}, Errorf(CodeNotFound, "API key not found")
+	}
+	if old.RevokedAt != nil {
+		return Result{APIKey: old}, nil
+	}
+	k := *old
+	now := t.now
+	k.RevokedAt = &now
+	put(t, tableAPIKeys, old, &k)
+	return Result{APIKey: &k}, nil
+}

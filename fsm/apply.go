@@ -1,0 +1,268 @@
+package fsm
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-memdb"
+)
+
+// Entry is one command of the Raft log with its index.
+type Entry struct {
+	Index   uint64
+	Command Command
+}
+
+// Outcome is what one Entry came to. Result.Index is set either way.
+type Outcome struct {
+	Result Result
+	Err    *Error
+}
+
+// Apply applies one command. The error, if any, is an *Error; it is as much a
+// function of the log as the result, and is kept in the command-id table like
+// one. A command that fails changes nothing but that table and the index.
+// Apply panics on a state that can't be, so that a node whose state may be
+// wrong stops instead of serving it.
+func (s *Store) Apply(index uint64, cmd Command) (Result, error) {
+	o := s.ApplyBatch([]Entry{{Index: index, Command: cmd}})[0]
+	if o.Err != nil {
+		return o.Result, o.Err
+	}
+	return o.Result, nil
+}
+
+// ApplyBatch applies the entries in order and publishes one View at the end.
+// Each command is atomic of its own: one that fails does not disturb the
+// others.
+func (s *Store) ApplyBatch(entries []Entry) []Outcome {
+	if len(entries) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.View()
+	t := &transaction{store: s, txn: s.db.Txn(true), meta: old.meta, index: old.index}
+	outcomes := make([]Outcome, len(entries))
+	for i, e := range entries {
+		t.index = e.Index
+		outcomes[i] = t.apply(e.Command)
+	}
+	t.txn.Commit()
+	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands}, t.changed)
+	return outcomes
+}
+
+// transaction is one ApplyBatch in progress. Every apply function checks
+// everything first and writes only when nothing can fail any more: that is what
+// makes a command atomic inside the shared transaction.
+type transaction struct {
+	store *Store
+	txn   *memdb.Txn
+	meta  meta
+	index uint64
+	// cmd is the command in hand; now is its time.
+	cmd Command
+	now time.Time
+	// changed is set when the scheduler has something to look at.
+	changed bool
+}
+
+// apply runs one command through envelope checks, the command-id table and its
+// apply function.
+func (t *transaction) apply(cmd Command) Outcome {
+	t.cmd, t.now = cmd, cmd.Time
+	stamp := Result{Index: t.index}
+	if err := cmd.check(); err != nil {
+		return Outcome{stamp, err}
+	}
+	if o, found := t.recorded(cmd); found {
+		return o
+	}
+	// Not recorded: the same command is welcome once the version is raised.
+	if min := MinVersion(cmd.Type); t.meta.ProtocolVersion < min {
+		return Outcome{stamp, Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
+			cmd.Type, min, t.meta.ProtocolVersion)}
+	}
+	result, err := t.dispatch(cmd.Body)
+	result.Index = t.index
+	if err != nil {
+		result = stamp
+	}
+	t.record(cmd, result, err)
+	return Outcome{result, err}
+}
+
+// dispatch validates the body and calls its apply function. Bodies are
+// validated here again although Propose did it before the log: the log is the
+// border, and what is in it may come from an older or a faulty node.
+func (t *transaction) dispatch(body Body) (Result, *Error) {
+	if b, ok := body.(*ProtocolRaiseBody); ok {
+		return t.applyProtocolRaise(b)
+	}
+	if err := body.Validate(); err != nil {
+		return Result{}, asError(err)
+	}
+	switch b := body.(type) {
+	case *TermOpenBody:
+		return t.applyTermOpen(b)
+	case *APIKeyCreateBody:
+		return t.applyAPIKeyCreate(b)
+	case *APIKeyRevokeBody:
+		return t.applyAPIKeyRevoke(b)
+	case *SettingsPutBody:
+		return t.applySettingsPut(b)
+	case *ProvidersReplaceBody:
+		return t.applyProvidersReplace(b)
+	case *SpecApplyBody:
+		return t.applySpecApply(b)
+	case *SpecDeleteBody:
+		return t.applySpecDelete(b)
+	case *SandboxCreateBody:
+		return t.applySandboxCreate(b)
+	case *SandboxPauseBody:
+		return t.applySandboxPause(b)
+	case *SandboxResumeBody:
+		return t.applySandboxResume(b)
+	case *SandboxDeleteBody:
+		return t.applySandboxDelete(b)
+	case *SandboxObserveBody:
+		return t.applySandboxObserve(b)
+	case *SandboxRemoveBody:
+		return t.applySandboxRemove(b)
+	case *StartTaskCreateBody:
+		return t.applyStartTaskCreate(b)
+	case *StartTaskBindBody:
+		return t.applyStartTaskBind(b)
+	case *StartTaskAdvanceBody:
+		return t.applyStartTaskAdvance(b)
+	case *StartTaskFinishBody:
+		return t.applyStartTaskFinish(b)
+	case *StartTaskFailBody:
+		return t.applyStartTaskFail(b)
+	}
+	panic(fmt.Sprintf("fsm: no apply function for command %s: upgrade this node", t.cmd.Type))
+}
+
+// check tests the envelope. A command that fails it is answered and not
+// recorded.
+func (c Command) check() *Error {
+	switch {
+	case c.ID == "" || len(c.ID) > maxID:
+		return Errorf(CodeInvalid, "a command needs an id of 1 to %d bytes", maxID)
+	case c.Body == nil || c.Body.CommandType() != c.Type:
+		return Errorf(CodeInvalid, "command %s has the body of another type", c.Type)
+	case c.Time.IsZero() || c.Time.Year() > 9999 || c.Time.Year() < 1:
+		return Errorf(CodeInvalid, "command %s needs a time", c.Type)
+	case len(c.Fingerprint) > maxID:
+		return Errorf(CodeInvalid, "a fingerprint has at most %d bytes", maxID)
+	case c.UserID != "" && !validUserID(c.UserID):
+		return Errorf(CodeInvalid, "bad user id %q", clip(c.UserID))
+	case c.UserID == "" && c.Type.ofUser():
+		return Errorf(CodeInvalid, "command %s needs a user", c.Type)
+	}
+	return nil
+}
+
+// ofUser reports whether a command of the type acts for Command.UserID.
+func (t CommandType) ofUser() bool {
+	switch t {
+	case SettingsPut, ProvidersReplace, SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, StartTaskCreate:
+		return true
+	}
+	return false
+}
+
+// referrer is a row that holds references to secrets.
+type referrer interface {
+	secretRefs() []SecretRef
+}
+
+// put stores next in place of old (nil when new) and keeps count of the secret
+// refs both hold.
+func put[T any](t *transaction, table string, old, next *T) {
+	t.recount(refsOf(old), refsOf(next))
+	must(t.txn.Insert(table, next))
+	t.mark(table)
+}
+
+// drop removes a stored row.
+func drop[T any](t *transaction, table string, old *T) {
+	t.recount(refsOf(old), nil)
+	must(t.txn.Delete(table, old))
+	t.mark(table)
+}
+
+// mark notes a change that the scheduler cares for.
+func (t *transaction) mark(table string) {
+	switch table {
+	case tableSandboxes, tableStartTasks, tableSpecs:
+		t.changed = true
+	}
+}
+
+// refsOf gives the refs of a row, nil for rows that hold none.
+func refsOf[T any](row *T) []SecretRef {
+	if row == nil {
+		return nil
+	}
+	if r, ok := any(row).(referrer); ok {
+		return r.secretRefs()
+	}
+	return nil
+}
+
+// recount moves the reference counts from the old refs to the new ones. Most
+// writes leave them alone and cost nothing here.
+func (t *transaction) recount(old, next []SecretRef) {
+	if sameRefs(old, next) {
+		return
+	}
+	for _, r := range next {
+		t.addRef(r, 1)
+	}
+	for _, r := range old {
+		t.addRef(r, -1)
+	}
+}
+
+// addRef changes one reference count.
+func (t *transaction) addRef(r SecretRef, by int) {
+	if r.IsZero() {
+		return
+	}
+	row := secretRef{ref: r}
+	if old := first[secretRef](t.txn, tableSecretRefs, indexID, refKey(r)); old != nil {
+		row = *old
+	}
+	row.count += by
+	if row.count < 0 {
+		panic(fmt.Sprintf("fsm: impossible state: secret ref %s version %d released twice", r.Path, r.Version))
+	}
+	if row.count == 0 {
+		must(t.txn.Delete(tableSecretRefs, &row))
+		return
+	}
+	must(t.txn.Insert(tableSecretRefs, &row))
+}
+
+// sameRefs reports whether two lists are equal.
+func sameRefs(a, b []SecretRef) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// asError turns what Validate returned into an *Error.
+func asError(err error) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return Errorf(CodeInvalid, "%v", err)
+}

@@ -1,0 +1,51 @@
+package fsm
+
+// TermOpenBody opens a leader's term: the first command of every term, so that
+// the FSM's index reaches the commit index (no-ops never reach the FSM). It is
+// valid at every protocol version.
+type TermOpenBody struct {
+	Term uint64 `json:"term"`
+	Node string `json:"node"`
+	// ClusterID becomes the cluster's id if it has none yet. It marks our
+	// Nomad jobs and our volumes.
+	ClusterID string `json:"cluster_id"`
+}
+
+// CommandType implements Body.
+func (*TermOpenBody) CommandType() CommandType { return TermOpen }
+
+// Validate implements Body.
+func (b *TermOpenBody) Validate() error {
+	var r rules
+	r.check(b.Term > 0, "term.open needs a term")
+	r.name("node", b.Node, maxName)
+	r.id("cluster_id", b.ClusterID)
+	return r.result()
+}
+
+func (t *transaction) applyTermOpen(b *TermOpenBody) (Result, *Error) {
+	if b.Term > t.meta.Term {
+		t.meta.Term, t.meta.TermNode = b.Term, b.Node
+	}
+	if t.meta.ClusterID == "" {
+		t.meta.ClusterID = b.ClusterID
+	}
+	return Result{}, nil
+}
+
+// ProtocolRaiseBody raises the replicated protocol version; see version.go.
+type ProtocolRaiseBody struct {
+	Version int `json:"version"`
+}
+
+// CommandType implements Body.
+func (*ProtocolRaiseBody) CommandType() CommandType { return ProtocolRaise }
+
+// Validate implements Body. It refuses a version this binary does not know, so
+// that a proposer can't stop its own cluster.
+func (b *ProtocolRaiseBody) Validate() error {
+	var r rules
+	r.check(b.Version >= 1 && b.Version <= ProtocolVersion,
+		"protocol.raise needs a version between 1 and %d, got %d", ProtocolVersion, b.Version)
+	return r.result()
+}

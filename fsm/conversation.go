@@ -1,0 +1,53 @@
+package fsm
+
+import "time"
+
+// Conversation is an app conversation (api-contract.md A.6). It begins to
+// exist when its start task becomes READY. The key is (UserID, ID): ids that
+// clients choose can't collide across users.
+type Conversation struct {
+	// ID is 32 lower-case hex characters.
+	ID     string `json:"id"`
+	UserID string `json:"user_id"`
+	// V0ID is the id under which a V0 client knows it, when that differs.
+	V0ID               string            `json:"v0_id,omitempty"`
+	SandboxID          string            `json:"sandbox_id"`
+	SelectedRepository *string           `json:"selected_repository"`
+	SelectedBranch     *string           `json:"selected_branch"`
+	GitProvider        *ProviderType     `json:"git_provider"`
+	Title              *string           `json:"title"`
+	Trigger            *string           `json:"trigger"`
+	PRNumber           []int64           `json:"pr_number"`
+	LLMModel           *string           `json:"llm_model"`
+	AgentKind          string            `json:"agent_kind"`
+	ParentID           *string           `json:"parent_conversation_id"`
+	Public             *bool             `json:"public"`
+	Tags               map[string]string `json:"tags"`
+	CreatedAt          time.Time         `json:"created_at"`
+	UpdatedAt          time.Time         `json:"updated_at"`
+}
+
+// check adds the rules of a conversation.
+func (c *Conversation) check(r *rules) {
+	r.id("conversation id", c.ID)
+	r.sandboxID("sandbox_id", c.SandboxID)
+	for _, f := range []struct {
+		name  string
+		value *string
+		limit int
+	}{
+		{"selected_repository", c.SelectedRepository, maxPath}, {"selected_branch", c.SelectedBranch, maxPath},
+		{"title", c.Title, maxDetail}, {"trigger", c.Trigger, maxName}, {"llm_model", c.LLMModel, maxSetting},
+	} {
+		r.optional(f.name, f.value, f.limit)
+	}
+	if c.ParentID != nil {
+		r.id("parent_conversation_id", *c.ParentID)
+	}
+	if c.GitProvider != nil {
+		r.check(c.GitProvider.Known(), "unknown git provider %q", clip(string(*c.GitProvider)))
+	}
+	r.count("pr_number", len(c.PRNumber))
+	r.text("agent_kind", c.AgentKind, maxName)
+	r.texts("tags", c.Tags)
+}

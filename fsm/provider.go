@@ -1,0 +1,38 @@
+package fsm
+
+// ProviderType is a git provider's name on the wire (api-contract.md A.0.7,
+// ProviderType V1, which holds the seed's four).
+type ProviderType string
+
+// The provider types.
+const (
+	ProviderGitHub              ProviderType = "github"
+	ProviderGitLab              ProviderType = "gitlab"
+	ProviderBitbucket           ProviderType = "bitbucket"
+	ProviderBitbucketDataCenter ProviderType = "bitbucket_data_center"
+	ProviderForgejo             ProviderType = "forgejo"
+	ProviderAzureDevOps         ProviderType = "azure_devops"
+	ProviderEnterpriseSSO       ProviderType = "enterprise_sso"
+)
+
+// Provider is one git provider connection of a user, without its token.
+type Provider struct {
+	UserID string       `json:"user_id"`
+	Type   ProviderType `json:"type"`
+	// Host is nil for the provider's default host.
+	Host *string `json:"host"`
+	// ExternalUserID is the user's id at the provider (the wire's user_id).
+	ExternalUserID *string `json:"external_user_id"`
+	// Ref's entry holds the member "token"; zero when only a user id is known.
+	Ref SecretRef `json:"ref"`
+}
+
+// Known reports whether the type is one of the provider types.
+func (p ProviderType) Known() bool {
+	switch p {
+	case ProviderGitHub, ProviderGitLab, ProviderBitbucket, ProviderBitbucketDataCenter,
+		ProviderForgejo, ProviderAzureDevOps, ProviderEnterpriseSSO:
+		return true
+	}
+	return false
+}

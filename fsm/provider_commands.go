@@ -1,0 +1,61 @@
+package fsm
+
+// ProvidersReplaceBody replaces the provider map of Command.UserID (POST
+// /api/add-git-providers, api-contract.md A.4). Providers not named are
+// removed. A named one with a zero Ref keeps its stored token and takes the
+// sent host.
+type ProvidersReplaceBody struct {
+	Providers []Provider `json:"providers"`
+}
+
+// CommandType implements Body.
+func (*ProvidersReplaceBody) CommandType() CommandType { return ProvidersReplace }
+
+// Validate implements Body.
+func (b *ProvidersReplaceBody) Validate() error {
+	var r rules
+	r.providers(b.Providers)
+	return r.result()
+}
+
+// providers checks a list of provider connections.
+func (r *rules) providers(list []Provider) {
+	seen := make(map[ProviderType]bool, len(list))
+	r.count("providers", len(list))
+	for i := range list {
+		p := &list[i]
+		r.check(p.Type.Known(), "unknown git provider %q", clip(string(p.Type)))
+		r.check(!seen[p.Type], "the git provider %s is given twice", clip(string(p.Type)))
+		seen[p.Type] = true
+		r.optional("a git provider's host", p.Host, maxPath)
+		r.optional("a git provider's user_id", p.ExternalUserID, maxName)
+		r.ref("a git provider", p.Ref)
+	}
+}
+
+func (t *transaction) applyProvidersReplace(b *ProvidersReplaceBody) (Result, *Error) {
+	user := t.cmd.UserID
+	named := make(map[ProviderType]bool, len(b.Providers))
+	for i := range b.Providers {
+		named[b.Providers[i].Type] = true
+		t.putProvider(user, b.Providers[i])
+	}
+	for _, p := range collect(withPrefix[Provider](t.txn, tableProviders, indexID, prefixOf(user))) {
+		if !named[p.Type] {
+			drop(t, tableProviders, p)
+		}
+	}
+	return Result{}, nil
+}
+
+// putProvider stores one connection of a user. Without a token it keeps the
+// stored one, and then also the stored user id unless another is given.
+func (t *transaction) putProvider(user string, p Provider) {
+	p.UserID = user
+	old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type)))
+	if old != nil && p.Ref.IsZero() {
+		p.Ref = old.Ref
+		p.ExternalUserID = firstOf(p.ExternalUserID, old.ExternalUserID)
+	}
+	put(t, tableProviders, old, &p)
+}

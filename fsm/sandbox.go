@@ -1,0 +1,141 @@
+package fsm
+
+import (
+	"maps"
+	"time"
+)
+
+// SandboxState is the SandboxStatus of api-contract.md A.0.7.
+type SandboxState string
+
+// The sandbox states.
+const (
+	SandboxStarting SandboxState = "STARTING"
+	SandboxRunning  SandboxState = "RUNNING"
+	SandboxPaused   SandboxState = "PAUSED"
+	SandboxError    SandboxState = "ERROR"
+	SandboxMissing  SandboxState = "MISSING"
+)
+
+// Desired is what the user wants of a sandbox.
+type Desired string
+
+// The desired states.
+const (
+	DesiredRunning Desired = "running"
+	DesiredPaused  Desired = "paused"
+	DesiredDeleted Desired = "deleted"
+)
+
+// Sandbox is one execution environment. Requests write the fields above
+// Status, observations write Status: each field has one writer.
+type Sandbox struct {
+	// ID is label- and DNS-safe: [A-Za-z0-9][A-Za-z0-9-]{0,47}; with the prefix
+	// "sandbox-" it is also the Nomad job id and the volume name.
+	ID        string    `json:"id"`
+	UserID    string    `json:"user_id"`
+	SpecID    string    `json:"spec_id"`
+	CreatedAt time.Time `json:"created_at"`
+	// Template is the spec's, resolved with the user's settings at creation.
+	Template Template `json:"template"`
+	// KeyRef points at the sandbox's own key (member "key"); KeyHash is its
+	// SHA-256, hex.
+	KeyRef  SecretRef `json:"key_ref"`
+	KeyHash string    `json:"key_hash"`
+
+	Desired Desired `json:"desired"`
+	// Generation counts changes of Desired from 1. An observation carries the
+	// generation it was made for, and Apply drops it when the sandbox has moved
+	// on.
+	Generation uint64    `json:"generation"`
+	DesiredAt  time.Time `json:"desired_at"`
+
+	Status SandboxStatus `json:"status"`
+}
+
+// SandboxStatus is what the leader last observed.
+type SandboxStatus struct {
+	State SandboxState `json:"state"`
+	// Reason is one of the Reason constants, empty when all is well; Detail
+	// says it in words (the wire's status_detail).
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// Generation is the sandbox's generation this status belongs to.
+	Generation uint64 `json:"generation"`
+	// Since is when State last changed (the proposer's clock).
+	Since time.Time `json:"since"`
+	// Placement is nil until the runner placed it, and after a pause.
+	Placement *Placement `json:"placement,omitempty"`
+	// Job is what the runner calls it; kept over a pause.
+	Job JobRef `json:"job"`
+}
+
+// Placement is where a sandbox runs.
+type Placement struct {
+	// AllocID and NodeID are Nomad's (or the process runner's).
+	AllocID string `json:"alloc_id"`
+	NodeID  string `json:"node_id"`
+	// Address is reachable from our nodes; Ports are the ports there, by name.
+	Address string         `json:"address"`
+	Ports   map[string]int `json:"ports"`
+	// Workspace is the workspace directory as the task sees it, absolute.
+	Workspace string `json:"workspace"`
+}
+
+// JobRef is the runner's handle of a sandbox.
+type JobRef struct {
+	// Version is the job version that last ran well, to revert to; Registered
+	// says whether there is one.
+	Version    uint64 `json:"version"`
+	Registered bool   `json:"registered"`
+}
+
+// Reasons for SandboxStatus.Reason and the failure metric.
+const (
+	ReasonNoCapacity    = "no_capacity"
+	ReasonImage         = "image"
+	ReasonDriver        = "driver"
+	ReasonCrashed       = "crashed"
+	ReasonHealth        = "health"
+	ReasonWorkspace     = "workspace"
+	ReasonSecretStore   = "secret_store"
+	ReasonScheduler     = "scheduler"
+	ReasonStartTimeout  = "start_timeout"
+	ReasonForeignJob    = "foreign_job"
+	ReasonSpec          = "spec"
+	ReasonAgentRejected = "agent_rejected"
+)
+
+// State is what users are shown: the observed state, but STARTING as soon as a
+// start or resume was accepted that no observation covers yet.
+func (s *Sandbox) State() SandboxState {
+	if s.Desired == DesiredRunning && s.Status.Generation < s.Generation {
+		return SandboxStarting
+	}
+	return s.Status.State
+}
+
+// Known reports whether the state is one of the sandbox states.
+func (s SandboxState) Known() bool {
+	switch s {
+	case SandboxStarting, SandboxRunning, SandboxPaused, SandboxError, SandboxMissing:
+		return true
+	}
+	return false
+}
+
+// Equal reports whether two statuses say the same.
+func (s *SandboxStatus) Equal(o *SandboxStatus) bool {
+	return s.State == o.State && s.Reason == o.Reason && s.Detail == o.Detail &&
+		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.Job == o.Job &&
+		s.Placement.Equal(o.Placement)
+}
+
+// Equal reports whether two placements, nil ones included, are the same.
+func (p *Placement) Equal(o *Placement) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	return p.AllocID == o.AllocID && p.NodeID == o.NodeID && p.Address == o.Address &&
+		p.Workspace == o.Workspace && maps.Equal(p.Ports, o.Ports)
+}

@@ -1,0 +1,64 @@
+package fsm
+
+import (
+	"iter"
+
+	"github.com/hashicorp/go-memdb"
+)
+
+func sandboxTable() *memdb.TableSchema {
+	return newTable(tableSandboxes,
+		newIndex(indexID, func(s *Sandbox) []byte { return []byte(s.ID) }),
+		// What the user sees: not the ones being deleted.
+		newIndex(indexCreated, func(s *Sandbox) []byte {
+			if s.Desired == DesiredDeleted {
+				return nil
+			}
+			return newestKey(s.UserID, s.CreatedAt, s.ID)
+		}),
+		newIndex(indexKeyHash, func(s *Sandbox) []byte { return []byte(s.KeyHash) }),
+	)
+}
+
+// secretRefs implements referrer.
+func (s *Sandbox) secretRefs() []SecretRef { return []SecretRef{s.KeyRef} }
+
+// Sandbox finds a user's sandbox; nil when it is unknown, another user's or
+// being deleted.
+func (v *View) Sandbox(userID, id string) *Sandbox {
+	s := v.SandboxAny(id)
+	if s == nil || s.UserID != userID || s.Desired == DesiredDeleted {
+		return nil
+	}
+	return s
+}
+
+// SandboxAny finds a sandbox of any user, also one being deleted. It is the
+// scheduler's: nothing it returns may be shown to a user unchecked.
+func (v *View) SandboxAny(id string) *Sandbox {
+	return first[Sandbox](v.txn, tableSandboxes, indexID, []byte(id))
+}
+
+// Sandboxes lists a user's sandboxes that are not being deleted, newest first,
+// and gives the token of the next page ("" at the end).
+func (v *View) Sandboxes(userID string, p Page) ([]*Sandbox, string) {
+	return page(v.txn, tableSandboxes, indexCreated, userID, p,
+		func(s *Sandbox) bool { return s.UserID == userID }, nil,
+		func(s *Sandbox) []byte { return newestKey(userID, s.CreatedAt, s.ID) })
+}
+
+// AllSandboxes iterates every sandbox of every user, by id, those being deleted
+// too.
+func (v *View) AllSandboxes() iter.Seq[*Sandbox] {
+	return withPrefix[Sandbox](v.txn, tableSandboxes, indexID, nil)
+}
+
+// SandboxByKeyHash finds the sandbox whose own key has this SHA-256 (hex); nil
+// also when it is being deleted.
+func (v *View) SandboxByKeyHash(hash string) *Sandbox {
+	s := first[Sandbox](v.txn, tableSandboxes, indexKeyHash, []byte(hash))
+	if s == nil || s.Desired == DesiredDeleted {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,16 @@
+package fsm
+
+// SecretRef points at one version of one entry in the secret store (Vault's
+// KV v2, or the sealed file). It is all the FSM ever knows of a secret.
+// The zero SecretRef points at nothing.
+type SecretRef struct {
+	// Path is logical: "users/<user>/settings/llm_api_key",
+	// "sandboxes/<sandbox>/session". The secrets package maps it to a mount
+	// and a path.
+	Path string `json:"path,omitempty"`
+	// Version is the KV v2 version, from 1.
+	Version int `json:"version,omitempty"`
+}
+
+// IsZero reports whether the ref points at nothing.
+func (r SecretRef) IsZero() bool { return r == SecretRef{} }

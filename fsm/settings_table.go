@@ -1,0 +1,30 @@
+package fsm
+
+import "github.com/hashicorp/go-memdb"
+
+func settingsTable() *memdb.TableSchema {
+	return newTable(tableSettings, newIndex(indexID, func(s *Settings) []byte { return []byte(s.UserID) }))
+}
+
+func customSecretTable() *memdb.TableSchema {
+	return newTable(tableCustomSecrets,
+		newIndex(indexID, func(c *CustomSecret) []byte { return keyOf(c.UserID, c.Name) }))
+}
+
+// secretRefs implements referrer.
+func (s *Settings) secretRefs() []SecretRef {
+	return []SecretRef{s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig}
+}
+
+// secretRefs implements referrer.
+func (c *CustomSecret) secretRefs() []SecretRef { return []SecretRef{c.Ref} }
+
+// Settings gives a user's settings, nil when none were ever stored.
+func (v *View) Settings(userID string) *Settings {
+	return first[Settings](v.txn, tableSettings, indexID, []byte(userID))
+}
+
+// CustomSecrets lists a user's named secrets by name.
+func (v *View) CustomSecrets(userID string) []*CustomSecret {
+	return collect(withPrefix[CustomSecret](v.txn, tableCustomSecrets, indexID, prefixOf(userID)))
+}

@@ -1,0 +1,280 @@
+package fsm
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"iter"
+)
+
+// SnapshotFormat is the number of the snapshot format this binary writes. Every
+// older one is read as well; testdata keeps a file of each.
+//
+// A snapshot is lines of JSON: a header with the format, the index and what
+// belongs to no table; one line per row; a trailer with the number of rows, the
+// bytes and the SHA-256 of all before it.
+const SnapshotFormat = 1
+
+// snapshotHeader is the first line of a snapshot.
+type snapshotHeader struct {
+	Format int    `json:"bivouac_snapshot"`
+	Index  uint64 `json:"index"`
+	Meta   meta   `json:"meta"`
+}
+
+// snapshotRow is every line but the first and the last.
+type snapshotRow struct {
+	Table string `json:"table"`
+	Row   any    `json:"row"`
+}
+
+// snapshotTrailer is the last line. It has no table.
+type snapshotTrailer struct {
+	Rows   int    `json:"rows"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// tableInternalCommands names the command ring's rows in a snapshot.
+const tableInternalCommands = "internal_commands"
+
+// Snapshot is the whole state at one index, ready to be written. It is
+// independent of what the store does next.
+type Snapshot struct {
+	view     *View
+	commands []*commandRecord
+}
+
+// Snapshot takes a picture of the whole state, the command-id table included.
+// It is quick enough to be called between two Applies; Persist is the slow part
+// and can run beside them.
+func (s *Store) Snapshot() *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Snapshot{view: s.View(), commands: s.commands.all()}
+}
+
+// Index is the Raft log index of the snapshot.
+func (p *Snapshot) Index() uint64 { return p.view.index }
+
+// Persist writes the snapshot. Equal states give equal bytes.
+func (p *Snapshot) Persist(w io.Writer) error {
+	sum := &summer{w: bufio.NewWriterSize(w, 1<<16), hash: sha256.New()}
+	enc := json.NewEncoder(sum)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(snapshotHeader{SnapshotFormat, p.view.index, p.view.meta}); err != nil {
+		return fmt.Errorf("writing snapshot header: %w", err)
+	}
+	rows := 0
+	for table, row := range p.rows() {
+		if err := enc.Encode(snapshotRow{table, row}); err != nil {
+			return fmt.Errorf("writing a row of %s: %w", table, err)
+		}
+		rows++
+	}
+	if err := enc.Encode(snapshotTrailer{rows, sum.n, hex.EncodeToString(sum.hash.Sum(nil))}); err != nil {
+		return fmt.Errorf("writing snapshot trailer: %w", err)
+	}
+	if err := sum.w.Flush(); err != nil {
+		return fmt.Errorf("writing snapshot: %w", err)
+	}
+	return nil
+}
+
+// rows iterates every row with its table, in a fixed order. Derived tables are
+// left out.
+func (p *Snapshot) rows() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		for _, table := range []string{
+			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
+			tableSandboxes, tableConversations, tableStartTasks, tableClientCommands,
+		} {
+			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
+			must(err)
+			for row := it.Next(); row != nil; row = it.Next() {
+				if !yield(table, row) {
+					return
+				}
+			}
+		}
+		for _, r := range p.commands {
+			if !yield(tableInternalCommands, r) {
+				return
+			}
+		}
+	}
+}
+
+// Checksum is a hash of the whole state: equal on all nodes at an equal index.
+// It reads everything; it is for tests and drills.
+func (s *Store) Checksum() string {
+	h := sha256.New()
+	// A hash never fails to be written to.
+	must(s.Snapshot().Persist(h))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// summer counts and hashes what passes through.
+type summer struct {
+	w    *bufio.Writer
+	hash hash.Hash
+	n    int64
+}
+
+// Write implements io.Writer.
+func (s *summer) Write(b []byte) (int, error) {
+	n, err := s.w.Write(b)
+	s.hash.Write(b[:n])
+	s.n += int64(n)
+	return n, err
+}
+
+// Restore replaces the whole state with a snapshot's. On an error nothing has
+// changed. Everyone who waits on an older View's Changed is woken; Views taken
+// before stay as they are.
+func (s *Store) Restore(r io.Reader) error {
+	l, err := load(r)
+	if err != nil {
+		return fmt.Errorf("restoring snapshot: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db, s.commands, s.usage = l.store.db, l.store.commands, l.store.usage
+	s.publish(&View{index: l.header.Index, meta: l.header.Meta, txn: s.db.Txn(false), commands: s.commands}, true)
+	return nil
+}
+
+// loader builds a new store from a snapshot.
+type loader struct {
+	header snapshotHeader
+	store  *Store
+	t      *transaction
+}
+
+// load reads a snapshot to its end and checks the trailer before it believes
+// any of it.
+func load(r io.Reader) (*loader, error) {
+	br := bufio.NewReaderSize(r, 1<<16)
+	sum := sha256.New()
+	l := &loader{store: NewStore()}
+	line, err := br.ReadBytes('\n')
+	if err != nil {
+		return nil, fmt.Errorf("reading the header: %w", unexpected(err))
+	}
+	if err := l.readHeader(line); err != nil {
+		return nil, err
+	}
+	l.t = &transaction{store: l.store, txn: l.store.db.Txn(true)}
+	size := int64(0)
+	for rows := 0; ; rows++ {
+		sum.Write(line)
+		size += int64(len(line))
+		if line, err = br.ReadBytes('\n'); err != nil {
+			return nil, fmt.Errorf("it ends after %d rows without its trailer: %w", rows, unexpected(err))
+		}
+		var row struct {
+			Table string          `json:"table"`
+			Row   json.RawMessage `json:"row"`
+			snapshotTrailer
+		}
+		if err := json.Unmarshal(line, &row); err != nil {
+			return nil, fmt.Errorf("row %d: %w", rows+1, err)
+		}
+		if row.Table == "" {
+			want := snapshotTrailer{rows, size, hex.EncodeToString(sum.Sum(nil))}
+			if row.snapshotTrailer != want {
+				return nil, fmt.Errorf("it is damaged: the trailer says %+v, the content is %+v", row.snapshotTrailer, want)
+			}
+			break
+		}
+		if err := l.readRow(row.Table, row.Row); err != nil {
+			return nil, fmt.Errorf("row %d of table %s: %w", rows+1, row.Table, err)
+		}
+	}
+	if _, err := br.ReadByte(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is something behind the trailer")
+	}
+	l.t.txn.Commit()
+	return l, nil
+}
+
+// readHeader checks the format.
+func (l *loader) readHeader(line []byte) error {
+	if err := json.Unmarshal(line, &l.header); err != nil {
+		return fmt.Errorf("reading the header: %w", err)
+	}
+	if f := l.header.Format; f < 1 || f > SnapshotFormat {
+		return fmt.Errorf("its format is %d and this node reads 1 to %d: upgrade it", f, SnapshotFormat)
+	}
+	if v := l.header.Meta.ProtocolVersion; v > ProtocolVersion {
+		return fmt.Errorf("its protocol version is %d and this node knows %d: upgrade it", v, ProtocolVersion)
+	}
+	return nil
+}
+
+// readRow stores one row.
+func (l *loader) readRow(table string, row []byte) error {
+	switch table {
+	case tableUsers:
+		return restoreRow[User](l.t, table, row)
+	case tableAPIKeys:
+		return restoreRow[APIKey](l.t, table, row)
+	case tableSettings:
+		return restoreRow[Settings](l.t, table, row)
+	case tableProviders:
+		return restoreRow[Provider](l.t, table, row)
+	case tableCustomSecrets:
+		return restoreRow[CustomSecret](l.t, table, row)
+	case tableSpecs:
+		return restoreRow[Spec](l.t, table, row)
+	case tableSandboxes:
+		return restoreRow[Sandbox](l.t, table, row)
+	case tableConversations:
+		return restoreRow[Conversation](l.t, table, row)
+	case tableStartTasks:
+		return restoreRow[StartTask](l.t, table, row)
+	case tableClientCommands:
+		return restoreRow[commandRecord](l.t, table, row)
+	case tableInternalCommands:
+		r := new(commandRecord)
+		if err := json.Unmarshal(row, r); err != nil {
+			return err
+		}
+		l.store.commands.add(r)
+		return nil
+	}
+	return errors.New("this node does not know that table: upgrade it")
+}
+
+// restoreRow stores one row of a table and counts it where it is bounded.
+func restoreRow[T any](t *transaction, table string, raw []byte) error {
+	row := new(T)
+	if err := json.Unmarshal(raw, row); err != nil {
+		return err
+	}
+	put(t, table, nil, row)
+	switch row := any(row).(type) {
+	case *StartTask:
+		if row.Done() {
+			t.store.usageOf(row.UserID).doneTasks++
+		}
+	case *commandRecord:
+		u := t.store.usageOf(row.UserID)
+		u.clientCommands++
+		u.clientWeight += row.weight()
+	}
+	return nil
+}
+
+// unexpected turns the end of the input into an error that says so.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package fsm
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Driver says what runs a sandbox's task.
+type Driver string
+
+// The drivers. DriverProcess is the embedded default's (local processes of
+// `bivouac dev`); the others are Nomad's task drivers of the same name.
+const (
+	DriverDocker  Driver = "docker"
+	DriverRawExec Driver = "raw_exec"
+	DriverProcess Driver = "process"
+)
+
+// Spec is a sandbox spec: the template sandboxes are made from
+// (GET /api/v1/sandbox-specs/search, api-contract.md A.11). Loaded with
+// `bivouac specs apply file.hcl`.
+type Spec struct {
+	// ID is what clients name it by: a label or an image reference.
+	ID string `json:"id"`
+	// Position orders the listing; the lowest is the default.
+	Position int `json:"position"`
+	// Template is copied into each sandbox made from the spec.
+	Template  Template  `json:"template"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Template is all a runner needs to know to run a sandbox. A sandbox keeps its
+// own copy, resolved with its user's settings, so that it can be registered
+// again as it was whatever became of the spec.
+type Template struct {
+	Driver Driver `json:"driver"`
+	// Image is the container image (docker only).
+	Image string `json:"image,omitempty"`
+	// Command and Args: with docker the image's arguments when Command is
+	// empty; with raw_exec and process the program and its arguments. The text
+	// "${port.<name>}" (for example "${port.agent_server}") is replaced by that
+	// port's number and "${workspace}" by the workspace directory as the task
+	// sees it.
+	Command string   `json:"command,omitempty"`
+	Args    []string `json:"args,omitempty"`
+	// WorkingDir is where projects are kept, as the task sees it: absolute with
+	// docker; with raw_exec and process relative to the workspace.
+	WorkingDir string `json:"working_dir"`
+	// Env is readable by every user of the installation (initial_env): no
+	// secrets here.
+	Env map[string]string `json:"env,omitempty"`
+	// CPU in MHz, Memory in MiB (Nomad's units), before the resource factor
+	// in a Spec and after it in a Sandbox.
+	CPU    int `json:"cpu"`
+	Memory int `json:"memory"`
+	// Ports by name: AGENT_SERVER is required; the value is the port inside
+	// the container (bridge mode), 0 for a dynamic port seen as is (host mode,
+	// raw_exec, process).
+	Ports map[string]int `json:"ports"`
+	// NetworkMode is docker's "host" or "bridge" (docker only).
+	NetworkMode string `json:"network_mode,omitempty"`
+	// VolumePath is where the workspace volume is mounted in the container
+	// (docker only).
+	VolumePath string `json:"volume_path,omitempty"`
+	// User runs the task (docker only), as in `docker run --user`.
+	User string `json:"user,omitempty"`
+	// StartTimeout bounds starting and resuming; zero means the node's default.
+	StartTimeout time.Duration `json:"start_timeout,omitempty"`
+}
+
+// PortAgentServer is the name of the port every sandbox must have
+// (api-contract.md C.2).
+const PortAgentServer = "AGENT_SERVER"
+
+// Bounds of a template. The resource factor multiplies CPU and Memory after
+// them.
+const (
+	maxCPU          = 1 << 20 // MHz
+	maxMemory       = 1 << 24 // MiB
+	maxStartTimeout = 24 * time.Hour
+)
+
+// check tests the rules of one template; spec names it in the message.
+func (p *Template) check(spec string) *Error {
+	var r rules
+	spec = clip(spec)
+	r.text("command", p.Command, maxPath)
+	r.list("args", p.Args, maxDetail)
+	r.text("working_dir", p.WorkingDir, maxPath)
+	r.texts("env", p.Env)
+	r.check(p.StartTimeout >= 0 && p.StartTimeout <= maxStartTimeout,
+		"spec %s: start_timeout must be between 0 and %s", spec, maxStartTimeout)
+	r.ports(spec, p.Ports)
+	_, ok := p.Ports[PortAgentServer]
+	r.check(ok, "spec %s needs the port %s", spec, PortAgentServer)
+	least := 1
+	if p.Driver == DriverProcess {
+		least = 0 // a local process has no limits
+	}
+	r.check(p.CPU >= least && p.CPU <= maxCPU, "spec %s: cpu must be between %d and %d MHz", spec, least, maxCPU)
+	r.check(p.Memory >= least && p.Memory <= maxMemory, "spec %s: memory must be between %d and %d MiB", spec, least, maxMemory)
+	switch p.Driver {
+	case DriverDocker:
+		r.name("image", p.Image, maxName)
+		r.check(path.IsAbs(p.WorkingDir), "spec %s: working_dir must be absolute with docker", spec)
+		r.check(p.VolumePath == "" || path.IsAbs(p.VolumePath), "spec %s: volume_path must be absolute", spec)
+		r.check(slices.Contains([]string{"", "host", "bridge"}, p.NetworkMode),
+			`spec %s: network_mode must be "host" or "bridge"`, spec)
+		r.text("volume_path", p.VolumePath, maxPath)
+		r.text("user", p.User, maxName)
+	case DriverRawExec, DriverProcess:
+		r.check(p.Command != "", "spec %s: %s needs a command", spec, p.Driver)
+		r.check(!path.IsAbs(p.WorkingDir) && !strings.Contains("/"+p.WorkingDir+"/", "/../"),
+			"spec %s: working_dir must stay inside the workspace", spec)
+		r.check(p.Image == "" && p.VolumePath == "" && p.NetworkMode == "" && p.User == "",
+			"spec %s: image, volume_path, network_mode and user are for docker only", spec)
+	default:
+		r.check(false, "spec %s: unknown driver %q", spec, clip(string(p.Driver)))
+	}
+	return r.err
+}
+
+// ports checks a map of port names to numbers.
+func (r *rules) ports(of string, ports map[string]int) {
+	r.count("ports", len(ports))
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		r.check(validPortName(name), "%s: bad port name %q: use A-Z 0-9 _", of, clip(name))
+		r.check(ports[name] >= 0 && ports[name] <= 65535, "%s: port %s is not between 0 and 65535", of, clip(name))
+	}
+}
+
+// validPortName tells whether s is [A-Z][A-Z0-9_]*, at most 63 bytes.
+func validPortName(s string) bool {
+	if s == "" || len(s) > 63 || s[0] < 'A' || s[0] > 'Z' {
+		return false
+	}
+	return strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
+}

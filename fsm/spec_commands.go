@@ -1,0 +1,103 @@
+package fsm
+
+// SpecApplyBody stores specs, replacing those with the same id. The order of
+// the list becomes their position when Replace is set; else new ones go last.
+type SpecApplyBody struct {
+	Specs []Spec `json:"specs"`
+	// Replace removes every spec not in the list.
+	Replace bool `json:"replace,omitempty"`
+	// OnlyIfNone applies nothing when any spec is stored (the embedded
+	// default's first start).
+	OnlyIfNone bool `json:"only_if_none,omitempty"`
+}
+
+// CommandType implements Body.
+func (*SpecApplyBody) CommandType() CommandType { return SpecApply }
+
+// SpecDeleteBody removes a spec; sandboxes made from it keep their template.
+// Unknown is CodeNotFound "Sandbox Spec not found".
+type SpecDeleteBody struct {
+	ID string `json:"id"`
+}
+
+// CommandType implements Body.
+func (*SpecDeleteBody) CommandType() CommandType { return SpecDelete }
+
+// Validate implements Body.
+func (b *SpecApplyBody) Validate() error {
+	var r rules
+	r.count("specs", len(b.Specs))
+	seen := make(map[string]bool, len(b.Specs))
+	for i := range b.Specs {
+		s := &b.Specs[i]
+		r.name("a spec's id", s.ID, maxName)
+		r.check(!seen[s.ID], "the spec %q is given twice", clip(s.ID))
+		seen[s.ID] = true
+		if r.err == nil {
+			r.err = s.Template.check(s.ID)
+		}
+	}
+	return r.result()
+}
+
+func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
+	stored := collect(withPrefix[Spec](t.txn, tableSpecs, indexPosition, nil))
+	if b.OnlyIfNone && len(stored) > 0 {
+		return Result{}, nil
+	}
+	byID := make(map[string]*Spec, len(stored))
+	next := 0
+	for _, s := range stored {
+		byID[s.ID] = s
+		next = max(next, s.Position+1)
+	}
+	if !b.Replace && len(stored)+len(b.Specs) > maxList {
+		return Result{}, Errorf(CodeInvalid, "there are at most %d specs", maxList)
+	}
+	for i := range b.Specs {
+		s := b.Specs[i]
+		old := byID[s.ID]
+		delete(byID, s.ID)
+		s.CreatedAt = t.now
+		if old != nil {
+			s.CreatedAt = old.CreatedAt
+		}
+		switch {
+		case b.Replace:
+			s.Position = i
+		case old != nil:
+			s.Position = old.Position
+		default:
+			s.Position = next
+			next++
+		}
+		put(t, tableSpecs, old, &s)
+	}
+	if b.Replace {
+		for _, s := range stored {
+			if byID[s.ID] != nil {
+				drop(t, tableSpecs, s)
+			}
+		}
+	}
+	return Result{}, nil
+}
+
+// Validate implements Body.
+func (b *SpecDeleteBody) Validate() error {
+	var r rules
+	r.name("id", b.ID, maxName)
+	return r.result()
+}
+
+func (t *transaction) applySpecDelete(b *SpecDeleteBody) (Result, *Error) {
+	old := first[Spec](t.txn, tableSpecs, indexID, []byte(b.ID))
+	if old == nil {
+		return Result{}, errSpecNotFound()
+	}
+	drop(t, tableSpecs, old)
+	return Result{}, nil
+}
+
+// errSpecNotFound is the answer for an unknown spec id (api-contract.md A.8).
+func errSpecNotFound() *Error { return Errorf(CodeNotFound, "Sandbox Spec not found") }

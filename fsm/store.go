@@ -1,0 +1,118 @@
+package fsm
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-memdb"
+)
+
+// Store is the replicated state of one node: the tables behind the Raft log.
+// Only Apply, ApplyBatch, SetIndex and Restore change it, and only the Raft
+// adapter in cluster calls these, one at a time; everything else reads Views.
+// All methods are safe for concurrent use.
+type Store struct {
+	// mu serialises the writers.
+	mu       sync.Mutex
+	db       *memdb.MemDB
+	commands *commandRing
+	usage    map[string]*usage
+
+	// current is the newest View; writers replace it under mu.
+	current atomic.Pointer[View]
+	waiters waiters
+}
+
+// usage counts what is bounded per user. It is derived from the tables.
+type usage struct {
+	doneTasks      int
+	clientCommands int
+	clientWeight   int
+}
+
+// meta is the state that belongs to no table.
+type meta struct {
+	ClusterID       string `json:"cluster_id"`
+	Term            uint64 `json:"term"`
+	TermNode        string `json:"term_node"`
+	ProtocolVersion int    `json:"protocol_version"`
+	LastAPIKeyID    int    `json:"last_api_key_id"`
+}
+
+// NewStore returns an empty store at index 0.
+func NewStore() *Store {
+	s := &Store{db: newDB(), commands: newCommandRing(), usage: map[string]*usage{}}
+	s.current.Store(&View{
+		meta:     meta{ProtocolVersion: 1},
+		txn:      s.db.Txn(false),
+		changed:  make(chan struct{}),
+		commands: s.commands,
+	})
+	return s
+}
+
+// View returns the newest read-only picture. It costs one atomic load.
+func (s *Store) View() *View { return s.current.Load() }
+
+// Index is the Raft log index of the last entry applied.
+func (s *Store) Index() uint64 { return s.View().index }
+
+// SetIndex notes that the log has moved to index with an entry that holds no
+// command (a membership change). It never moves backwards.
+func (s *Store) SetIndex(index uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := *s.View()
+	if index <= v.index {
+		return
+	}
+	v.index = index
+	s.publish(&v, false)
+}
+
+// Wait returns when Index() has reached index, or with the context's error.
+// A Restore in between neither loses nor falsely wakes a waiter.
+func (s *Store) Wait(ctx context.Context, index uint64) error {
+	if s.Index() >= index {
+		return nil
+	}
+	w := s.waiters.add(index)
+	defer s.waiters.remove(w)
+	// The index may have moved between the first look and add.
+	if s.Index() >= index {
+		return nil
+	}
+	select {
+	case <-w.reached:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// publish makes v the newest View. changed closes the Changed channel of the
+// Views before it. The caller holds mu.
+func (s *Store) publish(v *View, changed bool) {
+	old := s.View()
+	if changed {
+		v.changed = make(chan struct{})
+	} else {
+		v.changed = old.changed
+	}
+	s.current.Store(v)
+	if changed {
+		close(old.changed)
+	}
+	s.waiters.wake(v.index)
+}
+
+// usageOf returns the counters of a user, to be changed in place.
+func (s *Store) usageOf(userID string) *usage {
+	u := s.usage[userID]
+	if u == nil {
+		u = &usage{}
+		s.usage[userID] = u
+	}
+	return u
+}

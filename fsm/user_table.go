@@ -1,0 +1,10 @@
+package fsm
+
+import "github.com/hashicorp/go-memdb"
+
+func userTable() *memdb.TableSchema {
+	return newTable(tableUsers, newIndex(indexID, func(u *User) []byte { return []byte(u.ID) }))
+}
+
+// User finds a user, nil when no key was ever issued in that name.
+func (v *View) User(id string) *User { return first[User](v.txn, tableUsers, indexID, []byte(id)) }

@@ -1,0 +1,119 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/base64"
+	"iter"
+	"slices"
+
+	"github.com/hashicorp/go-memdb"
+)
+
+// View is a read-only picture of the state at one log index. It is cheap to
+// get, stays as it is while the store moves on, and is safe for concurrent use.
+// What its methods return is shared with every other View and must not be
+// changed. A row that does not exist is nil, never an error.
+type View struct {
+	index    uint64
+	meta     meta
+	txn      *memdb.Txn
+	changed  chan struct{}
+	commands *commandRing
+}
+
+// Index is the Raft log index the picture was taken at.
+func (v *View) Index() uint64 { return v.index }
+
+// Changed returns a channel that is closed as soon as anything the scheduler
+// cares for (sandboxes, start tasks, specs) is no longer as in this View.
+func (v *View) Changed() <-chan struct{} { return v.changed }
+
+// ClusterID marks what is ours in Nomad; "" before the first term opened.
+func (v *View) ClusterID() string { return v.meta.ClusterID }
+
+// ProtocolVersion is the replicated protocol version.
+func (v *View) ProtocolVersion() int { return v.meta.ProtocolVersion }
+
+// CommandResult answers what the command of an id came to. found is false for
+// an id that never ran, or ran too long ago. Exactly as in the answer to a
+// repeated command, result.Replayed is set.
+func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint string, found bool) {
+	r := v.commands.get(id)
+	if r == nil {
+		r = first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id))
+	}
+	// The ring is not part of the picture and may be ahead of it.
+	if r == nil || r.Result.Index > v.index {
+		return Result{}, nil, "", false
+	}
+	result = r.Result
+	result.Replayed = true
+	return result, r.Err, r.Fingerprint, true
+}
+
+// SecretReferenced reports whether any row (settings, providers, custom
+// secrets, sandboxes, open start tasks) holds this version of a secret.
+func (v *View) SecretReferenced(path string, version int) bool {
+	return first[secretRef](v.txn, tableSecretRefs, indexID, refKey(SecretRef{Path: path, Version: version})) != nil
+}
+
+// DefaultPageLimit is the length of a page whose Page.Limit is not positive.
+const DefaultPageLimit = 100
+
+// Page asks for one page of a listing.
+type Page struct {
+	// After is the token the page before gave; "" starts at the beginning, and
+	// so does one that makes no sense.
+	After string
+	// Limit is the most rows to give; not positive means DefaultPageLimit.
+	Limit int
+}
+
+// limit gives the length of the page.
+func (p Page) limit() int {
+	if p.Limit <= 0 {
+		return DefaultPageLimit
+	}
+	return p.Limit
+}
+
+// key decodes the token: the part of the last row's key behind the user, so
+// that a token can't lead into another user's rows. nil stands for the start.
+func (p Page) key() []byte {
+	k, err := base64.RawURLEncoding.DecodeString(p.After)
+	if err != nil || len(k) <= 8 || len(k) > 8+maxID {
+		return nil
+	}
+	return k
+}
+
+// token is the inverse of Page.key.
+func token(key []byte) string { return base64.RawURLEncoding.EncodeToString(key) }
+
+// page reads one page of a user's rows from an index whose keys start with
+// the user. It seeks, so a late page costs what the first does. mine tells
+// where the user's rows end; takes filters, nil takes all.
+func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, takes func(*T) bool, key func(*T) []byte) ([]*T, string) {
+	prefix := prefixOf(userID)
+	after := p.key()
+	start := append(bytes.Clone(prefix), after...)
+	rows := []*T{}
+	for row := range from[T](txn, table, index, start) {
+		if !mine(row) {
+			break
+		}
+		if takes != nil && !takes(row) || after != nil && bytes.Equal(key(row), start) {
+			continue
+		}
+		if len(rows) == p.limit() {
+			return rows, token(key(rows[len(rows)-1])[len(prefix):])
+		}
+		rows = append(rows, row)
+	}
+	return rows, ""
+}
+
+// collect is slices.Collect that never gives nil.
+func collect[T any](rows iter.Seq[T]) []T {
+	return slices.AppendSeq([]T{}, rows)
+}
