@@ -1,0 +1,253 @@
+package agentserver
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Bounds of the commands a client runs.
+const (
+	maxCommands     = 500      // remembered; the oldest ended ones are forgotten first
+	maxRunning      = 32       // at a time
+	chunkBytes      = 30 << 10 // of output in one event
+	maxCommandBytes = 1 << 20  // of output kept of one command
+	maxTimeout      = 24 * time.Hour
+	defaultTimeout  = 300 * time.Second
+	killedExit      = -1
+	noShellExit     = 127
+)
+
+var errBusy = errors.New("too many commands are running")
+
+// bash runs shell commands and keeps their output in memory: a restart of the
+// server forgets them, as it ends them.
+type bash struct {
+	mu       sync.Mutex
+	commands map[string]*command
+	order    []string
+	running  int
+	closed   bool
+	all      sync.WaitGroup
+}
+
+// command is one command; mu guards outputs and finished.
+type command struct {
+	info commandInfo
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu       sync.Mutex
+	outputs  []bashOutput
+	bytes    int
+	finished bool
+}
+
+// commandInfo is a BashCommand event.
+type commandInfo struct {
+	ID        string  `json:"id"`
+	Timestamp string  `json:"timestamp"`
+	Kind      string  `json:"kind"`
+	Command   string  `json:"command"`
+	Cwd       *string `json:"cwd"`
+	Timeout   int     `json:"timeout"`
+}
+
+// bashOutput is a BashOutput event.
+type bashOutput struct {
+	ID        string  `json:"id"`
+	Timestamp string  `json:"timestamp"`
+	Kind      string  `json:"kind"`
+	CommandID string  `json:"command_id"`
+	Order     int     `json:"order"`
+	ExitCode  *int    `json:"exit_code"`
+	Stdout    *string `json:"stdout"`
+	Stderr    *string `json:"stderr"`
+}
+
+func newBash() *bash { return &bash{commands: map[string]*command{}} }
+
+// start runs text in a shell of its own process group, in dir, for at most
+// timeout. Without a shell in the image the command ends with code 127.
+func (b *bash) start(text string, dir *string, timeout time.Duration) (*command, error) {
+	c := &command{
+		info: commandInfo{ID: newHexID(), Timestamp: now().Format(eventTime), Kind: "BashCommand", Command: text, Cwd: dir,
+			Timeout: int(timeout / time.Second)},
+		done: make(chan struct{}),
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.running >= maxRunning {
+		return nil, errBusy
+	}
+	b.forget()
+	b.commands[c.info.ID] = c
+	b.order = append(b.order, c.info.ID)
+
+	shell, err := findShell()
+	if err == nil {
+		err = c.spawn(shell, text, dir)
+	}
+	if err != nil {
+		c.finish(noShellExit, "", "the command can't be started: "+err.Error()+"\n")
+		return c, nil
+	}
+	b.running++
+	b.all.Go(func() {
+		c.wait(timeout)
+		b.mu.Lock()
+		b.running--
+		b.mu.Unlock()
+	})
+	return c, nil
+}
+
+func findShell() (string, error) {
+	for _, s := range []string{"bash", "sh"} {
+		if p, err := exec.LookPath(s); err == nil {
+			return p, nil
+		}
+	}
+	return "", errors.New("there is no shell in this sandbox")
+}
+
+func (c *command) spawn(shell, text string, dir *string) error {
+	c.cmd = exec.Command(shell, "-c", text)
+	if dir != nil {
+		c.cmd.Dir = *dir
+	}
+	c.cmd.Env = commandEnv(os.Environ())
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.Stdout = outputWriter{c, false}
+	c.cmd.Stderr = outputWriter{c, true}
+	// A background child may hold the pipes open after the shell has ended.
+	c.cmd.WaitDelay = time.Second
+	return c.cmd.Start()
+}
+
+// commandEnv is the server's environment without the keys it was given.
+func commandEnv(environ []string) []string {
+	var out []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if name == envSecretKey || name == envLegacyKey || strings.HasPrefix(name, envKeys) {
+			continue
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// wait waits for the end, or ends the whole group when the time is over.
+func (c *command) wait(timeout time.Duration) {
+	timer := time.AfterFunc(timeout, c.kill)
+	err := c.cmd.Wait()
+	inTime := timer.Stop()
+	code := c.cmd.ProcessState.ExitCode()
+	var exit *exec.ExitError
+	if !inTime || (err != nil && errors.As(err, &exit) && !exit.Exited()) {
+		code = killedExit
+	}
+	c.finish(code, "", "")
+}
+
+// kill ends the command's process group.
+func (c *command) kill() {
+	// The group's number is the shell's, which is not reused before Wait.
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+}
+
+// outputWriter turns output into events as it comes.
+type outputWriter struct {
+	c      *command
+	stderr bool
+}
+
+// Write keeps output up to the bound and drops the rest.
+func (o outputWriter) Write(p []byte) (int, error) {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	rest := p[:min(len(p), max(0, maxCommandBytes-o.c.bytes))]
+	o.c.bytes += len(rest)
+	for len(rest) > 0 {
+		n := min(len(rest), chunkBytes)
+		text := string(rest[:n])
+		rest = rest[n:]
+		if o.stderr {
+			o.c.add(bashOutput{Stderr: &text})
+		} else {
+			o.c.add(bashOutput{Stdout: &text})
+		}
+	}
+	return len(p), nil
+}
+
+// add appends an output event. The caller holds mu.
+func (c *command) add(e bashOutput) {
+	e.ID, e.Timestamp, e.Kind, e.CommandID, e.Order = newHexID(), now().Format(eventTime), "BashOutput", c.info.ID, len(c.outputs)
+	c.outputs = append(c.outputs, e)
+}
+
+func (c *command) finish(code int, stdout, stderr string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := bashOutput{ExitCode: &code}
+	if stdout != "" {
+		e.Stdout = &stdout
+	}
+	if stderr != "" {
+		e.Stderr = &stderr
+	}
+	c.add(e)
+	c.finished = true
+	close(c.done)
+}
+
+// forget drops the oldest ended commands over the bound. The caller holds mu.
+func (b *bash) forget() {
+	for i := 0; len(b.order) >= maxCommands && i < len(b.order); {
+		c := b.commands[b.order[i]]
+		c.mu.Lock()
+		finished := c.finished
+		c.mu.Unlock()
+		if !finished {
+			i++
+			continue
+		}
+		delete(b.commands, b.order[i])
+		b.order = append(b.order[:i], b.order[i+1:]...)
+	}
+}
+
+func (b *bash) get(id string) *command {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commands[id]
+}
+
+// close ends every running command and waits for their ends.
+func (b *bash) close() {
+	b.mu.Lock()
+	b.closed = true
+	for _, c := range b.commands {
+		select {
+		case <-c.done:
+		default:
+			c.kill()
+		}
+	}
+	b.mu.Unlock()
+	b.all.Wait()
+}
+
+func newHexID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,124 @@
+package agentserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// Config is what the server needs to know; ConfigFromEnv reads it from the
+// variables of api-contract.md C.2.
+type Config struct {
+	// Host is the address to bind; empty means all of them with a key and
+	// 127.0.0.1 without.
+	Host string
+	// Port is the port to bind; 0 takes a free one.
+	Port int
+	// Keys are the accepted session keys. With none the server is open.
+	Keys []string
+	// SecretKey seals the secrets of conversations on disk. Empty: they are
+	// not kept.
+	SecretKey string
+	// ConversationsPath is where conversations are kept.
+	ConversationsPath string
+	// CORSOrigins are the web origins allowed beside localhost.
+	CORSOrigins []string
+	// Version is told by /server_info and --version.
+	Version string
+	// Logger gets one line a request; nil discards.
+	Logger *slog.Logger
+}
+
+// The names of the environment variables that hold keys; commands run for a
+// client don't get them.
+const (
+	envKeys       = "OH_SESSION_API_KEYS"
+	envLegacyKey  = "SESSION_API_KEY"
+	envSecretKey  = "OH_SECRET_KEY"
+	envPath       = "OH_CONVERSATIONS_PATH"
+	envCORS       = "OH_ALLOW_CORS_ORIGINS"
+	defaultPath   = "workspace/conversations"
+	defaultPort   = 8000
+	maxListedVars = 100
+)
+
+// ConfigFromEnv reads "NAME=value" pairs as os.Environ gives them. A key that
+// is set but empty is an error: it means that handing over the key failed, and
+// the server would be open without anyone wanting it.
+func ConfigFromEnv(environ []string) (Config, error) {
+	env := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			env[name] = value
+		}
+	}
+	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey]}
+	if p := env[envPath]; p != "" {
+		cfg.ConversationsPath = p
+	}
+	keys, err := envList(env, envKeys)
+	if err != nil {
+		return cfg, err
+	}
+	if legacy, ok := env[envLegacyKey]; len(keys) == 0 && ok {
+		keys = []string{legacy}
+	}
+	for _, k := range keys {
+		if k == "" {
+			return cfg, errors.New("a session key is set but empty: refusing to serve without a key")
+		}
+	}
+	cfg.Keys = keys
+	cfg.CORSOrigins, err = envList(env, envCORS)
+	return cfg, err
+}
+
+// envList reads NAME (a JSON list) followed by NAME_0, NAME_1, … up to the
+// first that is absent.
+func envList(env map[string]string, name string) ([]string, error) {
+	var list []string
+	if v := env[name]; v != "" {
+		if err := json.Unmarshal([]byte(v), &list); err != nil {
+			return nil, fmt.Errorf("%s must be a JSON list of strings", name)
+		}
+	}
+	for i := range maxListedVars {
+		v, ok := env[name+"_"+strconv.Itoa(i)]
+		if !ok {
+			break
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+func (c Config) validate() error {
+	if c.Port < 0 || c.Port > 65535 {
+		return fmt.Errorf("port %d is not between 0 and 65535", c.Port)
+	}
+	if c.ConversationsPath == "" {
+		return errors.New("the conversations path is empty")
+	}
+	for _, k := range c.Keys {
+		if k == "" {
+			return errors.New("a session key is empty")
+		}
+	}
+	return nil
+}
+
+// bindHost gives the host to bind: never all addresses without a key, unless
+// that was asked for.
+func (c Config) bindHost() string {
+	switch {
+	case c.Host != "":
+		return c.Host
+	case len(c.Keys) == 0:
+		return "127.0.0.1"
+	default:
+		return "0.0.0.0"
+	}
+}

@@ -1,0 +1,210 @@
+package agentserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	metaFile   = "meta.json"
+	eventsFile = "events.jsonl"
+	sealFile   = "request.seal"
+)
+
+// The execution statuses this server knows (api-contract.md A.0.7).
+const (
+	statusIdle   = "idle"
+	statusPaused = "paused"
+)
+
+// meta is meta.json: what a conversation is, without a secret.
+type meta struct {
+	ID                 string            `json:"id"`
+	CreatedAt          time.Time         `json:"created_at"`
+	UpdatedAt          time.Time         `json:"updated_at"`
+	Title              *string           `json:"title"`
+	Tags               map[string]string `json:"tags"`
+	Workspace          workspace         `json:"workspace"`
+	Agent              agentInfo         `json:"agent"`
+	ConfirmationPolicy kindObject        `json:"confirmation_policy"`
+	SecurityAnalyzer   *kindObject       `json:"security_analyzer"`
+	MaxIterations      int64             `json:"max_iterations"`
+	StuckDetection     bool              `json:"stuck_detection"`
+	ParentID           *string           `json:"parent_conversation_id"`
+	UserID             *string           `json:"user_id"`
+	// SecretNames are the names of the secrets handed over, without values.
+	SecretNames []string `json:"secret_names"`
+}
+
+type workspace struct {
+	Kind       string `json:"kind"`
+	WorkingDir string `json:"working_dir"`
+}
+
+type kindObject struct {
+	Kind string `json:"kind"`
+}
+
+// agentInfo is the agent as it is shown: built from known members only, so a
+// credential in a member we do not know can't get here.
+type agentInfo struct {
+	Kind         string        `json:"kind"`
+	LLM          llmInfo       `json:"llm"`
+	AgentContext *agentContext `json:"agent_context"`
+	// MCPServers are the names of the configured MCP servers.
+	MCPServers []string `json:"mcp_servers"`
+}
+
+type llmInfo struct {
+	Model   string  `json:"model"`
+	APIKey  *string `json:"api_key"`
+	BaseURL *string `json:"base_url"`
+	UsageID string  `json:"usage_id"`
+}
+
+type agentContext struct {
+	SystemMessageSuffix string `json:"system_message_suffix"`
+}
+
+// conversation is one conversation in memory. mu guards all but id and
+// createdAt, which never change.
+type conversation struct {
+	id        string
+	createdAt time.Time
+
+	mu      sync.Mutex
+	dir     string
+	meta    meta
+	log     *eventLog // nil until needed
+	deleted bool
+}
+
+func readConversation(dir, id string) (*conversation, error) {
+	b, err := os.ReadFile(filepath.Join(dir, metaFile))
+	if err != nil {
+		return nil, err
+	}
+	c := &conversation{id: id, dir: dir}
+	if err := json.Unmarshal(b, &c.meta); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", metaFile, err)
+	}
+	if c.meta.ID != id {
+		return nil, fmt.Errorf("%s is of conversation %q", metaFile, c.meta.ID)
+	}
+	c.createdAt = c.meta.CreatedAt
+	return c, nil
+}
+
+func writeMeta(dir string, m meta) error {
+	b, err := json.MarshalIndent(m, "", " ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(dir, metaFile), b)
+}
+
+// events gives the log, read from disk when it is not in memory. The caller
+// holds c.mu.
+func (c *conversation) events() (*eventLog, error) {
+	if c.deleted {
+		return nil, errGone
+	}
+	if c.log == nil {
+		l, err := openEventLog(filepath.Join(c.dir, eventsFile))
+		if err != nil {
+			return nil, err
+		}
+		c.log = l
+	}
+	return c.log, nil
+}
+
+// append adds events.
+func (c *conversation) append(events ...map[string]any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.events()
+	if err != nil {
+		return err
+	}
+	return l.append(events)
+}
+
+// change rewrites the meta.
+func (c *conversation) change(fn func(*meta)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.deleted {
+		return errGone
+	}
+	m := c.meta
+	fn(&m)
+	m.UpdatedAt = now()
+	if err := writeMeta(c.dir, m); err != nil {
+		return err
+	}
+	c.meta = m
+	return nil
+}
+
+// info is ConversationInfo as the wire has it.
+type info struct {
+	ID                   string            `json:"id"`
+	Workspace            workspace         `json:"workspace"`
+	PersistenceDir       string            `json:"persistence_dir"`
+	MaxIterations        int64             `json:"max_iterations"`
+	StuckDetection       bool              `json:"stuck_detection"`
+	ExecutionStatus      string            `json:"execution_status"`
+	ConfirmationPolicy   kindObject        `json:"confirmation_policy"`
+	SecurityAnalyzer     *kindObject       `json:"security_analyzer"`
+	ActivatedKnowledge   []string          `json:"activated_knowledge_skills"`
+	BlockedActions       map[string]string `json:"blocked_actions"`
+	BlockedMessages      map[string]string `json:"blocked_messages"`
+	Stats                map[string]any    `json:"stats"`
+	Metrics              any               `json:"metrics"`
+	Agent                agentInfo         `json:"agent"`
+	SecretNames          []string          `json:"secret_names"`
+	Title                *string           `json:"title"`
+	Tags                 map[string]string `json:"tags"`
+	ParentConversationID *string           `json:"parent_conversation_id"`
+	UserID               *string           `json:"user_id"`
+	CreatedAt            time.Time         `json:"created_at"`
+	UpdatedAt            time.Time         `json:"updated_at"`
+}
+
+// info takes a picture of the conversation. The newest event moves UpdatedAt.
+func (c *conversation) info() (info, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.events()
+	if err != nil {
+		return info{}, err
+	}
+	m := c.meta
+	updated := m.UpdatedAt
+	if n := len(l.entries); n > 0 {
+		if t, err := time.Parse(eventTime, l.entries[n-1].Timestamp); err == nil && t.After(updated) {
+			updated = t
+		}
+	}
+	status := l.status
+	if status == "" {
+		status = statusIdle
+	}
+	return info{
+		ID: dashed(m.ID), Workspace: m.Workspace, PersistenceDir: c.dir,
+		MaxIterations: m.MaxIterations, StuckDetection: m.StuckDetection, ExecutionStatus: status,
+		ConfirmationPolicy: m.ConfirmationPolicy, SecurityAnalyzer: m.SecurityAnalyzer,
+		ActivatedKnowledge: []string{}, BlockedActions: map[string]string{}, BlockedMessages: map[string]string{},
+		Stats: map[string]any{"usage_to_metrics": map[string]any{}}, Agent: m.Agent, SecretNames: m.SecretNames,
+		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
+	}, nil
+}
+
+// isGone tells a deletion that happened in between from a failure.
+func isGone(err error) bool { return errors.Is(err, errGone) }

@@ -1,0 +1,111 @@
+package agentserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+type route struct {
+	method, pattern string
+	handle          http.HandlerFunc
+}
+
+// table lists every route; a pattern is net/http's without the method.
+func (s *Server) table() []route {
+	const conv = "/api/conversations"
+	return []route{
+		{"GET", "/health", s.handleHealth},
+		{"GET", "/alive", s.handleHealth},
+		{"GET", "/ready", s.handleReady},
+		{"GET", "/server_info", s.handleServerInfo},
+
+		{"POST", conv, s.handleConversationCreate},
+		{"GET", conv, s.handleConversationBatch},
+		{"GET", conv + "/search", s.handleConversationSearch},
+		{"GET", conv + "/count", s.handleConversationCount},
+		{"POST", conv + "/prepare-for-sandbox-pause", s.handlePreparePause},
+		{"GET", conv + "/{id}", s.handleConversationGet},
+		{"PATCH", conv + "/{id}", s.handleConversationPatch},
+		{"DELETE", conv + "/{id}", s.handleConversationDelete},
+		{"POST", conv + "/{id}/run", s.handleRun},
+		{"POST", conv + "/{id}/pause", s.handlePause},
+		{"POST", conv + "/{id}/interrupt", s.handlePause},
+		{"POST", conv + "/{id}/events", s.handleEventAdd},
+		{"GET", conv + "/{id}/events", s.handleEventBatch},
+		{"GET", conv + "/{id}/events/search", s.handleEventSearch},
+		{"GET", conv + "/{id}/events/count", s.handleEventCount},
+		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
+
+		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
+		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
+		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
+		{"POST", "/api/file/upload", s.handleFileUpload},
+		{"GET", "/api/file/download", s.handleFileDownload},
+		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
+	}
+}
+
+// routes makes the mux. Methods are told apart here rather than in the
+// patterns, so that a wrong one is answered in JSON with Allow.
+func (s *Server) routes() http.Handler {
+	byPattern := map[string]map[string]http.HandlerFunc{}
+	for _, r := range s.table() {
+		if byPattern[r.pattern] == nil {
+			byPattern[r.pattern] = map[string]http.HandlerFunc{}
+		}
+		byPattern[r.pattern][r.method] = r.handle
+	}
+	mux := http.NewServeMux()
+	for pattern, methods := range byPattern {
+		allow := make([]string, 0, len(methods)+1)
+		for m := range methods {
+			allow = append(allow, m)
+		}
+		slices.Sort(allow)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if h := methods[r.Method]; h != nil {
+				h(w, r)
+				return
+			}
+			w.Header().Set("Allow", strings.Join(allow, ", "))
+			writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeDetail(w, http.StatusNotFound, "Not Found")
+	})
+	return mux
+}
+
+// handleHealth handles GET /health and GET /alive.
+func (s *Server) handleHealth(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// handleReady handles GET /ready: there is nothing to load after New.
+func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// handleServerInfo handles GET /server_info.
+func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
+	now := time.Now()
+	writeJSON(w, http.StatusOK, map[string]any{
+		"uptime":            int(now.Sub(s.started).Seconds()),
+		"idle_time":         int(now.Sub(time.Unix(0, s.activity.Load())).Seconds()),
+		"title":             "Bivouac sandbox agent",
+		"version":           s.cfg.Version,
+		"sdk_version":       s.cfg.Version,
+		"tools_version":     s.cfg.Version,
+		"workspace_version": s.cfg.Version,
+		"build_git_sha":     "unknown",
+		"build_git_ref":     "unknown",
+		"python_version":    "",
+		"usable_tools":      []string{},
+		"capabilities":      []string{"bash", "files"},
+		"docs":              nil,
+		"redoc":             nil,
+	})
+}

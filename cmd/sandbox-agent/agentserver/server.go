@@ -1,0 +1,107 @@
+package agentserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of the HTTP server.
+const (
+	maxBody       = 8 << 20
+	maxUpload     = 256 << 20
+	drainTime     = 10 * time.Second
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	// uploadTimeout bounds reading one request, the largest upload included.
+	uploadTimeout = 5 * time.Minute
+)
+
+// Server is the agent server. New builds it, Run serves until told to stop.
+type Server struct {
+	cfg      Config
+	logger   *slog.Logger
+	store    *store
+	bash     *bash
+	started  time.Time
+	activity atomic.Int64
+	handler  http.Handler
+}
+
+// New opens the conversations on disk; it binds and starts nothing.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	st, err := openStore(cfg.ConversationsPath, newSealer(cfg.SecretKey), cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(), started: time.Now()}
+	s.touch()
+	s.handler = s.middleware(s.routes())
+	return s, nil
+}
+
+// Handler serves the API; for tests and for embedding.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Run binds, serves until ctx ends, lets requests in progress finish for a
+// bounded time, ends the commands it runs, and returns.
+func (s *Server) Run(ctx context.Context) error {
+	addr := net.JoinHostPort(s.cfg.bindHost(), strconv.Itoa(s.cfg.Port))
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("binding %s: %w", addr, err)
+	}
+	return s.Serve(ctx, ln)
+}
+
+// Serve is Run on a listener that is already bound; it closes it.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	if len(s.cfg.Keys) == 0 {
+		s.logger.Warn("no session key is set: the server is open to whoever reaches it", "address", ln.Addr().String())
+	}
+	s.logger.Info("serving", "address", ln.Addr().String(), "path", s.cfg.ConversationsPath)
+	hs := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       uploadTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- hs.Serve(ln) }()
+	defer s.bash.close()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving: %w", err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	err := hs.Shutdown(drain)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.logger.Warn("requests were still in progress; closing", "duration", drainTime)
+		err = hs.Close()
+	}
+	<-failed
+	s.logger.Info("stopped")
+	if err != nil {
+		return fmt.Errorf("stopping: %w", err)
+	}
+	return nil
+}
+
+// touch notes that something happened, for server_info's idle_time.
+func (s *Server) touch() { s.activity.Store(time.Now().UnixNano()) }
