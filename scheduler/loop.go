@@ -1,0 +1,334 @@
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// loop is one term's reconciliation. Everything it learns goes into tracks
+// under mu, and the sandbox into the queue; a worker then plans from scratch.
+type loop struct {
+	s       *Scheduler
+	log     *slog.Logger
+	started time.Time
+	queue   *queue
+	reports *reporter
+	relist  chan struct{}
+	probers sync.WaitGroup
+	sem     chan struct{}
+
+	mu     sync.Mutex
+	tracks map[string]*track
+	// known is set by the first listing.
+	known bool
+	away  *Failure
+	// heard counts what Watch reported, to tell what a listing may not
+	// overwrite.
+	heard uint64
+}
+
+// track is what the loop knows of one sandbox beyond the store.
+type track struct {
+	observed Observed
+	// heard is loop.heard when observed came from Watch, 0 from a listing.
+	heard         uint64
+	unplacedSince time.Time
+	// settle is set after a step until the backend shows it.
+	settle *settling
+	// attempted is the generation a Start was accepted for; failed why one for
+	// generation failedFor can't work.
+	attempted uint64
+	failed    *Failure
+	failedFor uint64
+	// away is why the last step could not reach the backend.
+	away      *Failure
+	retry     *backoff.ExponentialBackOff
+	notBefore time.Time
+
+	probe    ProbeResult
+	prober   *prober
+	starting bool
+	placed   bool
+}
+
+// settling remembers the picture a step was taken from.
+type settling struct {
+	from  Observed
+	until time.Time
+}
+
+func newLoop(s *Scheduler, log *slog.Logger) *loop {
+	return &loop{
+		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log),
+		relist: make(chan struct{}, 1), sem: make(chan struct{}, s.cfg.ProbesAtOnce), tracks: map[string]*track{},
+	}
+}
+
+func (l *loop) run(ctx context.Context) error {
+	clusterID, ok := l.clusterID(ctx)
+	if !ok {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	defer l.probers.Wait()
+	g.Go(func() error { <-ctx.Done(); l.queue.close(); return nil })
+	g.Go(func() error { return l.reports.run(ctx) })
+	g.Go(func() error { return l.followStore(ctx) })
+	g.Go(func() error { return l.followBackend(ctx, clusterID) })
+	g.Go(func() error { return l.list(ctx, clusterID) })
+	for range l.s.cfg.Workers {
+		g.Go(func() error {
+			for {
+				id, ok := l.queue.get()
+				if !ok {
+					return nil
+				}
+				begin := time.Now()
+				l.pass(ctx, clusterID, id)
+				seconds(l.s.metrics.pass.WithLabelValues("sandbox"), begin)
+				l.queue.done(id)
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// clusterID waits until the cluster has its id: the term's first command gives
+// it.
+func (l *loop) clusterID(ctx context.Context) (string, bool) {
+	for {
+		v := l.s.store.View()
+		if id := v.ClusterID(); id != "" {
+			return id, true
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			return "", false
+		}
+	}
+}
+
+// followStore queues each sandbox whose row changed. Rows are never modified,
+// so another pointer is another row.
+func (l *loop) followStore(ctx context.Context) error {
+	last := map[string]*fsm.Sandbox{}
+	for {
+		v := l.s.store.View()
+		now := make(map[string]*fsm.Sandbox, len(last))
+		for sb := range v.AllSandboxes() {
+			now[sb.ID] = sb
+			if last[sb.ID] != sb {
+				l.queue.add(sb.ID)
+			}
+		}
+		for id := range last {
+			if now[id] == nil {
+				l.queue.add(id)
+			}
+		}
+		last = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.Changed():
+		}
+	}
+}
+
+// followBackend watches the backend; when the stream breaks it has everything
+// listed and watches again.
+func (l *loop) followBackend(ctx context.Context, clusterID string) error {
+	retry := newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax)
+	for ctx.Err() == nil {
+		begin := time.Now()
+		err := l.s.runner.Watch(ctx, clusterID, l.hear)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(begin) > l.s.cfg.BackoffMax {
+			retry.Reset()
+		}
+		l.log.Warn("the backend's event stream broke", "error", err)
+		l.listSoon()
+		if !sleep(ctx, retry.NextBackOff()) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// hear takes one picture from the event stream.
+func (l *loop) hear(o Observed) {
+	if o.SandboxID == "" {
+		return
+	}
+	l.mu.Lock()
+	l.heard++
+	t := l.trackLocked(o.SandboxID)
+	t.heard = l.heard
+	changed := t.setObserved(o)
+	l.mu.Unlock()
+	if changed {
+		l.queue.add(o.SandboxID)
+	}
+}
+
+func (l *loop) listSoon() {
+	select {
+	case l.relist <- struct{}{}:
+	default:
+	}
+}
+
+// list lists everything when the term begins, when asked to, and at a period.
+func (l *loop) list(ctx context.Context, clusterID string) error {
+	retry := newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax)
+	for {
+		pause := l.s.cfg.ListInterval
+		if err := l.listOnce(ctx, clusterID); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			l.log.Warn("listing jobs failed", "error", err)
+			pause = retry.NextBackOff()
+		} else {
+			retry.Reset()
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-l.relist:
+			timer.Stop()
+		}
+	}
+}
+
+func (l *loop) listOnce(ctx context.Context, clusterID string) error {
+	begin := time.Now()
+	l.mu.Lock()
+	heard := l.heard
+	l.mu.Unlock()
+	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
+	defer cancel()
+	jobs, err := l.s.runner.List(callCtx, clusterID)
+	l.mu.Lock()
+	var due []string
+	if err != nil {
+		l.away = awayFailure(err)
+		for id, t := range l.tracks {
+			if t.starting {
+				due = append(due, id)
+			}
+		}
+	} else {
+		due = l.takeListing(jobs, heard)
+	}
+	l.mu.Unlock()
+	for _, id := range due {
+		l.queue.add(id)
+	}
+	if err == nil {
+		seconds(l.s.metrics.pass.WithLabelValues("listing"), begin)
+	}
+	return err
+}
+
+// takeListing makes the tracks agree with a listing begun when heard events
+// had been heard, and returns the sandboxes that must be looked at. What the
+// stream said later stands.
+func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
+	first, wasAway := !l.known, l.away != nil
+	l.known, l.away = true, nil
+	seen := make(map[string]bool, len(jobs))
+	for _, o := range jobs {
+		seen[o.SandboxID] = true
+		t := l.trackLocked(o.SandboxID)
+		if t.heard <= heard && (t.setObserved(o) || o.Workspace) {
+			due = append(due, o.SandboxID)
+		}
+	}
+	for id, t := range l.tracks {
+		if !seen[id] && t.heard <= heard && t.setObserved(Observed{SandboxID: id}) || first || wasAway && t.starting {
+			due = append(due, id)
+		}
+	}
+	if first {
+		for sb := range l.s.store.View().AllSandboxes() {
+			due = append(due, sb.ID)
+		}
+	}
+	return due
+}
+
+func (l *loop) trackLocked(id string) *track {
+	t := l.tracks[id]
+	if t == nil {
+		t = &track{
+			observed: Observed{SandboxID: id}, retry: newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax),
+		}
+		l.tracks[id] = t
+	}
+	return t
+}
+
+// setObserved takes a new picture and reports whether it differs.
+func (t *track) setObserved(o Observed) bool {
+	same := observedEqual(t.observed, o)
+	t.observed = o
+	if unplaced := o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity; !unplaced {
+		t.unplacedSince = time.Time{}
+	} else if t.unplacedSince.IsZero() {
+		t.unplacedSince = time.Now()
+	}
+	if t.settle != nil && settled(t.settle.from, o) {
+		t.settle = nil
+	}
+	return !same
+}
+
+// settled reports whether the backend's picture has moved on since a step.
+func settled(from, now Observed) bool {
+	return from.Exists != now.Exists || from.Stopped != now.Stopped || from.ModifyIndex != now.ModifyIndex
+}
+
+func observedEqual(a, b Observed) bool {
+	if !a.Placement.Equal(b.Placement) || !failureEqual(a.Failure, b.Failure) ||
+		!failureEqual(a.Waiting, b.Waiting) {
+		return false
+	}
+	a.Placement, a.Failure, a.Waiting = nil, nil, nil
+	b.Placement, b.Failure, b.Waiting = nil, nil, nil
+	return a == b
+}
+
+func failureEqual(a, b *Failure) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+func newBackoff(lo, hi time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = lo, hi
+	b.Reset()
+	return b
+}
+
+// awayFailure says that the backend can't be asked.
+func awayFailure(err error) *Failure {
+	reason := fsm.ReasonScheduler
+	if fsm.CodeOf(err) == fsm.CodeSecretStore {
+		reason = fsm.ReasonSecretStore
+	}
+	return &Failure{Reason: reason, Detail: err.Error()}
+}

@@ -1,0 +1,90 @@
+package scheduler
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// metrics are the scheduler's numbers. Everything but bivouac_sandboxes is
+// counted by the leader only.
+type metrics struct {
+	start    *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+	pass     *prometheus.HistogramVec
+	steps    *prometheus.CounterVec
+	secrets  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
+	m := &metrics{
+		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "bivouac_sandbox_start_seconds",
+			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, running.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
+		}, []string{"stage"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_sandbox_failures_total",
+			Help: "Sandboxes that went into ERROR, by reason.",
+		}, []string{"reason"}),
+		pass: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "bivouac_scheduler_pass_seconds",
+			Help:    "Duration of one pass: over one sandbox, or a full listing.",
+			Buckets: prometheus.ExponentialBuckets(.0001, 4, 10),
+		}, []string{"pass"}),
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_scheduler_steps_total",
+			Help: "Steps taken, by step and outcome.",
+		}, []string{"step", "outcome"}),
+		secrets: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_secret_versions_destroyed_total",
+			Help: "Unreferenced versions of secrets destroyed.",
+		}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, stateCollector{store}} {
+		errs = append(errs, reg.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// seconds observes the time since a moment of another node's clock.
+func seconds(o prometheus.Observer, since time.Time) {
+	o.Observe(max(time.Since(since), 0).Seconds())
+}
+
+// stateCollector counts the sandboxes in the store by state when it is asked.
+type stateCollector struct{ store Store }
+
+func (stateCollector) desc() *prometheus.Desc {
+	return prometheus.NewDesc("bivouac_sandboxes", "Sandboxes in the store, by state; DELETING ones are no longer shown by the API.",
+		[]string{"state"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc() }
+
+// Collect implements prometheus.Collector.
+func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
+	const deleting = "DELETING"
+	counts := map[string]int{
+		string(fsm.SandboxStarting): 0, string(fsm.SandboxRunning): 0, string(fsm.SandboxPaused): 0,
+		string(fsm.SandboxError): 0, deleting: 0,
+	}
+	for sb := range c.store.View().AllSandboxes() {
+		if sb.Desired == fsm.DesiredDeleted {
+			counts[deleting]++
+			continue
+		}
+		counts[string(sb.State())]++
+	}
+	for state, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), state)
+	}
+}

@@ -1,0 +1,128 @@
+package scheduler
+
+import (
+	"context"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Runner runs sandboxes: scheduler/nomad on Nomad, scheduler/process as local
+// processes. Every call is idempotent, is called by the leader only, and wraps
+// "the backend is away" as an *fsm.Error with CodeScheduler.
+type Runner interface {
+	// Start makes the sandbox's job run: it creates the workspace if the job
+	// never had one, then reverts to job.RevertTo or registers. It returns when
+	// the backend has accepted, not when the task runs. A failure that trying
+	// again can't mend is a *Failure.
+	Start(ctx context.Context, job Job) error
+	// Stop stops the job and keeps its workspace. A job that is stopped or
+	// gone is fine.
+	Stop(ctx context.Context, job Job) error
+	// Remove purges the job and deletes the workspace. Absent things are fine;
+	// a job that is not ours is left alone.
+	Remove(ctx context.Context, job Job) error
+	// List gives every job of this cluster the backend knows, stopped ones
+	// included.
+	List(ctx context.Context, clusterID string) ([]Observed, error)
+	// Watch calls fn, from one goroutine, with the newest picture of each job
+	// of this cluster that changes, until ctx ends (then nil) or the stream
+	// breaks (then the error; the caller lists and watches again). It may
+	// repeat, lag or skip: List mends it.
+	Watch(ctx context.Context, clusterID string, fn func(Observed)) error
+}
+
+// Job is what a Runner needs to know of a sandbox.
+type Job struct {
+	SandboxID string
+	ClusterID string
+	Template  fsm.Template
+	// KeyRef names the sandbox's key in the secret store. Nomad's template
+	// reads it itself with the task's workload identity; the process runner
+	// asks Secrets.
+	KeyRef fsm.SecretRef
+	// ModifyIndex is the job's modify index as last observed, 0 for "there must
+	// be no such job". Start enforces it, so that a deposed leader's late call
+	// loses; the loser gets CodeConflict and plans anew.
+	ModifyIndex uint64
+	// RevertTo is the job version to revert to; HasVersion says whether there
+	// is one. When the revert is refused Start registers from Template.
+	RevertTo   uint64
+	HasVersion bool
+}
+
+// Observed is what a Runner sees of one job.
+type Observed struct {
+	SandboxID string
+	// Exists is false when the job is gone; Foreign is true when a job of that
+	// name belongs to somebody else (then nothing else is set).
+	Exists  bool
+	Foreign bool
+	// Stopped: the job is there but was told to stop.
+	Stopped     bool
+	ModifyIndex uint64
+	// Version is the job version the placed allocation runs; it means nothing
+	// while Placement is nil.
+	Version uint64
+	// Live counts allocations that are or may yet be running.
+	Live int
+	// Placement is the newest live allocation's, nil while there is none.
+	Placement *fsm.Placement
+	// Failure says why the job can't run any more without being started anew
+	// (its task failed for good, its allocation is lost), nil when all is well.
+	Failure *Failure
+	// Waiting says why the job is not up yet although the backend is still
+	// trying: no client with room, an image being pulled, a secret the task
+	// waits for. Nil when there is nothing to say.
+	Waiting *Failure
+	// Workspace is set by List for a workspace of this cluster that has no
+	// job; whoever has no sandbox for it removes it.
+	Workspace bool
+}
+
+// Failure is a reason (one of fsm's Reason constants) with its words.
+type Failure struct {
+	Reason string
+	Detail string
+}
+
+// Error implements error.
+func (f *Failure) Error() string { return f.Detail }
+
+// Agents asks agent servers whether they are up and ours; scheduler/agent
+// implements it. Every call is bounded by the implementation.
+type Agents interface {
+	// Health is nil when the agent server at baseURL serves.
+	Health(ctx context.Context, baseURL string) error
+	// Prove is nil when the server accepts the key and refuses a call without
+	// one. An error that wraps agent.ErrNotOurs or agent.ErrUnauthorized means
+	// that somebody else answers there.
+	Prove(ctx context.Context, baseURL, key string) error
+}
+
+// Store is where the scheduler reads what the cluster believes; *fsm.Store
+// implements it.
+type Store interface {
+	// View gives the newest read-only picture this node has.
+	View() *fsm.View
+}
+
+// Cluster is how the scheduler changes what the cluster believes.
+// cluster.Node implements it.
+type Cluster interface {
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+}
+
+// Secrets reads and writes the secret store. cmd adapts the secrets package:
+// an unavailable store is an *fsm.Error with CodeSecretStore.
+type Secrets interface {
+	// Write stores a new version of the entry at path, check-and-set, and
+	// returns its number.
+	Write(ctx context.Context, path string, data map[string]string) (version int, err error)
+	// Read gives one version; CodeNotFound when it is gone.
+	Read(ctx context.Context, path string, version int) (map[string]string, error)
+	// Delete removes the entry with all its versions; absent is fine.
+	Delete(ctx context.Context, path string) error
+	// Collect destroys every version older than the grace period, below the
+	// configured prefix, that live does not hold, and reports how many.
+	Collect(ctx context.Context, live func(path string, version int) bool) (destroyed int, err error)
+}

@@ -1,0 +1,165 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// proveAgain bounds how often a server that answers but is not proven is asked
+// for the proof: it costs a read of the secret store.
+const proveAgain = 100 * time.Millisecond
+
+// prober asks the agent server of one placement until it is stopped. It posts
+// each result that Plan could care for to the loop.
+type prober struct {
+	l      *loop
+	id     string
+	url    string
+	alloc  string
+	keyRef fsm.SecretRef
+	cancel context.CancelFunc
+}
+
+// watch makes the prober of the sandbox be for placement p and no other; nil
+// stops it.
+func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Placement) {
+	url := AgentURL(p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.prober != nil {
+		if p != nil && t.prober.alloc == p.AllocID && t.prober.url == url {
+			return
+		}
+		t.prober.cancel()
+		t.prober = nil
+		t.probe = ProbeResult{}
+	}
+	if p == nil || url == "" {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	pr := &prober{l: l, id: sb.ID, url: url, alloc: p.AllocID, keyRef: sb.KeyRef, cancel: cancel}
+	t.prober = pr
+	t.probe = ProbeResult{AllocID: p.AllocID, URL: url}
+	l.probers.Go(func() {
+		defer cancel()
+		pr.run(ctx, t)
+	})
+}
+
+// run probes until ctx ends: quickly while the sandbox is starting, at the
+// health interval while all is well.
+func (p *prober) run(ctx context.Context, t *track) {
+	cfg := p.l.s.cfg
+	pause := cfg.ProbeMin
+	res := ProbeResult{AllocID: p.alloc, URL: p.url}
+	for {
+		before := res
+		p.l.sem <- struct{}{}
+		p.once(ctx, &res)
+		<-p.l.sem
+		if ctx.Err() != nil {
+			return
+		}
+		starting := p.post(t, before, res)
+		wait := cfg.HealthInterval
+		switch {
+		case res.Answering && res.Proven:
+			pause = cfg.ProbeMin
+			wait = jitter(wait)
+		case starting:
+			wait = pause
+			if res.Answering {
+				wait = max(wait, min(proveAgain, cfg.ProbeMax))
+			}
+			pause = min(pause*8/5, cfg.ProbeMax)
+		default:
+			wait = jitter(wait / 4)
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// post hands a result to the loop, and has the sandbox looked at when it could
+// matter. It reports whether the sandbox is starting.
+func (p *prober) post(t *track, before, res ProbeResult) bool {
+	l := p.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.prober != p {
+		return false
+	}
+	t.probe = res
+	if before.Answering != res.Answering || before.Proven != res.Proven || before.Failures != res.Failures ||
+		!sameReason(before.Failure, res.Failure) {
+		l.queue.add(p.id)
+	}
+	return t.starting
+}
+
+// once asks the server, and for the proof while it has not given it.
+func (p *prober) once(ctx context.Context, res *ProbeResult) {
+	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
+	defer cancel()
+	if err := p.l.s.agents.Health(ctx, p.url); err != nil {
+		res.Answering = false
+		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not answer: " + err.Error()})
+		return
+	}
+	res.Answering = true
+	if res.Proven {
+		res.ok()
+		return
+	}
+	key, err := p.l.s.secrets.Read(ctx, p.keyRef.Path, p.keyRef.Version)
+	if err != nil {
+		// Not the sandbox's fault: it counts as no failure of its.
+		res.ok()
+		res.Failure = &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading the sandbox's key: " + err.Error()}
+		return
+	}
+	err = p.l.s.agents.Prove(ctx, p.url, key["key"])
+	switch {
+	case err == nil:
+		res.Proven = true
+		res.ok()
+	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized):
+		res.fail(&Failure{
+			Reason: fsm.ReasonAgentRejected,
+			Detail: "what answers at " + p.url + " did not prove to be this sandbox: " + err.Error(),
+		})
+	default:
+		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()})
+	}
+}
+
+func (r *ProbeResult) ok() {
+	r.Failures, r.FailingSince, r.Failure = 0, time.Time{}, nil
+}
+
+func (r *ProbeResult) fail(f *Failure) {
+	if r.Failures == 0 {
+		r.FailingSince = time.Now()
+	}
+	r.Failures++
+	r.Failure = f
+}
+
+func sameReason(a, b *Failure) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Reason == b.Reason
+}
+
+// jitter spreads d by a tenth either way.
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()-.5)*.2*float64(d))
+}

@@ -1,0 +1,375 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Step is what one pass does to the backend.
+type Step string
+
+// The steps. A pass takes at most one.
+const (
+	StepNone   Step = ""
+	StepStart  Step = "start"
+	StepStop   Step = "stop"
+	StepRemove Step = "remove"
+	// StepRemoveOrphan removes what is ours and has no sandbox.
+	StepRemoveOrphan Step = "remove_orphan"
+)
+
+// Situation is all that Plan decides from.
+type Situation struct {
+	// Sandbox is the row, nil when there is none.
+	Sandbox *fsm.Sandbox
+	// Known says whether Observed was ever heard in this term.
+	Known    bool
+	Observed Observed
+	// UnplacedSince is since when the job waits for a client with room; zero
+	// when it does not.
+	UnplacedSince time.Time
+	// Away says that, and why, the backend can't be asked; nil when it can.
+	Away *Failure
+	// Attempted is the generation for which this leader's Start was accepted.
+	Attempted uint64
+	// StepFailed is why Start for this generation can't work at all, nil
+	// otherwise.
+	StepFailed *Failure
+	Probe      ProbeResult
+	Now        time.Time
+	Limits     Limits
+}
+
+// ProbeResult is what the agent server last answered.
+type ProbeResult struct {
+	// AllocID and URL say what was asked; a result for another placement than
+	// the present one means nothing.
+	AllocID string
+	URL     string
+	// Answering: the last health call succeeded. Proven: the server once
+	// proved to be ours.
+	Answering bool
+	Proven    bool
+	// Failures counts failed probes in a row, FailingSince is the first's time.
+	Failures     int
+	FailingSince time.Time
+	// Failure says what is missing to RUNNING, nil when nothing is.
+	Failure *Failure
+}
+
+// Limits are the durations Plan decides by.
+type Limits struct {
+	// Start bounds STARTING where the template does not.
+	Start time.Duration
+	// Stop bounds how long a pause may take before it is an ERROR.
+	Stop time.Duration
+	// Placement is how long no client may have room before it is an ERROR.
+	Placement time.Duration
+	// Health is how long, and HealthFailures how often in a row, probes of a
+	// RUNNING sandbox fail before it is an ERROR.
+	Health         time.Duration
+	HealthFailures int
+	// TermStart is when this leader began. A sandbox whose deadline passed
+	// while nobody led gets a quarter of it again.
+	TermStart time.Time
+}
+
+// Decision is what Plan answers.
+type Decision struct {
+	Step Step
+	// Observe says that Status is to be proposed if it differs from the row's.
+	Observe bool
+	Status  fsm.SandboxStatus
+	// Probe is the placement to ask, nil for none.
+	Probe *fsm.Placement
+	// Wake is when to look again although nothing happened; zero for never.
+	Wake time.Time
+}
+
+// Plan decides the next step for one sandbox and what to say of it. It is
+// pure. From any situation, repeated with what its steps bring about, it
+// reaches the desired state, and it never starts a job while an allocation of
+// the sandbox is or may be live.
+func Plan(s Situation) Decision {
+	if s.Sandbox == nil {
+		if s.Known && !s.Observed.Foreign && (s.Observed.Exists || s.Observed.Workspace) {
+			return Decision{Step: StepRemoveOrphan}
+		}
+		return Decision{}
+	}
+	switch s.Sandbox.Desired {
+	case fsm.DesiredRunning:
+		return planRunning(s)
+	case fsm.DesiredPaused:
+		return planPaused(s)
+	case fsm.DesiredDeleted:
+		return Decision{Step: StepRemove}
+	}
+	return Decision{}
+}
+
+// newStatus is the status of the sandbox's present generation: the row's, or a
+// fresh STARTING when no observation covers the generation yet.
+func newStatus(s Situation) fsm.SandboxStatus {
+	sb := s.Sandbox
+	if sb.Status.Generation >= sb.Generation {
+		return sb.Status
+	}
+	return fsm.SandboxStatus{
+		State: fsm.SandboxStarting, Generation: sb.Generation, Since: sb.DesiredAt, Job: sb.Status.Job,
+	}
+}
+
+func planRunning(s Situation) Decision {
+	d := Decision{Observe: true, Status: newStatus(s)}
+	o := s.Observed
+	gone := !o.Exists || o.Stopped
+	// Nobody resumed by starting anew yet: what is there is from before.
+	leftover := s.Sandbox.Status.Generation < s.Sandbox.Generation && s.Attempted < s.Sandbox.Generation
+	switch {
+	case !s.Known:
+		// The agent server of a running sandbox can be asked all the same.
+		d.Probe = d.Status.Placement
+		planAway(&d, s)
+	case o.Foreign:
+		fail(&d, s, &Failure{
+			Reason: fsm.ReasonForeignJob,
+			Detail: "a job with this sandbox's name belongs to somebody else; it was left alone",
+		})
+	case gone && o.Live > 0:
+		starting(&d, s, &Failure{Detail: "waiting for the former copy of the sandbox to stop"})
+		overdue(&d, s, fsm.ReasonScheduler, "the former copy of the sandbox has not stopped")
+	case gone:
+		planAbsent(&d, s)
+	case leftover && (o.Failure != nil || s.Sandbox.Status.State == fsm.SandboxError) && !healthy(s):
+		d.Step = StepStop
+		starting(&d, s, &Failure{Detail: "stopping what is left of the failed start"})
+	case o.Failure != nil:
+		fail(&d, s, o.Failure)
+	case o.Placement == nil:
+		planUnplaced(&d, s)
+	default:
+		planPlaced(&d, s)
+	}
+	return d
+}
+
+// planAway: nothing is known of the job yet.
+func planAway(d *Decision, s Situation) {
+	if d.Status.State == fsm.SandboxStarting && s.Away != nil {
+		starting(d, s, s.Away)
+		overdue(d, s, s.Away.Reason, s.Away.Detail)
+	}
+}
+
+// planAbsent: there is no job, or a stopped one, and nothing of it is live.
+func planAbsent(d *Decision, s Situation) {
+	switch {
+	case s.StepFailed != nil:
+		fail(d, s, s.StepFailed)
+	case d.Status.State == fsm.SandboxError:
+	default:
+		why := s.Away
+		if d.Status.State == fsm.SandboxRunning {
+			why = &Failure{Detail: "the job was gone; starting it again"}
+		}
+		starting(d, s, why)
+		if s.Away != nil {
+			overdue(d, s, s.Away.Reason, s.Away.Detail)
+		} else {
+			overdue(d, s, fsm.ReasonStartTimeout, "the job could not be started")
+		}
+		if d.Status.State == fsm.SandboxStarting {
+			d.Step = StepStart
+		}
+	}
+}
+
+// planUnplaced: the job is there and has no allocation to ask.
+func planUnplaced(d *Decision, s Situation) {
+	if d.Status.State == fsm.SandboxError {
+		return
+	}
+	w := s.Observed.Waiting
+	starting(d, s, w)
+	if w != nil && w.Reason == fsm.ReasonNoCapacity && !s.UnplacedSince.IsZero() {
+		at := s.UnplacedSince.Add(s.Limits.Placement)
+		if !s.Now.Before(at) {
+			fail(d, s, w)
+			return
+		}
+		wake(d, at)
+	}
+	if w != nil {
+		overdue(d, s, w.Reason, w.Detail)
+	} else {
+		overdue(d, s, fsm.ReasonStartTimeout, "no client was given the sandbox's task")
+	}
+}
+
+// planPlaced: there is an address to ask.
+func planPlaced(d *Decision, s Situation) {
+	p := s.Observed.Placement
+	d.Probe = p
+	same := samePlacement(d.Status.Placement, p)
+	if healthy(s) {
+		if d.Status.State != fsm.SandboxRunning || !same {
+			d.Status.Since = micro(s.Now)
+		}
+		d.Status.State, d.Status.Reason, d.Status.Detail = fsm.SandboxRunning, "", ""
+		d.Status.Placement = p
+		d.Status.Job = fsm.JobRef{Version: s.Observed.Version, Registered: true}
+		return
+	}
+	switch d.Status.State {
+	case fsm.SandboxError:
+	case fsm.SandboxRunning:
+		if !same {
+			starting(d, s, &Failure{Detail: "the sandbox was placed anew"})
+			d.Status.Placement = p
+			return
+		}
+		if pr := s.Probe; probed(s) && pr.Failures >= s.Limits.HealthFailures {
+			at := pr.FailingSince.Add(s.Limits.Health)
+			if s.Now.Before(at) {
+				wake(d, at)
+				return
+			}
+			fail(d, s, pr.Failure)
+			d.Status.Placement = p
+		}
+	default:
+		why := s.Observed.Waiting
+		if probed(s) && s.Probe.Failure != nil && (why == nil || s.Probe.Answering) {
+			why = s.Probe.Failure
+		}
+		starting(d, s, why)
+		d.Status.Placement = p
+		if why == nil {
+			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}
+		}
+		overdue(d, s, why.Reason, why.Detail)
+	}
+}
+
+func planPaused(s Situation) Decision {
+	d := Decision{Observe: true, Status: s.Sandbox.Status}
+	o := s.Observed
+	switch {
+	case !s.Known:
+		d.Observe = false
+	case o.Exists && !o.Foreign && !o.Stopped:
+		d.Step = StepStop
+		stopping(&d, s)
+	case o.Live > 0 && !o.Foreign:
+		stopping(&d, s)
+	default:
+		st := &d.Status
+		if st.State != fsm.SandboxPaused {
+			st.Since = micro(s.Now)
+		}
+		st.State, st.Reason, st.Detail = fsm.SandboxPaused, "", ""
+		st.Generation, st.Placement = s.Sandbox.Generation, nil
+	}
+	return d
+}
+
+// stopping keeps the row's status until the deadline of a pause.
+func stopping(d *Decision, s Situation) {
+	at := latest(s.Sandbox.DesiredAt, s.Limits.TermStart).Add(s.Limits.Stop)
+	if s.Now.Before(at) {
+		d.Observe = false
+		wake(d, at)
+		return
+	}
+	d.Status.Generation = s.Sandbox.Generation
+	why := s.Away
+	if why == nil {
+		why = &Failure{Reason: fsm.ReasonScheduler, Detail: "the sandbox has not stopped within " + s.Limits.Stop.String()}
+	}
+	fail(d, s, why)
+}
+
+// starting makes the status STARTING with the words of why, unless it is ERROR
+// already: an ERROR of this generation ends with a healthy probe or a resume.
+func starting(d *Decision, s Situation, why *Failure) {
+	st := &d.Status
+	if st.State == fsm.SandboxError {
+		return
+	}
+	if st.State != fsm.SandboxStarting {
+		st.State, st.Since = fsm.SandboxStarting, micro(s.Now)
+	}
+	st.Reason, st.Detail, st.Placement = "", "", nil
+	if why != nil {
+		st.Reason, st.Detail = why.Reason, why.Detail
+	}
+}
+
+// overdue turns STARTING into ERROR when its deadline has passed, and sees to
+// it that somebody looks again at the deadline when it has not.
+func overdue(d *Decision, s Situation, reason, detail string) {
+	if d.Status.State != fsm.SandboxStarting {
+		return
+	}
+	limit := s.Sandbox.Template.StartTimeout
+	if limit <= 0 {
+		limit = s.Limits.Start
+	}
+	at := latest(d.Status.Since, s.Sandbox.DesiredAt).Add(limit)
+	if again := s.Limits.TermStart.Add(limit / 4); again.After(at) {
+		at = again
+	}
+	if s.Now.Before(at) {
+		wake(d, at)
+		return
+	}
+	if reason == "" {
+		reason = fsm.ReasonStartTimeout
+	}
+	p := d.Status.Placement
+	fail(d, s, &Failure{Reason: reason, Detail: fmt.Sprintf("not running after %s: %s", limit, detail)})
+	d.Status.Placement = p
+}
+
+// fail makes the status ERROR.
+func fail(d *Decision, s Situation, f *Failure) {
+	st := &d.Status
+	if st.State == fsm.SandboxError && st.Reason == f.Reason {
+		return
+	}
+	if st.State != fsm.SandboxError {
+		st.State, st.Since = fsm.SandboxError, micro(s.Now)
+	}
+	st.Reason, st.Detail, st.Placement = f.Reason, f.Detail, nil
+}
+
+func wake(d *Decision, at time.Time) {
+	if d.Wake.IsZero() || at.Before(d.Wake) {
+		d.Wake = at
+	}
+}
+
+// probed reports whether the probe is of the present placement.
+func probed(s Situation) bool {
+	p := s.Observed.Placement
+	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == AgentURL(p)
+}
+
+func healthy(s Situation) bool { return probed(s) && s.Probe.Answering && s.Probe.Proven }
+
+func samePlacement(a, b *fsm.Placement) bool {
+	return a != nil && b != nil && a.AllocID == b.AllocID && AgentURL(a) == AgentURL(b)
+}
+
+// micro is a time as a command carries it.
+func micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,181 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+)
+
+// Config holds the scheduler's bounds and times. Start from DefaultConfig.
+type Config struct {
+	// Workers is how many sandboxes are worked on at a time.
+	Workers int
+	// ListInterval is how often everything is listed although the event stream
+	// reported nothing.
+	ListInterval time.Duration
+	// CallTimeout bounds one step or listing, all its backend calls together.
+	CallTimeout time.Duration
+	// SettleTimeout is how long to wait for the backend to show a step that it
+	// accepted before everything is listed anew.
+	SettleTimeout time.Duration
+
+	// StartTimeout bounds STARTING where the template has no StartTimeout.
+	StartTimeout time.Duration
+	// StopTimeout is how long a pause may take before the sandbox is shown in
+	// ERROR. Stopping goes on all the same.
+	StopTimeout time.Duration
+	// PlacementGrace is how long a sandbox may wait for a client with room
+	// before it is an ERROR. It covers clients that are just being freed.
+	PlacementGrace time.Duration
+
+	// ProbeMin and ProbeMax bound the pause between two probes of a sandbox
+	// that is starting; it grows from the one to the other.
+	ProbeMin, ProbeMax time.Duration
+	// HealthInterval is the pause between two probes of a RUNNING sandbox.
+	HealthInterval time.Duration
+	// HealthGrace and HealthFailures say how long and how often in a row
+	// probes must fail before a RUNNING sandbox is an ERROR.
+	HealthGrace    time.Duration
+	HealthFailures int
+	// ProbeTimeout bounds one probe.
+	ProbeTimeout time.Duration
+	// ProbesAtOnce bounds how many probes are under way.
+	ProbesAtOnce int
+
+	// BackoffMin and BackoffMax bound the pause after a failed step.
+	BackoffMin, BackoffMax time.Duration
+	// CollectInterval is how often unreferenced secrets are destroyed; the
+	// first time is when a term begins.
+	CollectInterval time.Duration
+
+	// Logger and Registerer may be nil: then nothing is logged or counted.
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// DefaultConfig gives the values of an ordinary installation.
+func DefaultConfig() Config {
+	return Config{
+		Workers:         32,
+		ListInterval:    30 * time.Second,
+		CallTimeout:     30 * time.Second,
+		SettleTimeout:   3 * time.Second,
+		StartTimeout:    2 * time.Minute,
+		StopTimeout:     time.Minute,
+		PlacementGrace:  15 * time.Second,
+		ProbeMin:        5 * time.Millisecond,
+		ProbeMax:        250 * time.Millisecond,
+		HealthInterval:  10 * time.Second,
+		HealthGrace:     15 * time.Second,
+		HealthFailures:  3,
+		ProbeTimeout:    5 * time.Second,
+		ProbesAtOnce:    128,
+		BackoffMin:      100 * time.Millisecond,
+		BackoffMax:      15 * time.Second,
+		CollectInterval: 10 * time.Minute,
+	}
+}
+
+// Validate names the first field that is out of bounds. Zero values are out of
+// bounds: start from DefaultConfig.
+func (c Config) Validate() error {
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}} {
+		if n.value < 1 {
+			return fmt.Errorf("scheduler: %s must be at least 1, got %d", n.name, n.value)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"list interval", c.ListInterval},
+		{"call timeout", c.CallTimeout},
+		{"settle timeout", c.SettleTimeout},
+		{"start timeout", c.StartTimeout},
+		{"stop timeout", c.StopTimeout},
+		{"placement grace", c.PlacementGrace},
+		{"minimum probe pause", c.ProbeMin},
+		{"maximum probe pause", c.ProbeMax},
+		{"health interval", c.HealthInterval},
+		{"health grace", c.HealthGrace},
+		{"probe timeout", c.ProbeTimeout},
+		{"minimum back-off", c.BackoffMin},
+		{"maximum back-off", c.BackoffMax},
+		{"collect interval", c.CollectInterval},
+	} {
+		if d.value <= 0 {
+			return fmt.Errorf("scheduler: %s must be positive, got %s", d.name, d.value)
+		}
+	}
+	if c.ProbeMax < c.ProbeMin {
+		return errors.New("scheduler: the maximum probe pause is below the minimum")
+	}
+	if c.BackoffMax < c.BackoffMin {
+		return errors.New("scheduler: the maximum back-off is below the minimum")
+	}
+	return nil
+}
+
+// Scheduler carries out what the store wants. It holds no state between terms.
+type Scheduler struct {
+	cfg     Config
+	log     *slog.Logger
+	store   Store
+	cluster Cluster
+	runner  Runner
+	agents  Agents
+	secrets Secrets
+	also    []func(ctx context.Context) error
+	metrics *metrics
+}
+
+// New makes a Scheduler; it starts nothing. The functions in also run beside
+// the loop in every term and end with their context: the start-task runner is
+// one.
+func New(
+	cfg Config, store Store, cluster Cluster, runner Runner, agents Agents, secrets Secrets,
+	also ...func(ctx context.Context) error,
+) (*Scheduler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m, err := newMetrics(cfg.Registerer, store)
+	if err != nil {
+		return nil, err
+	}
+	return &Scheduler{
+		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, runner: runner, agents: agents, secrets: secrets,
+		also: also, metrics: m,
+	}, nil
+}
+
+// Run carries out the store's wishes for one term. It returns when ctx has
+// ended and everything it began has ended too. cluster.Node.Lead calls it.
+func (s *Scheduler) Run(ctx context.Context, term uint64) error {
+	log := s.log.With("term", term)
+	log.Info("scheduling begins")
+	defer log.Info("scheduling ended")
+	l := newLoop(s, log)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.run(ctx) })
+	g.Go(func() error { return s.collectSecrets(ctx, log) })
+	for _, fn := range s.also {
+		g.Go(func() error { return fn(ctx) })
+	}
+	err := g.Wait()
+	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,242 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// pass looks at one sandbox: it plans from the newest view and picture,
+// reports, and takes the step. One pass at a time runs for a sandbox.
+func (l *loop) pass(ctx context.Context, clusterID, id string) {
+	sb := l.s.store.View().SandboxAny(id)
+	sit, t := l.situation(sb, id)
+	d := Plan(sit)
+	l.watch(ctx, t, sb, d.Probe)
+	l.note(t, sb, d)
+	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
+		l.reports.submit(id, st)
+	}
+	if d.Step != StepNone && l.mayStep(t, id) {
+		l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step)
+	}
+	if !d.Wake.IsZero() {
+		l.queue.addAt(id, d.Wake)
+	}
+	if sb == nil {
+		l.forget(id)
+	}
+}
+
+// situation gathers what Plan needs.
+func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
+	cfg := l.s.cfg
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.trackLocked(id)
+	s := Situation{
+		Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince, Away: t.away,
+		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
+		Limits: Limits{
+			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace,
+			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
+		},
+	}
+	if s.Away == nil {
+		s.Away = l.away
+	}
+	if sb != nil && t.failedFor == sb.Generation {
+		s.StepFailed = t.failed
+	}
+	return s, t
+}
+
+// note keeps what the prober and the metrics need to know of a decision.
+func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	starting := d.Observe && d.Status.State == fsm.SandboxStarting
+	placed := starting && d.Status.Placement != nil
+	if sb != nil && d.Observe {
+		since := latest(sb.Status.Since, sb.DesiredAt)
+		if placed && !t.placed {
+			seconds(l.s.metrics.start.WithLabelValues("placed"), since)
+		}
+		if d.Status.State == fsm.SandboxRunning && t.starting {
+			seconds(l.s.metrics.start.WithLabelValues("running"), since)
+		}
+		if d.Status.State == fsm.SandboxError && sb.Status.State != fsm.SandboxError {
+			l.s.metrics.failures.WithLabelValues(d.Status.Reason).Inc()
+		}
+	}
+	t.starting, t.placed = starting, placed
+}
+
+// mayStep reports whether a step may be taken now: not while backing off, and
+// not before the backend has shown the last one.
+func (l *loop) mayStep(t *track, id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Before(t.notBefore) {
+		l.queue.addAt(id, t.notBefore)
+		return false
+	}
+	if t.settle == nil {
+		return true
+	}
+	if now.Before(t.settle.until) {
+		l.queue.addAt(id, t.settle.until)
+		return false
+	}
+	// The stream has lost it: the next listing tells, and the pass after that.
+	t.settle = nil
+	t.heard = 0
+	t.notBefore = now.Add(l.s.cfg.BackoffMin)
+	l.queue.addAt(id, t.notBefore)
+	l.listSoon()
+	return false
+}
+
+func (l *loop) step(
+	ctx context.Context, clusterID, id string, sb *fsm.Sandbox, t *track, o Observed, step Step,
+) {
+	log := l.log.With("sandbox", id, "step", step)
+	begin := time.Now()
+	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
+	defer cancel()
+	err := l.act(callCtx, clusterID, id, sb, o, step)
+	if ctx.Err() != nil {
+		return
+	}
+	outcome := "ok"
+	if err != nil {
+		outcome = "failed"
+	}
+	l.s.metrics.steps.WithLabelValues(string(step), outcome).Inc()
+	if err != nil {
+		l.stepFailed(log, id, sb, t, step, err)
+		return
+	}
+	log.Info("step taken", "duration", time.Since(begin))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.retry.Reset()
+	t.notBefore, t.away = time.Time{}, nil
+	switch step {
+	case StepRemove, StepRemoveOrphan:
+		t.observed, t.settle = Observed{SandboxID: id}, nil
+		return
+	case StepStart:
+		t.attempted = sb.Generation
+		seconds(l.s.metrics.start.WithLabelValues("accepted"), sb.DesiredAt)
+	}
+	if !settled(o, t.observed) {
+		t.settle = &settling{from: o, until: time.Now().Add(l.s.cfg.SettleTimeout)}
+	}
+	// What was heard while the step ran may already ask for the next one.
+	l.queue.add(id)
+}
+
+// act takes the step. Every step may be taken again after it was cut off
+// anywhere.
+func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o Observed, step Step) error {
+	job := Job{SandboxID: id, ClusterID: clusterID}
+	if sb != nil {
+		job.Template, job.KeyRef = sb.Template, sb.KeyRef
+		job.RevertTo, job.HasVersion = sb.Status.Job.Version, sb.Status.Job.Registered
+	}
+	if o.Exists {
+		job.ModifyIndex = o.ModifyIndex
+	}
+	switch step {
+	case StepStart:
+		return l.s.runner.Start(ctx, job)
+	case StepStop:
+		return l.s.runner.Stop(ctx, job)
+	case StepRemove:
+		return l.remove(ctx, job)
+	case StepRemoveOrphan:
+		return l.removeOrphan(ctx, job)
+	case StepNone:
+	}
+	return nil
+}
+
+// remove ends a sandbox: its job and workspace, its secrets, and when nothing
+// is left its row.
+func (l *loop) remove(ctx context.Context, job Job) error {
+	if err := l.s.runner.Remove(ctx, job); err != nil {
+		return fmt.Errorf("removing the job and the workspace: %w", err)
+	}
+	if job.KeyRef.Path != "" {
+		if err := l.s.secrets.Delete(ctx, job.KeyRef.Path); err != nil {
+			return fmt.Errorf("deleting the sandbox's secrets: %w", err)
+		}
+	}
+	_, err := l.s.cluster.Propose(ctx, command(&fsm.SandboxRemoveBody{ID: job.SandboxID}))
+	if err != nil && fsm.CodeOf(err) != fsm.CodeNotFound {
+		return fmt.Errorf("removing the row: %w", err)
+	}
+	return nil
+}
+
+// removeOrphan removes what is ours and has no sandbox. A job is registered
+// only after its sandbox is in the log, so behind the fence a missing row
+// means that the sandbox was removed, and ids are not used twice.
+func (l *loop) removeOrphan(ctx context.Context, job Job) error {
+	if err := l.s.fence(ctx); err != nil {
+		return fmt.Errorf("making sure that nobody owns the job: %w", err)
+	}
+	if l.s.store.View().SandboxAny(job.SandboxID) != nil {
+		return nil
+	}
+	if err := l.s.runner.Remove(ctx, job); err != nil {
+		return fmt.Errorf("removing a job or workspace without a sandbox: %w", err)
+	}
+	l.log.Warn("removed a job or workspace of ours that had no sandbox", "sandbox", job.SandboxID)
+	return nil
+}
+
+// stepFailed decides what a failed step means: never again, someone was
+// faster, or later.
+func (l *loop) stepFailed(log *slog.Logger, id string, sb *fsm.Sandbox, t *track, step Step, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pause := t.retry.NextBackOff()
+	t.notBefore = time.Now().Add(pause)
+	l.queue.addAt(id, t.notBefore)
+	var final *Failure
+	switch {
+	case errors.As(err, &final) && step == StepStart:
+		t.failed, t.failedFor = final, sb.Generation
+		l.queue.add(id)
+		log.Warn("step refused", "reason", final.Reason, "error", err)
+	case fsm.CodeOf(err) == fsm.CodeConflict:
+		t.heard = 0
+		l.listSoon()
+		log.Info("step lost to a newer state of the job", "error", err)
+	default:
+		t.away = awayFailure(err)
+		l.queue.add(id)
+		log.Warn("step failed", "error", err, "duration", pause)
+	}
+}
+
+// forget drops the track of a sandbox that is gone everywhere.
+func (l *loop) forget(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tracks[id]
+	if t == nil || t.observed.Workspace || t.observed.Exists && !t.observed.Foreign {
+		return
+	}
+	if t.prober != nil {
+		t.prober.cancel()
+	}
+	delete(l.tracks, id)
+}
