@@ -5,7 +5,8 @@ package deploy
 
 import "embed"
 
-// Files is this folder's configuration: vault/*.hcl.
+// Files is what of this folder is read by code: Vault's policies, HAProxy's
+// configuration, the image around the agent server.
 //
-//go:embed vault/*.hcl
+//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile
 var Files embed.FS

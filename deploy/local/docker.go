@@ -2,8 +2,13 @@ package local
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
+
+	"bivouac.dev/bivouac/deploy"
 )
 
 // DockerReachable reports whether the user may talk to a running Docker daemon.
@@ -11,4 +16,59 @@ func DockerReachable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}").Run() == nil
+}
+
+// BuildImage builds the image of deploy/docker/Dockerfile around a static
+// sandbox-agent binary. It pulls nothing. The tag must not be latest, or Nomad
+// would try to pull it.
+func BuildImage(ctx context.Context, agentBinary, tag string) error {
+	dir, err := os.MkdirTemp("", "bivouac-image-")
+	if err != nil {
+		return fmt.Errorf("building image %s: %w", tag, err)
+	}
+	defer os.RemoveAll(dir)
+	dockerfile, err := deploy.Files.ReadFile("docker/Dockerfile")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "Dockerfile"), dockerfile, 0o600)
+	}
+	if err == nil {
+		err = copyFile(filepath.Join(dir, "sandbox-agent"), agentBinary)
+	}
+	if err != nil {
+		return fmt.Errorf("building image %s: %w", tag, err)
+	}
+	cmd := exec.CommandContext(ctx, "docker", "build", "--quiet", "--tag", tag, dir)
+	// The classic builder is there with every daemon; buildx may not be.
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building image %s: %w\n%s", tag, err, out)
+	}
+	return nil
+}
+
+// BuildGo compiles one of our commands, statically, to out. pkg is relative to
+// the tree's root: "./cmd/sandbox-agent".
+func BuildGo(ctx context.Context, pkg, out string) error {
+	root, err := Root()
+	if err != nil {
+		return fmt.Errorf("building %s: %w", pkg, err)
+	}
+	if out, err = filepath.Abs(out); err != nil {
+		return fmt.Errorf("building %s: %w", pkg, err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
+	}
+	return nil
+}
+
+// copyFile makes an executable copy.
+func copyFile(to, from string) error {
+	raw, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, raw, 0o755)
 }

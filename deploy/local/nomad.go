@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,48 +190,101 @@ func (n *Nomad) Start(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(n.Dir, "data"), 0o700); err != nil {
 		return fmt.Errorf("starting nomad: %w", err)
 	}
-	var err error
-	if n.proc, err = n.cmd.start(); err != nil {
-		return err
-	}
-	return n.WaitReady(ctx)
-}
-
-// WaitReady waits, at most a minute, until there is a leader and the client is
-// ready, with the docker driver healthy where Docker is reachable.
-func (n *Nomad) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	for {
+		logged := size(n.Log)
+		var err error
+		if n.proc, err = n.cmd.start(); err != nil {
+			return err
+		}
+		err = n.waitReady(ctx, logged)
+		if !errors.Is(err, errNotRegistered) {
+			return err
+		}
+		if err := n.Kill(); err != nil {
+			return err
+		}
+	}
+}
+
+// errNotRegistered: the client asked to be registered before the server's
+// keyring was there, and tries again only after 15 to 30 s. Starting the agent
+// again takes two.
+var errNotRegistered = errors.New("the client was not registered")
+
+// waitReady waits until there is a leader and the client is ready, with the
+// docker driver healthy where Docker is reachable. The log is that of this
+// start from the offset logged.
+func (n *Nomad) waitReady(ctx context.Context, logged int64) error {
 	docker := DockerReachable(ctx)
-	return until(ctx, n.proc, "a ready client", func(ctx context.Context) error {
-		var self struct {
-			Stats struct {
-				Client struct {
-					NodeID string `json:"node_id"`
-				} `json:"client"`
-			} `json:"stats"`
+	var again bool
+	err := until(ctx, n.proc, "a ready client", func(ctx context.Context) error {
+		err := n.clientReady(ctx, docker)
+		if err != nil && n.registrationFailed(ctx, logged) {
+			again = true
+			return nil
 		}
-		if err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self); err != nil {
-			return err
-		}
-		var node struct {
-			Status                string
-			SchedulingEligibility string
-			Drivers               map[string]struct{ Detected, Healthy bool }
-		}
-		if err := n.Do(ctx, http.MethodGet, "node/"+self.Stats.Client.NodeID, nil, &node); err != nil {
-			return err
-		}
-		switch {
-		case node.Status != "ready" || node.SchedulingEligibility != "eligible":
-			return fmt.Errorf("client is %q and %q", node.Status, node.SchedulingEligibility)
-		case !node.Drivers["raw_exec"].Healthy:
-			return errors.New("driver raw_exec is not healthy")
-		case docker && !node.Drivers["docker"].Healthy:
-			return errors.New("driver docker is not healthy")
-		}
-		return nil
+		return err
 	})
+	if err == nil && again {
+		return errNotRegistered
+	}
+	return err
+}
+
+func (n *Nomad) clientReady(ctx context.Context, docker bool) error {
+	var self struct {
+		Stats struct {
+			Client struct {
+				NodeID string `json:"node_id"`
+			} `json:"client"`
+		} `json:"stats"`
+	}
+	if err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self); err != nil {
+		return err
+	}
+	var node struct {
+		Status                string
+		SchedulingEligibility string
+		Drivers               map[string]struct{ Detected, Healthy bool }
+	}
+	if err := n.Do(ctx, http.MethodGet, "node/"+self.Stats.Client.NodeID, nil, &node); err != nil {
+		return err
+	}
+	switch {
+	case node.Status != "ready" || node.SchedulingEligibility != "eligible":
+		return fmt.Errorf("client is %q and %q", node.Status, node.SchedulingEligibility)
+	case !node.Drivers["raw_exec"].Healthy:
+		return errors.New("driver raw_exec is not healthy")
+	case docker && !node.Drivers["docker"].Healthy:
+		return errors.New("driver docker is not healthy")
+	}
+	return nil
+}
+
+// registrationFailed reports whether the client now waits before it tries
+// again although the server could register it.
+func (n *Nomad) registrationFailed(ctx context.Context, logged int64) bool {
+	f, err := os.Open(n.Log)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.NewSectionReader(f, logged, 1<<20))
+	if err != nil || !bytes.Contains(text, []byte("client: error registering")) {
+		return false
+	}
+	var keys []struct{ State string }
+	return n.Do(ctx, http.MethodGet, "operator/keyring/keys", nil, &keys) == nil && len(keys) > 0
+}
+
+func size(path string) int64 {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return fi.Size()
 }
 
 // Do makes a request: path is what follows /v1/, in is the body and out takes

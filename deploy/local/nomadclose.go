@@ -28,7 +28,7 @@ func (n *Nomad) Close() error {
 	defer n.ports.release()
 	var errs []error
 	if n.proc != nil && n.proc.alive() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 		defer cancel()
 		// A failure here is mended by the sweep.
 		_ = n.purgeJobs(ctx)

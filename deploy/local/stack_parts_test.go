@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -58,6 +59,15 @@ func eventually(t *testing.T, what string, cond func() error) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		<-time.After(50 * time.Millisecond)
+	}
+}
+
+func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
+func removeImage(t *testing.T, tag string) {
+	t.Helper()
+	if out, err := exec.Command("docker", "rmi", tag).CombinedOutput(); err != nil {
+		t.Errorf("removing image %s: %v\n%s", tag, err, out)
 	}
 }
 
@@ -163,7 +173,9 @@ func TestNomad_TaskReadsOnlyItsOwnJobsSecrets(t *testing.T) {
 	eventually(t, "the refusal", func() error {
 		var allocs []struct {
 			JobVersion int
-			TaskStates map[string]struct{ Events []struct{ DisplayMessage string } }
+			TaskStates map[string]struct {
+				Events []struct{ DisplayMessage string }
+			}
 		}
 		if err := n.Do(ctx, http.MethodGet, "job/sandbox-x/allocations", nil, &allocs); err != nil {
 			return err
@@ -224,7 +236,10 @@ func TestNomad_KilledAndClosed_LeavesNothing(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat("/proc/" + task); err == nil {
-		t.Errorf("task %s still runs", task)
-	}
+	eventually(t, "the end of task "+task, func() error { // init may take a moment to reap it
+		if _, err := os.Stat("/proc/" + task); err == nil {
+			return errors.New("it still runs")
+		}
+		return nil
+	})
 }

@@ -1,0 +1,116 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/deploy"
+)
+
+// HAProxyInstalled gives the program's path, "" when there is none.
+func HAProxyInstalled() string {
+	path, err := exec.LookPath("haproxy")
+	if err != nil && isFile("/usr/sbin/haproxy") { // not on an ordinary user's PATH
+		return "/usr/sbin/haproxy"
+	}
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// HAProxyOptions say what to balance over.
+type HAProxyOptions struct {
+	// Dir takes the configuration and the log.
+	Dir string
+	// Port is where clients come, on 127.0.0.1; 0 is a free one.
+	Port int
+	// Nodes are the HTTP addresses, host:port.
+	Nodes []string
+	// Detach lets it outlive this process.
+	Detach bool
+}
+
+// HAProxy is a running load balancer with deploy/haproxy/haproxy.cfg.
+type HAProxy struct {
+	// Address is where clients come: http://127.0.0.1:<port>.
+	Address string
+	Log     string
+
+	cmd  command
+	proc *process
+}
+
+// StartHAProxy starts it and returns when it accepts connections; the nodes
+// need not be ready. The caller must Close.
+func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
+	binary := HAProxyInstalled()
+	if binary == "" {
+		return nil, errors.New("starting haproxy: it is not installed")
+	}
+	port := o.Port
+	if port == 0 {
+		var err error
+		if port, err = FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := deploy.Files.ReadFile("haproxy/haproxy.cfg")
+	if err != nil {
+		return nil, fmt.Errorf("starting haproxy: %w", err)
+	}
+	config := filepath.Join(dir, "haproxy.cfg")
+	if err := writeFile(config, haproxyConfig(string(raw), port, o.Nodes), 0o600); err != nil {
+		return nil, fmt.Errorf("starting haproxy: %w", err)
+	}
+	h := &HAProxy{
+		Address: "http://127.0.0.1:" + strconv.Itoa(port),
+		Log:     filepath.Join(dir, "haproxy.log"),
+		cmd:     command{name: "haproxy", dir: dir, path: binary, args: []string{"-db", "-f", config}, detach: o.Detach},
+	}
+	if h.proc, err = h.cmd.start(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err = until(ctx, h.proc, "accepting connections", func(ctx context.Context) error {
+		err := call{method: http.MethodGet, url: h.Address + "/ready"}.do(ctx)
+		if status := (*StatusError)(nil); errors.As(err, &status) {
+			return nil // its own 503 while no node is ready
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// haproxyConfig fills in the words LISTEN and NODES, which stand alone on their
+// lines but for the comment that explains them.
+func haproxyConfig(text string, port int, nodes []string) []byte {
+	var servers []string
+	for i, n := range nodes {
+		servers = append(servers, fmt.Sprintf("  server node-%d %s check", i+1, n))
+	}
+	text = strings.Replace(text, "\n  bind LISTEN\n", "\n  bind 127.0.0.1:"+strconv.Itoa(port)+"\n", 1)
+	text = strings.Replace(text, "\nNODES\n", "\n"+strings.Join(servers, "\n")+"\n", 1)
+	return []byte(text)
+}
+
+// Kill is kill -9.
+func (h *HAProxy) Kill() error { return h.proc.kill() }
+
+// Close ends it. It may be called again.
+func (h *HAProxy) Close() error { return h.proc.stop(2 * time.Second) }

@@ -1,0 +1,97 @@
+package local_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+// mandatory turns a skip into a failure where CI has installed everything.
+func mandatory(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("BIVOUAC_REQUIRE_ALL") != "" {
+		t.Fatal(why + ", and BIVOUAC_REQUIRE_ALL is set")
+	}
+	t.Skip(why)
+}
+
+func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy is not installed")
+	}
+	var ready [2]atomic.Bool
+	var nodes []string
+	for i := range ready {
+		ready[i].Store(true)
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/ready" && !ready[i].Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			io.WriteString(w, string(rune('a'+i))+" "+strings.Join(r.Header.Values("X-Forwarded-For"), ";"))
+		}))
+		t.Cleanup(srv.Close)
+		nodes = append(nodes, strings.TrimPrefix(srv.URL, "http://"))
+	}
+	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	answers := func() map[string]int {
+		got := map[string]int{}
+		for range 10 {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, h.Address+"/x", nil)
+			req.Header.Set("X-Forwarded-For", "6.6.6.6")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			got[string(body)]++
+		}
+		return got
+	}
+	eventually(t, "both nodes in turn, with the client's own address", func() error {
+		if got := answers(); got["a 127.0.0.1"] != 5 || got["b 127.0.0.1"] != 5 {
+			return errorf("answers %v", got)
+		}
+		return nil
+	})
+	ready[0].Store(false)
+	eventually(t, "only the ready node", func() error {
+		if got := answers(); got["b 127.0.0.1"] != 10 {
+			return errorf("answers %v", got)
+		}
+		return nil
+	})
+}
+
+func TestBuildImage_PullsNothing(t *testing.T) {
+	t.Parallel()
+	if !local.DockerReachable(t.Context()) {
+		mandatory(t, "no docker daemon is reachable")
+	}
+	bin := filepath.Join(t.TempDir(), "sandbox-agent")
+	if err := os.WriteFile(bin, []byte("not run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const tag = "bivouac/image-test:1"
+	if err := local.BuildImage(t.Context(), bin, tag); err != nil {
+		t.Fatal(err)
+	}
+	removeImage(t, tag)
+}
