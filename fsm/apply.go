@@ -71,7 +71,7 @@ type transaction struct {
 // apply runs one command through envelope checks, the command-id table and its
 // apply function.
 func (t *transaction) apply(cmd Command) Outcome {
-	t.cmd, t.now = cmd, cmd.Time
+	t.cmd, t.now = cmd, cmd.Time.UTC().Truncate(time.Microsecond)
 	stamp := Result{Index: t.index}
 	if err := cmd.check(); err != nil {
 		return Outcome{stamp, err}
@@ -173,9 +173,12 @@ func (t CommandType) ofUser() bool {
 	return false
 }
 
+// refSet is the secret refs of one row; unused places are zero.
+type refSet [4]SecretRef
+
 // referrer is a row that holds references to secrets.
 type referrer interface {
-	secretRefs() []SecretRef
+	secretRefs() refSet
 }
 
 // put stores next in place of old (nil when new) and keeps count of the secret
@@ -188,7 +191,7 @@ func put[T any](t *transaction, table string, old, next *T) {
 
 // drop removes a stored row.
 func drop[T any](t *transaction, table string, old *T) {
-	t.recount(refsOf(old), nil)
+	t.recount(refsOf(old), refSet{})
 	must(t.txn.Delete(table, old))
 	t.mark(table)
 }
@@ -201,21 +204,21 @@ func (t *transaction) mark(table string) {
 	}
 }
 
-// refsOf gives the refs of a row, nil for rows that hold none.
-func refsOf[T any](row *T) []SecretRef {
+// refsOf gives the refs of a row; rows that hold none give zero ones.
+func refsOf[T any](row *T) refSet {
 	if row == nil {
-		return nil
+		return refSet{}
 	}
 	if r, ok := any(row).(referrer); ok {
 		return r.secretRefs()
 	}
-	return nil
+	return refSet{}
 }
 
 // recount moves the reference counts from the old refs to the new ones. Most
 // writes leave them alone and cost nothing here.
-func (t *transaction) recount(old, next []SecretRef) {
-	if sameRefs(old, next) {
+func (t *transaction) recount(old, next refSet) {
+	if old == next {
 		return
 	}
 	for _, r := range next {
@@ -244,19 +247,6 @@ func (t *transaction) addRef(r SecretRef, by int) {
 		return
 	}
 	must(t.txn.Insert(tableSecretRefs, &row))
-}
-
-// sameRefs reports whether two lists are equal.
-func sameRefs(a, b []SecretRef) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // asError turns what Validate returned into an *Error.

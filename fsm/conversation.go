@@ -30,7 +30,6 @@ type Conversation struct {
 // check adds the rules of a conversation.
 func (c *Conversation) check(r *rules) {
 	r.id("conversation id", c.ID)
-	r.sandboxID("sandbox_id", c.SandboxID)
 	for _, f := range []struct {
 		name  string
 		value *string

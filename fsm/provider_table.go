@@ -8,7 +8,7 @@ func providerTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (p *Provider) secretRefs() []SecretRef { return []SecretRef{p.Ref} }
+func (p *Provider) secretRefs() refSet { return refSet{p.Ref} }
 
 // Providers lists a user's git provider connections by type.
 func (v *View) Providers(userID string) []*Provider {

@@ -228,7 +228,7 @@ func (b *SandboxObserveBody) Validate() error {
 		r.sandboxID("sandbox id", o.ID)
 		r.check(o.Status.State.Known(), "unknown sandbox state %q", clip(string(o.Status.State)))
 		r.text("reason", o.Status.Reason, maxName)
-		r.text("detail", o.Status.Detail, maxDetail)
+		r.words("detail", o.Status.Detail)
 		if p := o.Status.Placement; p != nil {
 			r.text("alloc_id", p.AllocID, maxName)
 			r.text("node_id", p.NodeID, maxName)
@@ -249,6 +249,7 @@ func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error
 		}
 		status := o.Status
 		status.Since = old.Status.Since
+		status.Detail = cleanWords(status.Detail)
 		if status.Equal(&old.Status) {
 			continue
 		}

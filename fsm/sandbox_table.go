@@ -21,7 +21,7 @@ func sandboxTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (s *Sandbox) secretRefs() []SecretRef { return []SecretRef{s.KeyRef} }
+func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef} }
 
 // Sandbox finds a user's sandbox; nil when it is unknown, another user's or
 // being deleted.

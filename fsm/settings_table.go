@@ -12,12 +12,12 @@ func customSecretTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (s *Settings) secretRefs() []SecretRef {
-	return []SecretRef{s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig}
+func (s *Settings) secretRefs() refSet {
+	return refSet{s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig}
 }
 
 // secretRefs implements referrer.
-func (c *CustomSecret) secretRefs() []SecretRef { return []SecretRef{c.Ref} }
+func (c *CustomSecret) secretRefs() refSet { return refSet{c.Ref} }
 
 // Settings gives a user's settings, nil when none were ever stored.
 func (v *View) Settings(userID string) *Settings {

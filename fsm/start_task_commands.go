@@ -188,7 +188,7 @@ func (b *StartTaskAdvanceBody) Validate() error {
 	r.id("start task id", b.ID)
 	rank := b.Status.rank()
 	r.check(rank > 0 && rank < StartTaskReady.rank(), "a start task can't advance to %q", clip(string(b.Status)))
-	r.text("detail", b.Detail, maxDetail)
+	r.words("detail", b.Detail)
 	r.text("agent_server_url", b.AgentServerURL, maxPath)
 	return r.result()
 }
@@ -205,7 +205,7 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 		return Result{}, Errorf(CodeConflict, "the start task %s has no sandbox yet", b.ID)
 	}
 	task := *old
-	task.Status, task.Detail = b.Status, b.Detail
+	task.Status, task.Detail = b.Status, cleanWords(b.Detail)
 	if b.AgentServerURL != "" {
 		task.AgentServerURL = b.AgentServerURL
 	}
@@ -216,8 +216,8 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 
 // StartTaskFinishBody makes a task READY and its conversation exist, in one
 // command, and lets go of the task's secrets. Conversation's UserID, V0ID,
-// CreatedAt and UpdatedAt are filled by Apply, its ID must be the task's. A task
-// that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task
+// SandboxID, CreatedAt and UpdatedAt are filled by Apply, its ID must be the
+// task's. A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task
 // again changes nothing.
 type StartTaskFinishBody struct {
 	ID           string       `json:"id"`
@@ -251,7 +251,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 			b.ID, old.ConversationID, b.Conversation.ID)
 	}
 	c := b.Conversation
-	c.UserID, c.V0ID = old.UserID, old.V0ID
+	c.UserID, c.V0ID, c.SandboxID = old.UserID, old.V0ID, old.SandboxID
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
 	if first[Conversation](t.txn, tableConversations, indexID, keyOf(c.UserID, c.ID)) != nil {
 		return Result{}, Errorf(CodeConflict, "the conversation %s exists already", c.ID)
@@ -263,7 +263,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 // endTask stores the end of a task and forgets the user's oldest ended ones.
 func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail string) *StartTask {
 	task := *old
-	task.Status, task.Detail, task.Secrets = status, detail, SecretRef{}
+	task.Status, task.Detail, task.Secrets = status, cleanWords(detail), SecretRef{}
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
 	u := t.store.usageOf(task.UserID)
@@ -294,7 +294,7 @@ func (b *StartTaskFailBody) Validate() error {
 	var r rules
 	r.id("start task id", b.ID)
 	r.check(b.Detail != "", "a start task does not fail without a detail")
-	r.text("detail", b.Detail, maxDetail)
+	r.words("detail", b.Detail)
 	return r.result()
 }
 

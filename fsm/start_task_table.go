@@ -34,7 +34,7 @@ func startTaskTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (t *StartTask) secretRefs() []SecretRef { return []SecretRef{t.Secrets} }
+func (t *StartTask) secretRefs() refSet { return refSet{t.Secrets} }
 
 // StartTask finds a user's start task.
 func (v *View) StartTask(userID, id string) *StartTask {

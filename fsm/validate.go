@@ -48,6 +48,12 @@ func (r *rules) text(field, s string, limit int) {
 	}
 }
 
+// words bounds a text that describes a failure. It may come from anywhere, and
+// a failure must be recorded however it is worded: Apply cleans it (cleanWords).
+func (r *rules) words(field, s string) {
+	r.check(len(s) <= maxText, "%s is longer than %d bytes", field, maxText)
+}
+
 // optional is text for a pointer.
 func (r *rules) optional(field string, s *string, limit int) {
 	if s != nil {
@@ -188,6 +194,11 @@ func notIDRune(c rune) bool {
 
 // isControl tells whether c is an ASCII control character.
 func isControl(c rune) bool { return c < 0x20 || c == 0x7f }
+
+// cleanWords makes valid UTF-8 of at most maxDetail bytes of a failure's text.
+func cleanWords(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "")
+}
 
 // clip shortens what is quoted in a message.
 func clip(s string) string {
