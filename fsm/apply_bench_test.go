@@ -1,0 +1,66 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// benchNow is the command time of the benchmarks.
+var benchNow = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+// settingsBody is a settings.put of an ordinary size.
+func settingsBody() *SettingsPutBody {
+	return &SettingsPutBody{
+		Values: SettingsValues{
+			Language: ptr("en"), Agent: ptr("CodeActAgent"), LLMModel: ptr("anthropic/claude-sonnet-4"),
+			ConfirmationMode: ptr(false), EnableDefaultCondenser: true, GitUserName: ptr("Ada"), GitUserEmail: ptr("ada@example.org"),
+		},
+		LLMAPIKey: &SecretRef{"users/u1/settings/llm_api_key", 1},
+	}
+}
+
+// BenchmarkApply measures settings.put on a store with 1,000 users, alone and
+// in batches; the command-id table is full.
+func BenchmarkApply(b *testing.B) {
+	for _, size := range []int{1, 64} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			s := NewStore()
+			body := settingsBody()
+			n := uint64(0)
+			batch := make([]Entry, size)
+			fill := func() {
+				for i := range batch {
+					n++
+					batch[i] = Entry{n, NewCommand(fmt.Sprintf("command-%016d", n), benchNow, fmt.Sprintf("user-%d", n%1000), body)}
+				}
+			}
+			for n < InternalResults {
+				fill()
+				s.ApplyBatch(batch)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := 0; i < b.N; i += size {
+				fill()
+				s.ApplyBatch(batch)
+			}
+		})
+	}
+}
+
+// BenchmarkDecodeCommand measures the other half of what a log entry costs.
+func BenchmarkDecodeCommand(b *testing.B) {
+	raw, err := NewCommand("command-0000000000000001", benchNow, "user-1", settingsBody()).Encode()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := DecodeCommand(raw); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
