@@ -1,0 +1,232 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// Members of a sandbox's session entry in the secret store.
+const (
+	secretKeyMember = "key"
+	sealKeyMember   = "secret_key"
+)
+
+// advance takes the one step that the task's status asks for.
+func (r *StartTasks) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask) outcome {
+	if t.SandboxID == "" {
+		return r.bind(ctx, t)
+	}
+	place, o := r.sandbox(v, t)
+	if place == nil {
+		return o
+	}
+	switch t.Status {
+	case fsm.StartTaskWorking, fsm.StartTaskWaitingForSandbox:
+		next := fsm.StartTaskStartingConversation
+		if needsPreparation(v, t) {
+			next = fsm.StartTaskPreparingRepository
+		}
+		return r.moveTo(ctx, t, next, place)
+	case fsm.StartTaskPreparingRepository:
+		if o := r.prepare(ctx, v, t, place); o != (outcome{}) {
+			return o
+		}
+		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
+	case fsm.StartTaskStartingConversation:
+		if t.AgentServerURL != place.url {
+			// Placed anew since the last step.
+			return r.moveTo(ctx, t, t.Status, place)
+		}
+		return r.converse(ctx, v, t, place)
+	default:
+		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
+	}
+}
+
+// moveTo advances the task. The agent server's URL is known from
+// STARTING_CONVERSATION on.
+func (r *StartTasks) moveTo(ctx context.Context, t *fsm.StartTask, status fsm.StartTaskStatus, p *place) outcome {
+	r.step(ctx, t, "advance "+string(status))
+	b := &fsm.StartTaskAdvanceBody{ID: t.ID, Status: status}
+	if status == fsm.StartTaskStartingConversation {
+		b.AgentServerURL = p.url
+	}
+	_, err := r.propose(ctx, b)
+	return outcome{err: err}
+}
+
+// bind gives the task the sandbox it names, or a new one. The new one's key is
+// written first; if the command does not follow, that version is unreferenced
+// and is collected.
+func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask) outcome {
+	if id := t.Request.SandboxID; id != nil && *id != "" {
+		r.step(ctx, t, "bind")
+		_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: *id})
+		return bindOutcome(err)
+	}
+	wished := ""
+	if t.Request.ConversationID != nil {
+		wished = t.ConversationID
+	}
+	o := r.bindNew(ctx, t, wished)
+	if wished != "" && errors.Is(o.err, errIDTaken) {
+		// Another user's sandbox has the id that was wished for.
+		o = r.bindNew(ctx, t, "")
+	}
+	return o
+}
+
+var errIDTaken = errors.New("the sandbox id is taken")
+
+func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string) outcome {
+	if id == "" {
+		id = base62(16)
+	}
+	if err := r.calls.Acquire(ctx, 1); err != nil {
+		return outcome{err: err}
+	}
+	defer r.calls.Release(1)
+	// A command that can't create the sandbox would leave a secret behind.
+	if s := r.store.View().SandboxAny(id); s != nil {
+		return outcome{err: errIDTaken}
+	}
+	key := base62(32)
+	sum := sha256.Sum256([]byte(key))
+	path := "sandboxes/" + id + "/session"
+	r.step(ctx, t, "write key")
+	version, err := r.secrets.Write(ctx, path, map[string]string{secretKeyMember: key, sealKeyMember: base62(32)})
+	if err != nil {
+		return outcome{err: err}
+	}
+	r.step(ctx, t, "bind")
+	res, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: id, Create: &fsm.SandboxCreateBody{
+		ID: id, KeyRef: fsm.SecretRef{Path: path, Version: version}, KeyHash: hex.EncodeToString(sum[:]),
+	}})
+	if fsm.CodeOf(err) == fsm.CodeConflict {
+		return outcome{err: errIDTaken}
+	}
+	if err == nil && res.StartTask != nil && res.StartTask.SandboxID != id {
+		// Bound meanwhile, to another sandbox: nobody knows of this key.
+		if err := r.secrets.Delete(ctx, path); err != nil {
+			r.log.Warn("deleting an unused sandbox key failed; the collector will do it", "task", t.ID, "error", err)
+		}
+	}
+	return bindOutcome(err)
+}
+
+func bindOutcome(err error) outcome {
+	switch fsm.CodeOf(err) {
+	case fsm.CodeNotFound, fsm.CodeInvalid:
+		return outcome{fatal: err.Error()}
+	default:
+		return outcome{err: err}
+	}
+}
+
+// place is where a task's sandbox can be reached.
+type place struct {
+	sandbox *fsm.Sandbox
+	url     string
+	// projects is the directory for projects, absolute in the sandbox.
+	projects string
+}
+
+// sandbox looks whether the task's sandbox is RUNNING. When it is not, place is
+// nil and the outcome says whether to wait or to fail.
+func (r *StartTasks) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
+	s := v.SandboxAny(t.SandboxID)
+	if s == nil || s.UserID != t.UserID || s.Desired == fsm.DesiredDeleted {
+		return nil, outcome{fatal: "Sandbox was deleted: " + t.SandboxID}
+	}
+	if s.Desired == fsm.DesiredPaused {
+		return nil, outcome{fatal: "Sandbox was paused before the conversation was started: " + t.SandboxID}
+	}
+	switch s.State() {
+	case fsm.SandboxRunning:
+	case fsm.SandboxError, fsm.SandboxMissing:
+		reason := s.Status.Detail
+		if reason == "" {
+			reason = s.Status.Reason
+		}
+		return nil, outcome{fatal: fmt.Sprintf("Sandbox %s is in %s: %s", t.SandboxID, s.State(), reason)}
+	default:
+		return nil, outcome{wait: true, detail: s.Status.Detail}
+	}
+	p := &place{sandbox: s, url: AgentURL(s.Status.Placement), projects: ProjectDir(s.Template, s.Status.Placement)}
+	if p.url == "" || p.projects == "" {
+		return nil, outcome{wait: true, detail: "the sandbox's address is not known yet"}
+	}
+	return p, outcome{}
+}
+
+// converse creates the conversation in the sandbox and finishes the task.
+// Settings and secrets are read here, and their values go into this one call.
+func (r *StartTasks) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) outcome {
+	if err := r.calls.Acquire(ctx, 1); err != nil {
+		return outcome{err: err}
+	}
+	defer r.calls.Release(1)
+	in, o := r.inputs(ctx, v, t, p)
+	if o != (outcome{}) {
+		return o
+	}
+	req, err := in.request()
+	if err != nil {
+		return outcome{fatal: in.scrub(err.Error())}
+	}
+	r.step(ctx, t, "create conversation")
+	_, created, err := r.agents.CreateConversation(ctx, p.url, in.key, req)
+	if err != nil {
+		return r.agentOutcome(err, in)
+	}
+	r.log.Debug("conversation is in its sandbox", "task", t.ID, "conversation", t.ConversationID, "reason", map[bool]string{true: "created", false: "found"}[created])
+	r.step(ctx, t, "finish")
+	_, err = r.propose(ctx, &fsm.StartTaskFinishBody{ID: t.ID, Conversation: in.conversation(r.now())})
+	switch fsm.CodeOf(err) {
+	case "":
+		r.step(ctx, t, "forget")
+		r.forget(ctx, t)
+		return outcome{}
+	case fsm.CodeConflict, fsm.CodeInvalid:
+		return outcome{fatal: in.scrub(err.Error())}
+	default:
+		return outcome{err: err}
+	}
+}
+
+// agentOutcome says what an agent server's failure means for the task.
+func (r *StartTasks) agentOutcome(err error, in *inputs) outcome {
+	text := in.scrub(err.Error())
+	if errors.Is(err, agent.ErrRefused) || errors.Is(err, agent.ErrBadAnswer) {
+		return outcome{fatal: text}
+	}
+	// Unreachable, failing, or refusing the key: the sandbox may just be
+	// starting again. Its own state decides in the end.
+	return outcome{err: errors.New(text)}
+}
+
+const base62Digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// base62 gives n random bytes as digits and letters.
+func base62(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	x, base, rem := new(big.Int).SetBytes(b), big.NewInt(62), new(big.Int)
+	var out []byte
+	for x.Sign() > 0 {
+		x.DivMod(x, base, rem)
+		out = append(out, base62Digits[rem.Int64()])
+	}
+	if len(out) == 0 {
+		return "0"
+	}
+	return string(out)
+}
