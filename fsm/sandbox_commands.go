@@ -115,7 +115,7 @@ func (*SandboxPauseBody) CommandType() CommandType { return SandboxPause }
 // Validate implements Body.
 func (b *SandboxPauseBody) Validate() error {
 	var r rules
-	r.sandboxID("sandbox id", b.ID)
+	r.lookedUp("sandbox id", b.ID)
 	return r.result()
 }
 
@@ -161,7 +161,7 @@ func (*SandboxResumeBody) CommandType() CommandType { return SandboxResume }
 // Validate implements Body.
 func (b *SandboxResumeBody) Validate() error {
 	var r rules
-	r.sandboxID("sandbox id", b.ID)
+	r.lookedUp("sandbox id", b.ID)
 	return r.result()
 }
 
@@ -189,7 +189,7 @@ func (*SandboxDeleteBody) CommandType() CommandType { return SandboxDelete }
 // Validate implements Body.
 func (b *SandboxDeleteBody) Validate() error {
 	var r rules
-	r.sandboxID("sandbox id", b.ID)
+	r.lookedUp("sandbox id", b.ID)
 	return r.result()
 }
 

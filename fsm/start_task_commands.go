@@ -127,7 +127,7 @@ func (*StartTaskBindBody) CommandType() CommandType { return StartTaskBind }
 func (b *StartTaskBindBody) Validate() error {
 	var r rules
 	r.id("start task id", b.ID)
-	r.sandboxID("sandbox_id", b.SandboxID)
+	r.lookedUp("sandbox_id", b.SandboxID)
 	if b.Create != nil {
 		r.check(b.Create.ID == b.SandboxID, "sandbox_id and create.id differ")
 		if err := b.Create.Validate(); err != nil && r.err == nil {

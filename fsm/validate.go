@@ -79,6 +79,10 @@ func (r *rules) sandboxID(field, s string) {
 	r.check(validSandboxID(s), "%s needs 1 to %d characters of A-Z a-z 0-9 -, the first not a dash", field, maxSandID)
 }
 
+// lookedUp bounds an id that a client sent and Apply looks up: one that can't
+// exist is for Apply not to find.
+func (r *rules) lookedUp(field, s string) { r.text(field, s, maxName) }
+
 // hash is a SHA-256 in lower-case hex.
 func (r *rules) hash(field, s string) {
 	r.check(len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "", "%s is not a SHA-256 in lower-case hex", field)
