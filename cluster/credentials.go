@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// The two protocols of the peer port, told apart by ALPN.
+const (
+	protoRaft  = "bivouac-raft"
+	protoCalls = "h2"
+)
+
+// reloadInterval is how often, at most, handshakes look at the files again.
+const reloadInterval = time.Second
+
+// credentials gives TLS configurations from files that may be replaced at any
+// time. A replacement that does not load is logged and the old one stays.
+type credentials struct {
+	files  TLSConfig
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	looked  time.Time
+	changed [3]time.Time // modification times of what is loaded
+	pair    *tls.Certificate
+	roots   *x509.CertPool
+	node    string
+}
+
+// loadCredentials reads the files and checks that they fit each other.
+func loadCredentials(files TLSConfig, logger *slog.Logger) (*credentials, error) {
+	c := &credentials{files: files, logger: logger}
+	times, err := c.modified()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.load(times); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *credentials) modified() ([3]time.Time, error) {
+	var times [3]time.Time
+	for i, name := range []string{c.files.CAFile, c.files.CertFile, c.files.KeyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return times, fmt.Errorf("reading TLS files: %w", err)
+		}
+		times[i] = info.ModTime()
+	}
+	return times, nil
+}
+
+// load replaces what is held. The caller holds mu or owns c alone.
+func (c *credentials) load(times [3]time.Time) error {
+	ca, err := os.ReadFile(c.files.CAFile)
+	if err != nil {
+		return fmt.Errorf("reading cluster CA: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("reading cluster CA: no certificate in %s", c.files.CAFile)
+	}
+	pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
+	if err != nil {
+		return fmt.Errorf("reading node certificate: %w", err)
+	}
+	node, err := nodeOf(pair.Leaf)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", c.files.CertFile, err)
+	}
+	if c.node != "" && node != c.node {
+		return fmt.Errorf("reading %s: the certificate is node %q's, this is %q", c.files.CertFile, node, c.node)
+	}
+	c.pair, c.roots, c.node, c.changed = &pair, roots, node, times
+	return nil
+}
+
+// current gives what the files hold, looking at most once per reloadInterval.
+func (c *credentials) current() (*tls.Certificate, *x509.CertPool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.looked) >= reloadInterval {
+		c.looked = now
+		times, err := c.modified()
+		if err == nil && times != c.changed {
+			if err = c.load(times); err == nil {
+				c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
+			}
+		}
+		if err != nil {
+			c.logger.Error("cluster: keeping the old certificate: the new files do not load", "error", err)
+		}
+	}
+	return c.pair, c.roots
+}
+
+// server gives the configuration of the peer port.
+func (c *credentials) server() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{protoRaft, protoCalls},
+		ClientAuth: tls.RequireAndVerifyClientCert,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			pair, roots := c.current()
+			return &tls.Config{
+				MinVersion:       tls.VersionTLS13,
+				NextProtos:       []string{protoRaft, protoCalls},
+				Certificates:     []tls.Certificate{*pair},
+				ClientAuth:       tls.RequireAndVerifyClientCert,
+				ClientCAs:        roots,
+				VerifyConnection: verifyNode,
+				// A resumed session would not see a CA that was taken away.
+				SessionTicketsDisabled: true,
+			}, nil
+		},
+	}
+}
+
+// client gives the configuration for one dialled connection.
+func (c *credentials) client(proto string) *tls.Config {
+	pair, roots := c.current()
+	return &tls.Config{
+		MinVersion:       tls.VersionTLS13,
+		NextProtos:       []string{proto},
+		ServerName:       serverName,
+		Certificates:     []tls.Certificate{*pair},
+		RootCAs:          roots,
+		VerifyConnection: verifyNode,
+	}
+}
+
+// verifyNode runs after the chain was verified, on both ends: the other side
+// must be a node, and must speak one of our protocols.
+func verifyNode(state tls.ConnectionState) error {
+	if state.NegotiatedProtocol != protoRaft && state.NegotiatedProtocol != protoCalls {
+		return errors.New("the peer port speaks only its own protocols")
+	}
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("no peer certificate")
+	}
+	leaf := state.PeerCertificates[0]
+	if err := leaf.VerifyHostname(serverName); err != nil {
+		return fmt.Errorf("not a node's certificate: %w", err)
+	}
+	_, err := nodeOf(leaf)
+	return err
+}

@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+const (
+	// openRetry is the pause between attempts to open a term.
+	openRetry = 20 * time.Millisecond
+	// leadRetryMin and leadRetryMax bound the pause before a failed Lead
+	// function is run again in the same term.
+	leadRetryMin = 100 * time.Millisecond
+	leadRetryMax = 10 * time.Second
+)
+
+// term is one term this node leads. It is open, that is, its first command was
+// applied to this node's store. ctx ends with the term.
+type term struct {
+	number uint64
+	ctx    context.Context
+}
+
+// termWatch holds the open term, nil while this node does not lead.
+type termWatch struct {
+	mu      sync.Mutex
+	current *term
+}
+
+func (w *termWatch) get() *term {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.current
+}
+
+func (w *termWatch) set(t *term) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.current = t
+}
+
+// Lead runs fn once for each term this node leads, never twice at a time, until
+// ctx ends or the node stops; then it returns nil. fn starts when everything
+// committed before its term is in this node's store. Its context ends when the
+// term does, at the latest LeaderLeaseTimeout after a majority was last heard;
+// Lead goes on only when fn has returned. An error of fn is logged and fn run
+// again, with growing pauses, while the term lasts; nil means it is done for
+// this term.
+func (n *Node) Lead(ctx context.Context, fn func(ctx context.Context, term uint64) error) error {
+	ctx, leave, err := n.enter(ctx, 0)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	for {
+		t := n.nextTerm(ctx)
+		if t == nil {
+			return nil
+		}
+		n.leadTerm(ctx, t, fn)
+		select {
+		case <-t.ctx.Done():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// nextTerm waits for an open term; nil when ctx ends first.
+func (n *Node) nextTerm(ctx context.Context) *term {
+	for {
+		_, changed := n.leaders.get()
+		if t := n.terms.get(); t != nil && t.ctx.Err() == nil {
+			return t
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// leadTerm runs fn until it is content or the term over.
+func (n *Node) leadTerm(ctx context.Context, t *term, fn func(context.Context, uint64) error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(t.ctx, cancel)
+	defer stop()
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = leadRetryMin, leadRetryMax
+	for ctx.Err() == nil {
+		err := fn(ctx, t.number)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		wait := pause.NextBackOff()
+		n.logger.Error("cluster: the leader's work failed and is started again", "term", t.number, "error", err, "duration", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// watchTerms opens each term this node wins and ends it when it is lost. Raft
+// waits for us to take each notice, so "lost and won again" is seen as both.
+func (n *Node) watchTerms(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case leads := <-n.notify:
+			for leads {
+				leads = n.holdTerm(ctx)
+			}
+		}
+	}
+}
+
+// holdTerm lasts as long as one term of this node's leadership. It reports
+// whether the next notice was a new term again.
+func (n *Node) holdTerm(ctx context.Context) (leads bool) {
+	r := n.raft.Load()
+	termCtx, end := context.WithCancel(ctx)
+	var opening sync.WaitGroup
+	defer func() {
+		end()
+		opening.Wait()
+		n.terms.set(nil)
+		n.refreshLeader(r)
+	}()
+	n.refreshLeader(r)
+	opening.Go(func() { n.openTerm(termCtx, r) })
+	select {
+	case leads = <-n.notify:
+	case <-ctx.Done():
+	}
+	return leads
+}
+
+// openTerm applies term.open and publishes the term. Until then this node
+// answers no reads as the leader: the no-op that begins a term never reaches
+// the store, so an index from before could wait for ever.
+func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
+	for ctx.Err() == nil {
+		number := r.CurrentTerm()
+		err := n.applyTermOpen(ctx, r, number)
+		// The entry is of this term if the term has not moved meanwhile.
+		if err == nil && r.State() == raft.Leader && r.CurrentTerm() == number {
+			n.terms.set(&term{number: number, ctx: ctx})
+			n.leaders.touch()
+			n.logger.Info("cluster: leading", "term", number)
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			n.logger.Warn("cluster: opening the term", "term", number, "error", err)
+		}
+		select {
+		case <-time.After(openRetry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (n *Node) applyTermOpen(ctx context.Context, r *raft.Raft, number uint64) error {
+	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.TermOpenBody{
+		Term: number, Node: n.cfg.NodeName, ClusterID: uuid.NewString(),
+	})
+	data, err := cmd.Encode()
+	if err != nil {
+		return err
+	}
+	future := r.Apply(data, n.cfg.ProposeTimeout)
+	if err := n.await(ctx, future); err != nil {
+		return err
+	}
+	switch response := future.Response().(type) {
+	case applied:
+		if response.err != nil {
+			return response.err
+		}
+		return n.store.Wait(ctx, response.index)
+	case error:
+		return response
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// metrics are the node's bivouac_raft_* metrics.
+type metrics struct {
+	node *Node
+
+	leaderChanges   prometheus.Counter
+	proposeDuration *prometheus.HistogramVec
+	forwarded       *prometheus.CounterVec
+	readRounds      prometheus.Counter
+	readWaiters     prometheus.Gauge
+
+	state, term, commit, applied, contact, members, ready *prometheus.Desc
+}
+
+func newMetrics(n *Node) *metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("bivouac_raft_"+name, help, labels, nil)
+	}
+	return &metrics{
+		node: n,
+		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_raft_leader_changes_total", Help: "Changes of the leader this node knows, losses included.",
+		}),
+		proposeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "bivouac_raft_propose_duration_seconds", Help: "Duration of Propose by outcome: ok, refused, or an error code of the cluster's.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}, []string{"outcome"}),
+		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_raft_forwarded_total", Help: "Commands sent to the leader: answered, lost (no answer), not_sent.",
+		}, []string{"result"}),
+		readRounds: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_raft_read_rounds_total", Help: "Rounds of asking the leader for an index; reads that wait together share one.",
+		}),
+		readWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
+		}),
+		state:   desc("state", "1 for the state this node is in.", "state"),
+		term:    desc("term", "Current term."),
+		commit:  desc("commit_index", "Highest index known to be committed."),
+		applied: desc("applied_index", "Index of the store."),
+		contact: desc("last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
+		members: desc("members", "Members in the configuration.", "voter"),
+		ready:   desc("ready", "1 when the node can serve."),
+	}
+}
+
+// register adds the metrics for as long as the node runs.
+func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
+	if r == nil {
+		return func() {}, nil
+	}
+	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters}
+	unregister = func() {
+		for _, c := range collectors {
+			r.Unregister(c)
+		}
+	}
+	for _, c := range collectors {
+		if err := r.Register(c); err != nil {
+			unregister()
+			return nil, err
+		}
+	}
+	return unregister, nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.ready} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	s := m.node.Status()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, state := range []string{StateLeader, StateFollower, StateCandidate, StateStopped} {
+		gauge(m.state, truth(s.State == state), state)
+	}
+	gauge(m.term, float64(s.Term))
+	gauge(m.commit, float64(s.CommitIndex))
+	gauge(m.applied, float64(s.AppliedIndex))
+	if s.State == StateLeader {
+		gauge(m.contact, 0)
+	} else if !s.LastContact.IsZero() {
+		gauge(m.contact, time.Since(s.LastContact).Seconds())
+	}
+	voters := 0
+	for _, server := range s.Servers {
+		if server.Voter {
+			voters++
+		}
+	}
+	gauge(m.members, float64(voters), "true")
+	gauge(m.members, float64(len(s.Servers)-voters), "false")
+	gauge(m.ready, truth(m.node.Ready() == nil))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// proposed records one Propose.
+func (m *metrics) proposed(begin time.Time, err error) {
+	m.proposeDuration.WithLabelValues(outcome(err)).Observe(time.Since(begin).Seconds())
+}
+
+// outcome groups the errors of a Propose: the cluster's own by code, all of
+// Apply's refusals as one.
+func outcome(err error) string {
+	var e *fsm.Error
+	if !errors.As(err, &e) {
+		return "ok"
+	}
+	switch e.Code {
+	case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown, fsm.CodeProtocol, fsm.CodeInternal:
+		return string(e.Code)
+	}
+	return "refused"
+}

@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	callPath = "/v1/"
+	// timeoutHeader carries how many milliseconds the caller still waits.
+	timeoutHeader = "Bivouac-Timeout"
+
+	callIdle        = 2 * time.Minute
+	callPing        = 5 * time.Second
+	callStreams     = 1024
+	callHeaderBytes = 16 << 10
+)
+
+// callClient makes peer calls over pooled HTTP/2 connections.
+type callClient struct {
+	transport *http.Transport
+}
+
+func newCallClient(creds *credentials) *callClient {
+	t := &http.Transport{
+		Protocols: new(http.Protocols),
+		HTTP2:     &http.HTTP2Config{SendPingTimeout: callPing, PingTimeout: callPing},
+		DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return dialPeer(ctx, creds, address, protoCalls)
+		},
+		IdleConnTimeout:        callIdle,
+		MaxResponseHeaderBytes: callHeaderBytes,
+		DisableCompression:     true,
+	}
+	t.Protocols.SetHTTP2(true)
+	return &callClient{t}
+}
+
+// call posts request to the peer and reads its answer, within ctx and
+// maxCallTimeout.
+func (c *callClient) call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxCallTimeout)
+	defer cancel()
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { connected.Store(true) },
+		WroteHeaders: func() { connected.Store(true) },
+	})
+	answer, err := c.post(ctx, "https://"+address+callPath+name, request)
+	if err != nil {
+		err = fmt.Errorf("calling %s of peer %s: %w", name, address, err)
+		if !connected.Load() {
+			err = NotSent(err)
+		}
+	}
+	return answer, err
+}
+
+func (c *callClient) post(ctx context.Context, url string, request []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(request))
+	if err != nil {
+		return nil, err
+	}
+	// A replay by net/http itself would be harmless, but then "sent" would no
+	// longer mean what it says.
+	r.GetBody = nil
+	if deadline, ok := ctx.Deadline(); ok {
+		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, time.Until(deadline).Milliseconds()), 10))
+	}
+	response, err := c.transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxCallBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading answer: %w", err)
+	}
+	if len(body) > maxCallBytes {
+		return nil, fmt.Errorf("the answer is larger than %d bytes", maxCallBytes)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the peer answered %d: %s", response.StatusCode, strings.TrimSpace(string(body[:min(len(body), 200)])))
+	}
+	return body, nil
+}
+
+func (c *callClient) close() { c.transport.CloseIdleConnections() }
+
+// serveCalls runs the HTTP/2 server of the peer port until ctx ends or the
+// listener closes, then waits for its handlers.
+func serveCalls(ctx context.Context, l net.Listener, handle Handler, logger *slog.Logger) error {
+	handlers, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running gate
+	s := &http.Server{
+		Handler:           callHandler(handle, &running),
+		BaseContext:       func(net.Listener) context.Context { return handlers },
+		Protocols:         new(http.Protocols),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: callStreams, SendPingTimeout: callPing, PingTimeout: callPing},
+		TLSConfig:         &tls.Config{NextProtos: []string{protoCalls}, MinVersion: tls.VersionTLS13},
+		ReadHeaderTimeout: handshakeTimeout,
+		ReadTimeout:       maxCallTimeout,
+		WriteTimeout:      maxCallTimeout + handshakeTimeout,
+		IdleTimeout:       2 * callIdle, // the client closes first
+		MaxHeaderBytes:    callHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	s.Protocols.SetHTTP2(true)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		_ = l.Close()
+		running.close() // their contexts have ended too
+		_ = s.Close()
+	})
+	err := s.Serve(l)
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	cancel()
+	running.close()
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, s.Close())
+}
+
+// callHandler is the peer port's only route. Each call passes running.
+func callHandler(handle Handler, running *gate) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !running.enter() {
+			http.Error(w, "this node is stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer running.leave()
+		name, ok := strings.CutPrefix(r.URL.Path, callPath)
+		if !ok || r.Method != http.MethodPost || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			http.Error(w, "no such call", http.StatusNotFound)
+			return
+		}
+		from, err := nodeOf(r.TLS.PeerCertificates[0])
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		timeout := maxCallTimeout
+		if ms, err := strconv.ParseInt(r.Header.Get(timeoutHeader), 10, 64); err == nil && ms > 0 {
+			timeout = min(timeout, time.Duration(ms)*time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		request, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCallBytes))
+		if err != nil {
+			http.Error(w, "reading the call: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		answer, err := handle(ctx, from, name, request)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer) // a lost answer is the caller's to notice
+	})
+}

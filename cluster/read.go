@@ -1,0 +1,195 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Consistency is how new a View must be.
+type Consistency int
+
+const (
+	// Linearizable shows every command acknowledged anywhere before the call.
+	Linearizable Consistency = iota
+	// Stale shows what this node has, without asking anybody.
+	Stale
+)
+
+const (
+	// roundTimeout bounds one round, so that an answer that was lost costs the
+	// requests that shared it little.
+	roundTimeout = time.Second
+	// retryMin and retryMax bound the pause between attempts of one call.
+	retryMin = 10 * time.Millisecond
+	retryMax = 250 * time.Millisecond
+	// retryAfter is what clients are told when there is no leader: an election
+	// takes half a second.
+	retryAfter = time.Second
+)
+
+// errNotLeader is the answer of a node that can't decide: it does not lead, or
+// not any more, or its term is not open yet.
+var errNotLeader = errors.New("not the leader")
+
+// View returns a picture of the store. Stale never fails. Linearizable fails,
+// within ReadTimeout, with CodeNoLeader when no leader could confirm, with
+// CodeTimeout when this node's store lags behind the leader's answer, and with
+// CodeShuttingDown.
+//
+// The linearizable read is Ongaro's read index (dissertation, section 6.4): the
+// leader notes its commit index, makes sure a majority still follows it, and
+// that its term has not moved; the asking node waits for its own store.
+func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
+	if c == Stale {
+		return n.store.View(), nil
+	}
+	ctx, leave, err := n.enter(ctx, n.cfg.ReadTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	n.metrics.readWaiters.Inc()
+	defer n.metrics.readWaiters.Dec()
+
+	wait := retryMin
+	for {
+		index, err := n.reads.join(ctx)
+		if err == nil {
+			if n.store.Wait(ctx, index) == nil {
+				return n.store.View(), nil
+			}
+			return nil, n.gaveUp(fsm.Errorf(fsm.CodeTimeout, "this node is behind: it has index %d and the read needs %d", n.store.Index(), index))
+		}
+		select {
+		case <-time.After(wait):
+			wait = min(2*wait, retryMax)
+		case <-ctx.Done():
+			return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
+		}
+	}
+}
+
+// gaveUp is e, or that the node is stopping.
+func (n *Node) gaveUp(e *fsm.Error) error {
+	if n.stopping.Err() != nil {
+		return errStopping()
+	}
+	e.RetryAfter = retryAfter
+	return e
+}
+
+// readIndex runs one round of this node's reads: on the leader itself, or by a
+// call to it.
+func (n *Node) readIndex() (uint64, error) {
+	ctx, cancel := context.WithTimeout(n.stopping, roundTimeout)
+	defer cancel()
+	l, err := n.awaitLeader(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ctx, done := whileLeads(ctx, l)
+	defer done()
+	if l.id == n.id {
+		return n.indexes.join(ctx)
+	}
+	answer, err := n.network.Call(ctx, n.addressOf(l), callIndex, nil)
+	if err != nil {
+		return 0, err
+	}
+	var response indexResponse
+	if err := json.Unmarshal(answer, &response); err != nil {
+		return 0, fmt.Errorf("reading the leader's index: %w", err)
+	}
+	if !response.Leads {
+		return 0, errNotLeader
+	}
+	return response.Index, nil
+}
+
+// verifiedIndex runs one round of the leader: its answer was the commit index
+// of the whole cluster at some moment of the round.
+func (n *Node) verifiedIndex() (uint64, error) {
+	t := n.terms.get()
+	r := n.raft.Load()
+	if t == nil || r == nil || t.ctx.Err() != nil {
+		return 0, errNotLeader
+	}
+	index := r.CommitIndex()
+	if err := n.await(t.ctx, r.VerifyLeader()); err != nil {
+		return 0, errors.Join(errNotLeader, err)
+	}
+	if r.State() != raft.Leader || r.CurrentTerm() != t.number {
+		return 0, errNotLeader
+	}
+	return index, nil
+}
+
+// rounds lets calls that wait at the same time share one run of an expensive
+// question. A call may only share a run that starts after the call arrived: an
+// answer from before could be too old for it.
+type rounds struct {
+	run func() (uint64, error)
+	// spawn starts the goroutine that runs rounds.
+	spawn func(func())
+	// started, if set, is called for each run.
+	started func()
+
+	mu      sync.Mutex
+	next    *round // gathers calls; nil when nobody waits for a run to start
+	running bool
+}
+
+type round struct {
+	done  chan struct{}
+	index uint64
+	err   error
+}
+
+// join waits for the answer of the next run.
+func (s *rounds) join(ctx context.Context) (uint64, error) {
+	s.mu.Lock()
+	r := s.next
+	if r == nil {
+		r = &round{done: make(chan struct{})}
+		s.next = r
+	}
+	if !s.running {
+		s.running = true
+		s.spawn(s.loop)
+	}
+	s.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.index, r.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// loop runs rounds, one after the other, while calls wait.
+func (s *rounds) loop() {
+	for {
+		s.mu.Lock()
+		r := s.next
+		s.next = nil
+		if r == nil {
+			s.running = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		if s.started != nil {
+			s.started()
+		}
+		r.index, r.err = s.run()
+		close(r.done)
+	}
+}

@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// The states of Status.State; before and after Run it is StateStopped.
+const (
+	StateLeader    = "leader"
+	StateFollower  = "follower"
+	StateCandidate = "candidate"
+	StateStopped   = "stopped"
+)
+
+// Status is what one node knows of the cluster, without asking anybody.
+type Status struct {
+	// Node and ID are this node's.
+	Node string `json:"node"`
+	ID   string `json:"id"`
+	// State is one of the State constants.
+	State string `json:"state"`
+	Term  uint64 `json:"term"`
+	// Leader, LeaderID and LeaderAddress are empty when there is none.
+	Leader        string `json:"leader,omitempty"`
+	LeaderID      string `json:"leader_id,omitempty"`
+	LeaderAddress string `json:"leader_address,omitempty"`
+	CommitIndex   uint64 `json:"commit_index"`
+	// AppliedIndex is the store's.
+	AppliedIndex uint64 `json:"applied_index"`
+	// LastContact is when the leader was last heard; on the leader, now; zero
+	// when never.
+	LastContact time.Time `json:"last_contact"`
+	Servers     []Server  `json:"servers"`
+	// ProtocolVersion is the cluster's, KnownVersion this program's newest.
+	ProtocolVersion int `json:"protocol_version"`
+	KnownVersion    int `json:"known_version"`
+}
+
+// Server is a member in Raft's configuration.
+type Server struct {
+	Name    string `json:"name"`
+	ID      string `json:"id"`
+	Address string `json:"address"`
+	Voter   bool   `json:"voter"`
+}
+
+// Member is a Server that was asked how it is.
+type Member struct {
+	Server
+	// Error says why the rest is missing.
+	Error string `json:"error,omitempty"`
+	State string `json:"state,omitempty"`
+	// KnownVersion is the newest protocol version the node knows.
+	KnownVersion int    `json:"known_version,omitempty"`
+	AppliedIndex uint64 `json:"applied_index,omitempty"`
+}
+
+// Status reports what this node knows.
+func (n *Node) Status() Status {
+	v := n.store.View()
+	s := Status{
+		Node: n.cfg.NodeName, ID: string(n.id), State: StateStopped,
+		AppliedIndex: v.Index(), ProtocolVersion: v.ProtocolVersion(), KnownVersion: fsm.ProtocolVersion,
+		Servers: []Server{},
+	}
+	r := n.raft.Load()
+	if r == nil {
+		return s
+	}
+	s.State = stateName(r.State())
+	s.Term = r.CurrentTerm()
+	s.CommitIndex = r.CommitIndex()
+	if l, _ := n.leaders.get(); l.id != "" {
+		s.Leader, s.LeaderID, s.LeaderAddress = nodeName(l.id), string(l.id), l.address
+	}
+	s.LastContact = r.LastContact()
+	if s.State == StateLeader {
+		s.LastContact = time.Now()
+	}
+	for _, server := range n.servers() {
+		s.Servers = append(s.Servers, Server{
+			Name: nodeName(server.ID), ID: string(server.ID), Address: string(server.Address),
+			Voter: server.Suffrage == raft.Voter,
+		})
+	}
+	slices.SortFunc(s.Servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
+
+func stateName(s raft.RaftState) string {
+	switch s {
+	case raft.Leader:
+		return StateLeader
+	case raft.Candidate:
+		return StateCandidate
+	case raft.Follower:
+		return StateFollower
+	}
+	return StateStopped
+}
+
+// Members asks every member how it is, all at the same time and for a second at
+// most; those that do not answer carry an Error.
+func (n *Node) Members(ctx context.Context) []Member {
+	ctx, leave, err := n.enter(ctx, helloTimeout)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	status := n.Status()
+	members := make([]Member, len(status.Servers))
+	var wg sync.WaitGroup
+	for i, server := range status.Servers {
+		members[i].Server = server
+		if server.ID == status.ID {
+			members[i].State, members[i].KnownVersion, members[i].AppliedIndex = status.State, status.KnownVersion, status.AppliedIndex
+			continue
+		}
+		wg.Go(func() {
+			m := &members[i]
+			switch hello, err := n.hello(ctx, server.Address); {
+			case err != nil:
+				m.Error = err.Error()
+			case hello.Member.ID != server.ID:
+				m.Error = fmt.Sprintf("%s answers at its address", hello.Member.ID)
+			default:
+				m.State, m.KnownVersion, m.AppliedIndex = hello.State, hello.Protocol, hello.Applied
+			}
+		})
+	}
+	wg.Wait()
+	return members
+}
+
+// Ready is nil when this node can serve: it knows a leader, and its store has
+// once reached what was committed when it started.
+func (n *Node) Ready() error {
+	if err := n.machine.failure(); err != nil {
+		return err
+	}
+	if n.raft.Load() == nil || n.stopping.Err() != nil {
+		return errors.New("the node does not run")
+	}
+	if l, _ := n.leaders.get(); l.id == "" {
+		return errors.New("no leader is known")
+	}
+	if !n.caughtUp.Load() {
+		return fmt.Errorf("the store is still catching up: index %d", n.store.Index())
+	}
+	return nil
+}
+
+// catchUp makes Ready true once the store has what a linearizable read needs.
+func (n *Node) catchUp(ctx context.Context) {
+	for ctx.Err() == nil {
+		if index, err := n.reads.join(ctx); err == nil && n.store.Wait(ctx, index) == nil {
+			n.caughtUp.Store(true)
+			n.logger.Info("cluster: the store has caught up", "index", index)
+			return
+		}
+		select {
+		case <-time.After(retryMax):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Snapshot writes a snapshot of this node's store now, without waiting for
+// SnapshotThreshold. Nothing new since the last one is fine.
+func (n *Node) Snapshot(ctx context.Context) error {
+	ctx, leave, err := n.enter(ctx, maxCallTimeout)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	r := n.raft.Load()
+	if r == nil {
+		return errStopping()
+	}
+	if err := n.await(ctx, r.Snapshot()); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return fmt.Errorf("taking a snapshot: %w", err)
+	}
+	return nil
+}
