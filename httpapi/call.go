@@ -1,0 +1,273 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/julienschmidt/httprouter"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// The headers of our own.
+const (
+	headerConsistency    = "X-Bivouac-Consistency"
+	headerIndex          = "X-Bivouac-Index"
+	headerRequestID      = "X-Request-Id"
+	headerIdempotencyKey = "Idempotency-Key"
+)
+
+// maxIdempotencyKey bounds the Idempotency-Key header, in characters.
+const maxIdempotencyKey = 255
+
+// call is one authenticated request on its way through a handler.
+type call struct {
+	ctx    context.Context
+	server *Server
+	r      *http.Request
+	params httprouter.Params
+	who    principal
+	// now is the command's time: read once, before any secret is written, so
+	// that the age of a command bounds the age of the secrets it refers to.
+	now   time.Time
+	body  []byte
+	errs  *problems
+	query query
+	// key is the Idempotency-Key, "" for none.
+	key string
+	// index is the log index the answer rests on.
+	index uint64
+}
+
+// dispatch runs one route: authentication, then the body, then the handler,
+// whose outcome it writes.
+func (s *Server) dispatch(found *route, params httprouter.Params, w http.ResponseWriter, r *http.Request) {
+	ex := exchangeOf(r.Context())
+	ex.route = found.label()
+	if found.serve != nil {
+		found.serve(s, w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
+	defer cancel()
+	c := &call{ctx: ctx, server: s, r: r, params: params, now: time.Now(), errs: &problems{}}
+	out, err := s.run(found, c, ex, w)
+	if c.index > 0 {
+		w.Header().Set(headerIndex, strconv.FormatUint(c.index, 10))
+	}
+	var body []byte
+	if err == nil {
+		body, err = encodeJSON(out.body)
+	}
+	if err != nil {
+		ex.err = err
+		failureOf(err, found.shape, found.internal).write(w)
+		return
+	}
+	writeJSON(w, out.status, body)
+}
+
+func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter) (answer, error) {
+	if found.access != open {
+		who, err := s.keys.authenticate(c.ctx, c.r)
+		if err != nil {
+			return answer{}, err
+		}
+		c.who, ex.user = who, who.user
+		if found.access == operator && !who.operator {
+			return answer{}, refuse(http.StatusForbidden, "Forbidden")
+		}
+		s.lastRequest.Store(c.now.UnixNano())
+	}
+	if err := c.read(w, s.cfg.MaxBodyBytes); err != nil {
+		return answer{}, err
+	}
+	return found.handle(s, c)
+}
+
+// read takes in body and query.
+func (c *call) read(w http.ResponseWriter, limit int64) error {
+	values, _ := url.ParseQuery(c.r.URL.RawQuery) // what can't be read is ignored
+	c.query = query{values: values, errs: c.errs}
+	if c.r.Method == http.MethodPost {
+		c.readKey()
+	}
+	if c.r.Method == http.MethodGet || c.r.Method == http.MethodHead {
+		return nil
+	}
+	tooLarge := refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
+	if c.r.ContentLength > limit {
+		w.Header().Set("Connection", "close")
+		return tooLarge
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, c.r.Body, limit))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return tooLarge
+	case err != nil:
+		return refuse(http.StatusBadRequest, "Request body could not be read")
+	}
+	c.body = body
+	return nil
+}
+
+// readKey reads the Idempotency-Key header.
+func (c *call) readKey() {
+	sent := c.r.Header.Values(headerIdempotencyKey)
+	if len(sent) == 0 {
+		return
+	}
+	key := sent[0]
+	visible := !slices.ContainsFunc([]byte(key), func(b byte) bool { return b < 0x21 || b > 0x7e })
+	if len(sent) > 1 || key == "" || len(key) > maxIdempotencyKey || !visible {
+		c.errs.value([]string{"header", headerIdempotencyKey},
+			fmt.Sprintf("must be given once, with 1 to %d visible ASCII characters", maxIdempotencyKey), echo(key, true))
+		return
+	}
+	c.key = key
+}
+
+// object reads the body, which must be a JSON object.
+func (c *call) object() object {
+	return decodeObject(c.errs, c.r.Header.Get("Content-Type"), c.body)
+}
+
+// check ends the reading part of a handler: from here on the request is whole
+// and well-formed.
+func (c *call) check() error { return c.errs.err() }
+
+// view gives the picture a read is answered from: linearizable, or this node's
+// own when the client asked for a stale one.
+func (c *call) view() (*fsm.View, error) {
+	if c.stale() {
+		return c.viewWith(cluster.Stale)
+	}
+	return c.viewWith(cluster.Linearizable)
+}
+
+func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
+	v, err := c.server.cluster.View(c.ctx, consistency)
+	if err != nil {
+		return nil, fmt.Errorf("reading: %w", err)
+	}
+	c.index = max(c.index, v.Index())
+	return v, nil
+}
+
+func (c *call) stale() bool {
+	if strings.EqualFold(c.r.Header.Get(headerConsistency), "stale") {
+		return true
+	}
+	s, sent := c.query.last("stale")
+	off, fault := toBool(s)
+	return sent && (fault != nil || off)
+}
+
+// propose sends one command on behalf of the caller.
+func (c *call) propose(body fsm.Body) (fsm.Result, error) {
+	cmd := fsm.NewCommand(c.commandID(), c.now, c.who.user, body)
+	if c.key != "" {
+		cmd.Fingerprint = c.fingerprint()
+	}
+	res, err := c.server.cluster.Propose(c.ctx, cmd)
+	if err != nil {
+		var coded *fsm.Error
+		if !errors.As(err, &coded) {
+			// The command was on its way: saying that nothing was done would be
+			// a guess.
+			return fsm.Result{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "proposing %s", cmd.Type), err)
+		}
+		return fsm.Result{}, fmt.Errorf("proposing %s: %w", cmd.Type, err)
+	}
+	c.index = max(c.index, res.Index)
+	return res, nil
+}
+
+// once does a POST at most once. prepare makes the command's body and names the
+// secrets to store; render makes the answer from the command's result and
+// nothing else that may change. A repeated Idempotency-Key skips prepare, so it
+// has no side effects.
+func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(fsm.Result) (answer, error)) (answer, error) {
+	if c.key != "" {
+		res, found, err := c.recorded()
+		if err != nil {
+			return answer{}, err
+		}
+		if found {
+			return render(res)
+		}
+	}
+	body, writes, err := prepare()
+	if err != nil {
+		return answer{}, err
+	}
+	// What the command would be refused for must not leave secrets behind.
+	if err := body.Validate(); err != nil {
+		return answer{}, err
+	}
+	if err := writes.write(c.ctx, c.server.secrets); err != nil {
+		return answer{}, err
+	}
+	res, err := c.propose(body)
+	if err != nil {
+		return answer{}, err
+	}
+	return render(res)
+}
+
+// recorded looks up what became of an earlier request with the same key.
+func (c *call) recorded() (fsm.Result, bool, error) {
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return fsm.Result{}, false, err
+	}
+	res, failed, fingerprint, found := v.CommandResult(c.commandID())
+	switch {
+	case !found:
+		return fsm.Result{}, false, nil
+	case fingerprint != c.fingerprint():
+		return fsm.Result{}, false, fsm.Errorf(fsm.CodeIdempotencyMismatch, "idempotency key used before")
+	case failed != nil:
+		return fsm.Result{}, false, failed
+	}
+	c.index = res.Index
+	return res, true, nil
+}
+
+// commandID makes the command's id: random, or the same one for the same
+// caller and Idempotency-Key.
+func (c *call) commandID() string {
+	if c.key == "" {
+		return uuid.NewString()
+	}
+	key := c.key
+	if len(key) > 64 {
+		sum := sha256.Sum256([]byte(key))
+		// Longer than 64 itself, so no client can send it as it is.
+		key = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return "idem:" + c.who.user + ":" + key
+}
+
+// fingerprint is the hash of the request behind an Idempotency-Key.
+func (c *call) fingerprint() string {
+	h := sha256.New()
+	for _, part := range []string{c.r.Method, c.r.URL.Path, c.r.URL.RawQuery} {
+		fmt.Fprintf(h, "%d:%s\n", len(part), part)
+	}
+	h.Write(c.body)
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"mime"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of one JSON document, beside its size in bytes.
+const (
+	maxDepth  = 64
+	maxValues = 200_000
+)
+
+// decodeObject reads a request body that must be a JSON object. Whatever is
+// wrong is noted in p, and the object it then returns is empty but usable, so
+// that the other parts of the request are checked as well.
+func decodeObject(p *problems, contentType string, body []byte) object {
+	root := []string{"body"}
+	none := object{errs: p, loc: root, broken: true}
+	if len(body) == 0 {
+		p.missing(root, nil)
+		return none
+	}
+	if !isJSON(contentType) {
+		// Upstream takes such a body for raw text, which is no object.
+		wrongKind(p, root, kindObject, masked)
+		return none
+	}
+	v, ok := decodeJSON(p, body)
+	if !ok {
+		return none
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		wrongKind(p, root, kindObject, echo(v, true))
+		return none
+	}
+	return object{m: m, errs: p, loc: root}
+}
+
+// isJSON reports whether a Content-Type names JSON. An absent one does.
+func isJSON(contentType string) bool {
+	if contentType == "" {
+		return true
+	}
+	t, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return false
+	}
+	return t == "application/json" || strings.HasPrefix(t, "application/") && strings.HasSuffix(t, "+json")
+}
+
+// decodeJSON reads one JSON value. Numbers stay json.Number.
+func decodeJSON(p *problems, body []byte) (any, bool) {
+	if !utf8.Valid(body) {
+		return nil, jsonInvalid(p, 0, "Invalid UTF-8")
+	}
+	// The bounds are checked on the bytes, before anything is built from them.
+	if offset, text := measure(body); text != "" {
+		return nil, jsonInvalid(p, offset, text)
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, jsonInvalid(p, errorOffset(err, len(body)), "Expecting value")
+	}
+	end := int(dec.InputOffset())
+	if rest := bytes.TrimLeft(body[end:], " \t\r\n"); len(rest) > 0 {
+		return nil, jsonInvalid(p, len(body)-len(rest), "Extra data")
+	}
+	return v, true
+}
+
+// jsonInvalid notes a body that is no JSON. It always answers false.
+func jsonInvalid(p *problems, offset int, text string) bool {
+	p.add("json_invalid", []string{"body", strconv.Itoa(offset)}, "JSON decode error",
+		map[string]any{}, map[string]any{"error": text})
+	return false
+}
+
+// errorOffset says where in the body the decoder gave up.
+func errorOffset(err error, size int) int {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) && syntax.Offset > 0 {
+		return int(syntax.Offset) - 1
+	}
+	return size
+}
+
+// measure walks over the bytes of a JSON document and says where it goes
+// deeper or has more values than we take. It does not check the grammar.
+func measure(body []byte) (offset int, text string) {
+	depth, values, quoted := 0, 1, false
+	for i := 0; i < len(body); i++ {
+		c := body[i]
+		if quoted {
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				quoted = false
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			quoted = true
+		case '{', '[':
+			if depth++; depth > maxDepth {
+				return i, "Nesting is too deep"
+			}
+			values++
+		case '}', ']':
+			depth--
+		case ',':
+			values++
+		}
+		if values > maxValues {
+			return i, "Too many values"
+		}
+	}
+	return 0, ""
+}
+
+// sortedKeys gives a map's keys in order, so that errors and outcomes do not
+// depend on chance.
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

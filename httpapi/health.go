@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/shirou/gopsutil/v4/disk"
+	"github.com/shirou/gopsutil/v4/process"
+)
+
+// handleAlive handles GET /alive: the process serves.
+func (s *Server) handleAlive(*call) (answer, error) {
+	return ok(struct {
+		Status string `json:"status"`
+	}{"ok"})
+}
+
+// handleHealth handles GET /health, which upstream answers with a JSON string.
+func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
+
+// handleReady handles GET /ready: 503 with the reason while this node can't
+// serve linearizable answers.
+func (s *Server) handleReady(*call) (answer, error) {
+	if s.draining.Load() {
+		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: "this node is stopping", retryAfter: time.Second}
+	}
+	if err := s.cluster.Ready(); err != nil {
+		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: err.Error(), retryAfter: time.Second, cause: err}
+	}
+	return ok("OK")
+}
+
+// serverInfo is the answer of GET /server_info (api-contract.md B.11). Times are
+// in seconds, sizes in bytes.
+type serverInfo struct {
+	Uptime    float64   `json:"uptime"`
+	IdleTime  float64   `json:"idle_time"`
+	Resources resources `json:"resources"`
+}
+
+type resources struct {
+	CPUPercent float64 `json:"cpu_percent"`
+	Memory     struct {
+		RSS     uint64  `json:"rss"`
+		VMS     uint64  `json:"vms"`
+		Percent float32 `json:"percent"`
+	} `json:"memory"`
+	Disk struct {
+		Total   uint64  `json:"total"`
+		Used    uint64  `json:"used"`
+		Free    uint64  `json:"free"`
+		Percent float64 `json:"percent"`
+	} `json:"disk"`
+	IO struct {
+		ReadBytes  uint64 `json:"read_bytes"`
+		WriteBytes uint64 `json:"write_bytes"`
+	} `json:"io"`
+}
+
+// handleServerInfo handles GET /server_info. What the system does not tell is
+// zero.
+func (s *Server) handleServerInfo(c *call) (answer, error) {
+	info := serverInfo{
+		Uptime:   c.now.Sub(s.started).Seconds(),
+		IdleTime: c.now.Sub(time.Unix(0, s.lastRequest.Load())).Seconds(),
+	}
+	if p, err := process.NewProcessWithContext(c.ctx, int32(os.Getpid())); err == nil {
+		info.Resources.CPUPercent, _ = p.CPUPercentWithContext(c.ctx)
+		if m, err := p.MemoryInfoWithContext(c.ctx); err == nil {
+			info.Resources.Memory.RSS, info.Resources.Memory.VMS = m.RSS, m.VMS
+		}
+		info.Resources.Memory.Percent, _ = p.MemoryPercentWithContext(c.ctx)
+		if io, err := p.IOCountersWithContext(c.ctx); err == nil {
+			info.Resources.IO.ReadBytes, info.Resources.IO.WriteBytes = io.ReadBytes, io.WriteBytes
+		}
+	}
+	if d, err := disk.UsageWithContext(c.ctx, "/"); err == nil {
+		info.Resources.Disk.Total, info.Resources.Disk.Used = d.Total, d.Used
+		info.Resources.Disk.Free, info.Resources.Disk.Percent = d.Free, d.UsedPercent
+	}
+	return ok(info)
+}
+
+// serveMetrics handles GET /metrics, in Prometheus's text format.
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}

@@ -1,0 +1,209 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/cors"
+)
+
+// exchange is what the edge wants to know about a request when it is over.
+// Handlers fill it in; one goroutine at a time has it.
+type exchange struct {
+	id    string
+	route string
+	user  string
+	err   error
+}
+
+type exchangeKey struct{}
+
+// exchangeOf gives the request's exchange; outside of the edge, a spare one.
+func exchangeOf(ctx context.Context) *exchange {
+	if ex, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+		return ex
+	}
+	return &exchange{}
+}
+
+// recorder notes the status on its way out and adds the headers that every
+// answer carries.
+type recorder struct {
+	http.ResponseWriter
+	index  func() uint64
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+		if w.Header().Get(headerIndex) == "" {
+			w.Header().Set(headerIndex, strconv.FormatUint(w.index(), 10))
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// edge is the outermost handler: it names the request, catches panics, measures
+// and writes the access log.
+func (s *Server) edge(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		ex := &exchange{id: requestID(r), route: "unknown"}
+		h := w.Header()
+		h.Set(headerRequestID, ex.id)
+		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
+		h.Set("Pragma", "no-cache")
+		h.Set("Expires", "0")
+		h.Set("X-Content-Type-Options", "nosniff")
+		rec := &recorder{ResponseWriter: w, index: s.localIndex}
+		s.metrics.inFlight.Inc()
+		defer s.metrics.inFlight.Dec()
+		s.guard(next, rec, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)), ex)
+		s.finish(rec, r, ex, time.Since(start))
+	})
+}
+
+// guard turns a panic into a 500 that carries the request id of the log line.
+func (s *Server) guard(next http.Handler, w *recorder, r *http.Request, ex *exchange) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			ex.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			if w.status == 0 {
+				failureOf(ex.err, shapeDetail, "").write(w)
+			}
+		}
+	}()
+	next.ServeHTTP(w, r)
+}
+
+// finish writes the metrics and the one log line of a request. The query string
+// and the bodies are not in it: both may hold secrets.
+func (s *Server) finish(w *recorder, r *http.Request, ex *exchange, took time.Duration) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	method := knownMethod(r.Method)
+	s.metrics.requests.WithLabelValues(ex.route, method, strconv.Itoa(w.status)).Inc()
+	s.metrics.duration.WithLabelValues(ex.route).Observe(took.Seconds())
+	level := slog.LevelInfo
+	switch {
+	case w.status >= http.StatusInternalServerError:
+		level = slog.LevelWarn
+	case isQuiet(ex.route):
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{
+		slog.String("request", ex.id), slog.String("route", method+" "+ex.route), slog.Int("status", w.status),
+		slog.Duration("duration", took), slog.String("user", ex.user), slog.String("address", s.clientAddress(r)),
+	}
+	if ex.err != nil && w.status >= http.StatusInternalServerError {
+		attrs = append(attrs, slog.String("error", ex.err.Error()))
+	}
+	s.log.LogAttrs(r.Context(), level, "request served", attrs...)
+}
+
+// knownMethod keeps a client from making up metric labels.
+func knownMethod(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "OTHER"
+}
+
+// isQuiet reports whether a route is asked by machines all day long.
+func isQuiet(path string) bool {
+	return slices.Contains([]string{"/alive", "/health", "/ready", "/metrics"}, path)
+}
+
+// requestID takes the client's id when it is fit for a log line, else makes one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get(headerRequestID)
+	fit := id != "" && len(id) <= 128 && !slices.ContainsFunc([]byte(id), func(b byte) bool {
+		return (b < '0' || b > '9') && (b < 'A' || b > 'Z') && (b < 'a' || b > 'z') && b != '-' && b != '_' && b != '.'
+	})
+	if fit {
+		return id
+	}
+	return uuid.NewString()
+}
+
+// clientAddress is the address a request comes from: the peer's, or what
+// trusted proxies say in X-Forwarded-For, read from the right up to the first
+// address that is not theirs.
+func (s *Server) clientAddress(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0 && s.trusted(host); i-- {
+		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			break
+		}
+		host = hop.Unmap().String()
+	}
+	return host
+}
+
+func (s *Server) trusted(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+}
+
+// cors answers preflights and marks answers for the web origins that may call
+// us (api-contract.md A.0.1).
+func (s *Server) cors(next http.Handler) http.Handler {
+	return cors.New(cors.Options{
+		AllowOriginFunc:  s.allowedOrigin,
+		AllowCredentials: true,
+		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodOptions},
+		AllowedHeaders: []string{"*"},
+		ExposedHeaders: []string{headerIndex, headerRequestID, "Retry-After"},
+		MaxAge:         600,
+	}).Handler(next)
+}
+
+func (s *Server) allowedOrigin(origin string) bool {
+	if len(s.cfg.CORSOrigins) > 0 {
+		return slices.Contains(s.cfg.CORSOrigins, strings.TrimRight(origin, "/"))
+	}
+	u, err := url.Parse(origin)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return false
+	}
+	return u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1"
+}

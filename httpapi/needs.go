@@ -1,0 +1,42 @@
+package httpapi
+
+import (
+	"context"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Cluster is how the API reads and changes what the cluster believes.
+// *cluster.Node implements it. Every method is safe for concurrent use and
+// reports failures as *fsm.Error.
+type Cluster interface {
+	// Propose returns when this node's own store has the command, or with the
+	// reason why it has not; CodeOutcomeUnknown when it may yet apply.
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+	// View gives a read-only picture. A stale one never waits or fails for want
+	// of a leader.
+	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
+	// Status is this node's own word on the cluster.
+	Status() cluster.Status
+	// Ready is nil when this node can serve.
+	Ready() error
+}
+
+// Secrets keeps secret values. cmd adapts the secrets package: a store that is
+// sealed or away is an *fsm.Error with CodeSecretStore.
+type Secrets interface {
+	// Write stores a new version of the entry at path and returns its number.
+	Write(ctx context.Context, path string, data map[string]string) (version int, err error)
+	// Read gives one version, which never changes; CodeNotFound when it is
+	// gone.
+	Read(ctx context.Context, path string, version int) (map[string]string, error)
+}
+
+// Agents asks agent servers. scheduler/agent implements it.
+type Agents interface {
+	// ExecutionStatuses gives the execution status (api-contract.md A.0.7, lower
+	// case) of each conversation the agent server at baseURL knows. ids are 32
+	// hex characters, as are the keys of the answer; unknown ones are left out.
+	ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+}

@@ -1,0 +1,124 @@
+package httpapi
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// keyBody is an API key as operators see it, without its value.
+type keyBody struct {
+	ID        int       `json:"id"`
+	Lookup    string    `json:"lookup"`
+	User      string    `json:"user"`
+	Name      string    `json:"name"`
+	Operator  bool      `json:"operator"`
+	CreatedAt wireTime  `json:"created_at"`
+	RevokedAt *wireTime `json:"revoked_at"`
+}
+
+// createdKeyBody is keyBody with the value, which is shown once.
+type createdKeyBody struct {
+	keyBody
+	Key string `json:"key"`
+}
+
+func newKeyBody(k *fsm.APIKey) keyBody {
+	return keyBody{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name, Operator: k.Operator,
+		CreatedAt: wireTime(k.CreatedAt), RevokedAt: wireTimeOrNull(k.RevokedAt)}
+}
+
+// handleAPIKeyList handles GET /api/v1/operator/keys.
+func (s *Server) handleAPIKeyList(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	rows := v.APIKeys()
+	items := make([]keyBody, len(rows))
+	for i, row := range rows {
+		items[i] = newKeyBody(row)
+	}
+	return ok(newPage(items, ""))
+}
+
+// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name",
+// "operator"} makes a key, whose value is in this answer only.
+func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
+	o := c.object()
+	body := &fsm.APIKeyCreateBody{
+		UserID:   o.mustText("user", maxNameText),
+		Name:     o.mustText("name", maxNameText),
+		Operator: o.booleanOr("operator", false),
+	}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	value, lookup, err := newAPIKey(c.keySource())
+	if err != nil {
+		return answer{}, fmt.Errorf("making a key: %w", err)
+	}
+	body.Lookup, body.Hash = lookup, hashKey(value)
+	return c.once(func() (fsm.Body, secretWrites, error) {
+		return body, secretWrites{}, nil
+	}, func(res fsm.Result) (answer, error) {
+		if res.APIKey == nil {
+			return answer{}, errEmptyResult(fsm.APIKeyCreate)
+		}
+		if subtle.ConstantTimeCompare([]byte(res.APIKey.Hash), []byte(body.Hash)) != 1 {
+			return answer{}, refuse(http.StatusConflict, "this key was made with another operator key and is not shown again")
+		}
+		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: value}}, nil
+	})
+}
+
+// keySource is where a new key's randomness comes from. With an Idempotency-Key
+// it is derived from the caller's own key, so that the repeated request can be
+// given the very key of the first answer although nobody kept it.
+func (c *call) keySource() io.Reader {
+	if c.key == "" {
+		return rand.Reader
+	}
+	return &derived{secret: c.who.key, info: "bivouac api key\n" + c.commandID() + "\n" + c.fingerprint()}
+}
+
+// derived reads HKDF-SHA256 output, in blocks.
+type derived struct {
+	secret, info string
+	block        int
+	rest         []byte
+}
+
+// Read implements io.Reader.
+func (d *derived) Read(p []byte) (int, error) {
+	if len(d.rest) == 0 {
+		out, err := hkdf.Key(sha256.New, []byte(d.secret), nil, d.info+"\n"+strconv.Itoa(d.block), 256)
+		if err != nil {
+			return 0, err
+		}
+		d.rest = out
+		d.block++
+	}
+	n := copy(p, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
+}
+
+// handleAPIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
+func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
+	id, err := strconv.Atoi(c.params.ByName("id"))
+	if err != nil || id < 1 {
+		return answer{}, errNotFound()
+	}
+	if _, err := c.propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
+		return answer{}, notFoundAs(err, "Not Found")
+	}
+	return ok(success{Success: true})
+}

@@ -1,0 +1,63 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+)
+
+// maxClients is how many client addresses the rate limit keeps apart; the one
+// that was quiet longest is forgotten first.
+const maxClients = 16_384
+
+// rateDelay is how long a request above the soft limit waits.
+const rateDelay = time.Second
+
+// clientRate is one client address's two limits.
+type clientRate struct {
+	soft, hard *rate.Limiter
+}
+
+// limitRate slows a client address down above Config.RatePerSecond and turns it
+// away above twice that. Health and metrics are not limited.
+func (s *Server) limitRate(next http.Handler) http.Handler {
+	perSecond := s.cfg.RatePerSecond
+	if perSecond == 0 {
+		return next
+	}
+	clients, err := lru.New[string, *clientRate](maxClients)
+	if err != nil {
+		panic("the size of the rate limit's memory is a constant: " + err.Error())
+	}
+	burst := max(1, int(perSecond))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isQuiet(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		fresh := &clientRate{
+			soft: rate.NewLimiter(rate.Limit(perSecond), burst),
+			hard: rate.NewLimiter(rate.Limit(2*perSecond), 2*burst),
+		}
+		client, known, _ := clients.PeekOrAdd(s.clientAddress(r), fresh)
+		if !known {
+			client = fresh
+		} else {
+			clients.Get(s.clientAddress(r))
+		}
+		if !client.hard.Allow() {
+			failureOf(errTooManyRequests(), shapeDetail, "").write(w)
+			return
+		}
+		if !client.soft.Allow() {
+			select {
+			case <-time.After(rateDelay):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"net/http"
+)
+
+// The path prefixes of the nouns.
+const (
+	pathSandboxes     = "/api/v1/sandboxes"
+	pathSpecs         = "/api/v1/sandbox-specs"
+	pathConversations = "/api/v1/app-conversations"
+	pathStartTasks    = pathConversations + "/start-tasks"
+	pathOperator      = "/api/v1/operator"
+)
+
+// routes is the whole API: the table that the router, the metrics and the tests
+// go by.
+func routes() []route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []route{
+		// The seed's V0 endpoints.
+		{name: "settings.put", method: post, path: "/api/settings", access: user, shape: shapeError,
+			internal: "Something went wrong storing settings", handle: (*Server).handleSettingsPut},
+		{name: "settings.get", method: get, path: "/api/settings", access: user, shape: shapeError,
+			handle: (*Server).handleSettingsGet},
+		{name: "conversation.v0_start", method: post, path: "/api/conversations", access: user, shape: shapeStatus,
+			handle: (*Server).handleV0Start},
+		{name: "providers.replace", method: post, path: "/api/add-git-providers", access: user, shape: shapeError,
+			internal: "Something went wrong storing git providers", handle: (*Server).handleProvidersReplace},
+
+		// The seed's V1 endpoints, and those around them.
+		{name: "conversation.start", method: post, path: pathConversations, access: user, handle: (*Server).handleStart},
+		{name: "conversation.list", method: get, path: pathConversations, access: user, handle: (*Server).handleConversationList},
+		{name: "conversation.search", method: get, path: pathConversations + "/search", access: user, handle: (*Server).handleConversationSearch},
+		{name: "conversation.count", method: get, path: pathConversations + "/count", access: user, handle: (*Server).handleConversationCount},
+		{name: "start_task.get", method: get, path: pathStartTasks, access: user, handle: (*Server).handleStartTaskGet},
+		{name: "start_task.search", method: get, path: pathStartTasks + "/search", access: user, handle: (*Server).handleStartTaskSearch},
+		{name: "start_task.count", method: get, path: pathStartTasks + "/count", access: user, handle: (*Server).handleStartTaskCount},
+		{name: "sandbox.search", method: get, path: pathSandboxes + "/search", access: user, handle: (*Server).handleSandboxSearch},
+		{name: "sandbox.get", method: get, path: pathSandboxes, access: user, handle: (*Server).handleSandboxGet},
+		{name: "sandbox.create", method: post, path: pathSandboxes, access: user, handle: (*Server).handleSandboxCreate},
+		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user, handle: (*Server).handleSandboxPause},
+		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user, handle: (*Server).handleSandboxResume},
+		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
+		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
+		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
+
+		// Operators.
+		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyList},
+		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyCreate},
+		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator, handle: (*Server).handleAPIKeyRevoke},
+		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecList},
+		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecApply},
+		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecDelete},
+		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
+
+		// Open.
+		{name: "alive", method: get, path: "/alive", handle: (*Server).handleAlive},
+		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
+		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
+		{name: "server_info", method: get, path: "/server_info", handle: (*Server).handleServerInfo},
+		{name: "metrics", method: get, path: "/metrics", serve: (*Server).serveMetrics},
+	}
+}

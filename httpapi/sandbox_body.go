@@ -1,0 +1,167 @@
+package httpapi
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// keyReaders is how many sandbox keys one listing reads at once.
+const keyReaders = 16
+
+// portVSCode is the one port whose URL carries the key.
+const portVSCode = "VSCODE"
+
+// sandboxBody is the wire's SandboxInfo (api-contract.md A.7).
+type sandboxBody struct {
+	ID              string           `json:"id"`
+	CreatedByUserID *string          `json:"created_by_user_id"`
+	SandboxSpecID   string           `json:"sandbox_spec_id"`
+	Status          fsm.SandboxState `json:"status"`
+	SessionAPIKey   *string          `json:"session_api_key"`
+	ExposedURLs     []exposedURL     `json:"exposed_urls"`
+	CreatedAt       wireTime         `json:"created_at"`
+	StatusDetail    *string          `json:"status_detail"`
+}
+
+// exposedURL is one port of a sandbox as clients reach it. Port is the one in
+// the container.
+type exposedURL struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+	Port int    `json:"port"`
+}
+
+// sandboxKeys holds the keys of running sandboxes. A sandbox whose key could
+// not be read is in failed.
+type sandboxKeys struct {
+	values map[string]string
+	failed map[string]bool
+}
+
+// sandboxKeys reads the keys of the running ones among rows (nil rows are
+// skipped). The versions it reads never change. When the secret store is away
+// the listing goes on without keys.
+func (s *Server) sandboxKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys {
+	keys := sandboxKeys{values: map[string]string{}, failed: map[string]bool{}}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(keyReaders)
+	asked := map[string]bool{}
+	for _, row := range rows {
+		if row == nil || !isServing(row) || asked[row.ID] {
+			continue
+		}
+		asked[row.ID] = true
+		group.Go(func() error {
+			key, err := s.readSecret(ctx, row.KeyRef, "key")
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil || key == "" {
+				keys.failed[row.ID] = true
+				return nil
+			}
+			keys.values[row.ID] = key
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are in keys
+	return keys
+}
+
+// isServing reports whether clients may see a sandbox's key and URLs.
+func isServing(s *fsm.Sandbox) bool {
+	return s.State() == fsm.SandboxRunning && s.Status.Placement != nil
+}
+
+// newSandboxBody renders a sandbox from the row and, while it runs, its key.
+func (s *Server) newSandboxBody(row *fsm.Sandbox, keys sandboxKeys) sandboxBody {
+	b := sandboxBody{
+		ID: row.ID, CreatedByUserID: &row.UserID, SandboxSpecID: row.SpecID,
+		Status: row.State(), CreatedAt: wireTime(row.CreatedAt),
+	}
+	// A detail of an older generation explains a state that is no longer shown.
+	if row.Status.Generation == row.Generation {
+		b.StatusDetail = orNull(row.Status.Detail)
+	}
+	if !isServing(row) {
+		return b
+	}
+	key := keys.values[row.ID]
+	b.SessionAPIKey = orNull(key)
+	b.ExposedURLs = s.exposedURLs(row, key)
+	if keys.failed[row.ID] {
+		b.StatusDetail = orNull("The secret store is unavailable, so the session key can't be shown right now.")
+	}
+	return b
+}
+
+// exposedURLs lists a running sandbox's ports: the known names in the contract's
+// order, others after them by name.
+func (s *Server) exposedURLs(row *fsm.Sandbox, key string) []exposedURL {
+	place := row.Status.Placement
+	order := []string{fsm.PortAgentServer, portVSCode, "WORKER_1", "WORKER_2"}
+	for _, name := range sortedKeys(place.Ports) {
+		if !slices.Contains(order, name) {
+			order = append(order, name)
+		}
+	}
+	urls := []exposedURL{}
+	for _, name := range order {
+		port, there := place.Ports[name]
+		if !there {
+			continue
+		}
+		u := exposedURL{Name: name, URL: s.portURL(row, name), Port: port}
+		if inside := row.Template.Ports[name]; inside != 0 {
+			u.Port = inside
+		}
+		if name == portVSCode {
+			if key == "" {
+				continue
+			}
+			u.URL += "/?tkn=" + url.QueryEscape(key) + "&folder=" + strings.ReplaceAll(url.QueryEscape(workingDir(row)), "%2F", "/")
+		}
+		urls = append(urls, u)
+	}
+	return urls
+}
+
+// portURL is how clients reach a port of a placed sandbox, without a slash at
+// the end.
+func (s *Server) portURL(row *fsm.Sandbox, name string) string {
+	place := row.Status.Placement
+	address := place.Address
+	if strings.Contains(address, ":") {
+		address = "[" + address + "]"
+	}
+	return strings.TrimRight(strings.NewReplacer(
+		"{address}", address,
+		"{port}", strconv.Itoa(place.Ports[name]),
+		"{sandbox}", strings.ToLower(row.ID),
+		"{name}", strings.ReplaceAll(strings.ToLower(name), "_", "-"),
+	).Replace(s.cfg.SandboxURL), "/")
+}
+
+// workingDir is the directory projects are kept in, as the task sees it.
+func workingDir(row *fsm.Sandbox) string {
+	dir := row.Template.WorkingDir
+	if path.IsAbs(dir) {
+		return dir
+	}
+	return path.Join(row.Status.Placement.Workspace, dir)
+}
+
+// agentURL is how our own nodes reach a placed sandbox's agent server.
+func agentURL(p *fsm.Placement) string {
+	return "http://" + net.JoinHostPort(p.Address, strconv.Itoa(p.Ports[fsm.PortAgentServer]))
+}

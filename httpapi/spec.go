@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"bivouac.dev/bivouac/fsm"
+)
+
+// specBody is the wire's SandboxSpecInfo (api-contract.md A.11).
+type specBody struct {
+	ID         string            `json:"id"`
+	Command    []string          `json:"command"`
+	CreatedAt  wireTime          `json:"created_at"`
+	InitialEnv map[string]string `json:"initial_env"`
+	WorkingDir string            `json:"working_dir"`
+}
+
+func newSpecBody(s *fsm.Spec) specBody {
+	b := specBody{
+		ID: s.ID, CreatedAt: wireTime(s.CreatedAt),
+		InitialEnv: orEmptyMap(s.Template.Env), WorkingDir: s.Template.WorkingDir,
+	}
+	if s.Template.Command != "" {
+		b.Command = append(b.Command, s.Template.Command)
+	}
+	b.Command = append(b.Command, s.Template.Args...)
+	return b
+}
+
+// handleSpecSearch handles GET /api/v1/sandbox-specs/search.
+func (s *Server) handleSpecSearch(c *call) (answer, error) {
+	token, limit := c.query.pageID(), c.query.limit()
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	rows, next := pageAfter(v.Specs(), func(s *fsm.Spec) string { return s.ID }, token, limit)
+	items := make([]specBody, len(rows))
+	for i, row := range rows {
+		items[i] = newSpecBody(row)
+	}
+	return ok(newPage(items, next))
+}
+
+// handleSpecGet handles GET /api/v1/sandbox-specs: the specs of the given ids.
+func (s *Server) handleSpecGet(c *call) (answer, error) {
+	ids := c.query.required("id")
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if len(ids) > maxBatch {
+		return answer{}, errBatch("sandbox specs", len(ids))
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	items := make([]*specBody, len(ids))
+	for i, id := range ids {
+		if row := v.Spec(id); row != nil {
+			b := newSpecBody(row)
+			items[i] = &b
+		}
+	}
+	return ok(items)
+}

@@ -1,0 +1,178 @@
+package httpapi
+
+import (
+	"encoding/json"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// startTaskBody is the wire's AppConversationStartTask (api-contract.md A.5).
+type startTaskBody struct {
+	ID                string              `json:"id"`
+	CreatedByUserID   *string             `json:"created_by_user_id"`
+	Status            fsm.StartTaskStatus `json:"status"`
+	Detail            *string             `json:"detail"`
+	AppConversationID *string             `json:"app_conversation_id"`
+	SandboxID         *string             `json:"sandbox_id"`
+	AgentServerURL    *string             `json:"agent_server_url"`
+	Request           startRequestBody    `json:"request"`
+	CreatedAt         wireTime            `json:"created_at"`
+	UpdatedAt         wireTime            `json:"updated_at"`
+}
+
+// startRequestBody is the request as it is echoed. It differs from
+// fsm.StartRequest in that no member is ever left out.
+type startRequestBody struct {
+	SandboxID             *string            `json:"sandbox_id"`
+	ConversationID        *string            `json:"conversation_id"`
+	InitialMessage        *messageEcho       `json:"initial_message"`
+	SystemMessageSuffix   *string            `json:"system_message_suffix"`
+	Processors            []json.RawMessage  `json:"processors"`
+	LLMModel              *string            `json:"llm_model"`
+	AgentProfileID        *string            `json:"agent_profile_id"`
+	SelectedRepository    *string            `json:"selected_repository"`
+	SelectedBranch        *string            `json:"selected_branch"`
+	GitProvider           *fsm.ProviderType  `json:"git_provider"`
+	SuggestedTask         *fsm.SuggestedTask `json:"suggested_task"`
+	Title                 *string            `json:"title"`
+	Trigger               *string            `json:"trigger"`
+	PRNumber              []int64            `json:"pr_number"`
+	ParentConversationID  *string            `json:"parent_conversation_id"`
+	AgentType             string             `json:"agent_type"`
+	Public                *bool              `json:"public"`
+	ObservabilityMetadata map[string]any     `json:"observability_metadata"`
+	ObservabilityTags     []string           `json:"observability_tags"`
+	ObservabilitySpanName *string            `json:"observability_span_name"`
+	Plugins               []fsm.PluginSource `json:"plugins"`
+	Secrets               *map[string]string `json:"secrets"`
+}
+
+type messageEcho struct {
+	Role    string `json:"role"`
+	Content []any  `json:"content"`
+	Run     bool   `json:"run"`
+}
+
+type textEcho struct {
+	CachePrompt bool   `json:"cache_prompt"`
+	Type        string `json:"type"`
+	Text        string `json:"text"`
+}
+
+type imageEcho struct {
+	CachePrompt bool     `json:"cache_prompt"`
+	Type        string   `json:"type"`
+	ImageURLs   []string `json:"image_urls"`
+}
+
+func newStartTaskBody(t *fsm.StartTask) startTaskBody {
+	b := startTaskBody{
+		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status, Detail: orNull(t.Detail),
+		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(t.AgentServerURL),
+		Request: newStartRequestBody(&t.Request), CreatedAt: wireTime(t.CreatedAt), UpdatedAt: wireTime(t.UpdatedAt),
+	}
+	if t.Status == fsm.StartTaskReady {
+		b.AppConversationID = &t.ConversationID
+	}
+	return b
+}
+
+func newStartRequestBody(q *fsm.StartRequest) startRequestBody {
+	b := startRequestBody{
+		SandboxID: q.SandboxID, ConversationID: q.ConversationID, SystemMessageSuffix: q.SystemMessageSuffix,
+		Processors: q.Processors, LLMModel: q.LLMModel, AgentProfileID: q.AgentProfileID,
+		SelectedRepository: q.SelectedRepository, SelectedBranch: q.SelectedBranch, GitProvider: q.GitProvider,
+		SuggestedTask: q.SuggestedTask, Title: q.Title, Trigger: q.Trigger, PRNumber: orEmpty(q.PRNumber),
+		ParentConversationID: q.ParentConversationID, AgentType: q.AgentType, Public: q.Public,
+		ObservabilityMetadata: q.ObservabilityMetadata, ObservabilityTags: q.ObservabilityTags,
+		ObservabilitySpanName: q.ObservabilitySpanName, Plugins: q.Plugins, Secrets: q.Secrets,
+	}
+	if m := q.InitialMessage; m != nil {
+		b.InitialMessage = newMessageEcho(m)
+	}
+	return b
+}
+
+func newMessageEcho(m *fsm.Message) *messageEcho {
+	e := &messageEcho{Role: m.Role, Content: make([]any, len(m.Content)), Run: m.Run}
+	for i, block := range m.Content {
+		if block.Type == blockImage {
+			e.Content[i] = imageEcho{CachePrompt: block.CachePrompt, Type: block.Type, ImageURLs: orEmpty(block.ImageURLs)}
+			continue
+		}
+		e.Content[i] = textEcho{CachePrompt: block.CachePrompt, Type: block.Type, Text: block.Text}
+	}
+	return e
+}
+
+// handleStartTaskGet handles GET /api/v1/app-conversations/start-tasks: the
+// tasks of the given ids.
+func (s *Server) handleStartTaskGet(c *call) (answer, error) {
+	ids := c.query.required("ids")
+	hexes := make([]string, len(ids))
+	for i, id := range ids {
+		hex, f := toUUID(id)
+		if f != nil {
+			c.errs.add(f.typ, []string{"query", "ids", itoa(i)}, f.msg, echo(id, false), f.ctx)
+		}
+		hexes[i] = hex
+	}
+	if len(ids) > maxBatch {
+		return answer{}, errBatch("start tasks", len(ids))
+	}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	items := make([]*startTaskBody, len(ids))
+	for i, hex := range hexes {
+		if t := v.StartTask(c.who.user, hex); t != nil {
+			b := newStartTaskBody(t)
+			items[i] = &b
+		}
+	}
+	return ok(items)
+}
+
+// startTaskQuery reads the filters of B.2.
+func startTaskQuery(q query) fsm.StartTaskFilter {
+	return fsm.StartTaskFilter{ConversationID: q.uuid("conversation_id__eq"), CreatedGTE: q.time("created_at__gte")}
+}
+
+// handleStartTaskSearch handles GET /api/v1/app-conversations/start-tasks/search.
+func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
+	filter := startTaskQuery(c.query)
+	filter.Order = fsm.StartTaskOrder(c.query.enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
+		string(fsm.StartTaskCreated), string(fsm.StartTaskCreatedDesc), string(fsm.StartTaskUpdated), string(fsm.StartTaskUpdatedDesc),
+	}))
+	p := fsm.Page{After: c.query.pageID(), Limit: c.query.limit()}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	rows, next := v.StartTasks(c.who.user, filter, p)
+	items := make([]startTaskBody, len(rows))
+	for i, row := range rows {
+		items[i] = newStartTaskBody(row)
+	}
+	return ok(newPage(items, next))
+}
+
+// handleStartTaskCount handles GET /api/v1/app-conversations/start-tasks/count.
+func (s *Server) handleStartTaskCount(c *call) (answer, error) {
+	filter := startTaskQuery(c.query)
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(v.CountStartTasks(c.who.user, filter))
+}
