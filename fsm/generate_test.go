@@ -1,0 +1,217 @@
+package fsm
+
+import (
+	"fmt"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// The generators draw from small sets of names, so that commands meet.
+func oneOf(names ...string) *rapid.Generator[string] { return rapid.SampledFrom(names) }
+
+func genUser() *rapid.Generator[string]    { return oneOf("ada", "bob") }
+func genSandbox() *rapid.Generator[string] { return oneOf("s1", "s2", "s3") }
+func genTask() *rapid.Generator[string]    { return oneOf("t1", "t2", "t3", "t4", "t5", "t6") }
+func genConv() *rapid.Generator[string]    { return oneOf("c1", "c2", "c3") }
+func genSpec() *rapid.Generator[string]    { return oneOf("p1", "p2", "p3") }
+
+func optional[T any](t *rapid.T, g *rapid.Generator[T], label string) *T {
+	if rapid.Bool().Draw(t, label+" given") {
+		v := g.Draw(t, label)
+		return &v
+	}
+	return nil
+}
+
+// genRef gives a ref under a prefix, sometimes the zero one, seldom a bad one.
+func genRef(path string) *rapid.Generator[SecretRef] {
+	return rapid.Custom(func(t *rapid.T) SecretRef {
+		switch v := rapid.IntRange(-1, 8).Draw(t, "version"); {
+		case v == -1:
+			return SecretRef{path, -1}
+		case v < 3:
+			return SecretRef{}
+		default:
+			return SecretRef{path, v}
+		}
+	})
+}
+
+func genSettings(t *rapid.T) *SettingsPutBody {
+	b := &SettingsPutBody{
+		Values: SettingsValues{
+			Language:                     optional(t, oneOf("en", "de"), "language"),
+			LLMModel:                     optional(t, oneOf("m1", "m2"), "model"),
+			LLMBaseURL:                   optional(t, oneOf("", "https://x"), "base url"),
+			UserConsentsToAnalytics:      optional(t, rapid.Bool(), "consent"),
+			RemoteRuntimeResourceFactor:  optional(t, rapid.Int64Range(-2, 100), "factor"),
+			SandboxBaseContainerImage:    optional(t, oneOf("", "base"), "base image"),
+			SandboxRuntimeContainerImage: optional(t, oneOf("", "runtime"), "runtime image"),
+		},
+		LLMAPIKey:     optional(t, genRef("llm"), "llm key"),
+		SearchAPIKey:  optional(t, genRef("search"), "search key"),
+		SandboxAPIKey: optional(t, genRef("shared"), "sandbox key"),
+		MCPConfig:     genRef("shared").Draw(t, "mcp"),
+	}
+	b.Providers = genProviders(t)
+	for _, name := range rapid.SliceOfN(oneOf("A", "B"), 0, 2).Draw(t, "custom secrets") {
+		b.CustomSecrets = append(b.CustomSecrets, CustomSecret{Name: name, Ref: genRef("custom/"+name).Draw(t, "ref")})
+	}
+	return b
+}
+
+func genProviders(t *rapid.T) []Provider {
+	var list []Provider
+	for _, p := range rapid.SliceOfN(oneOf("github", "gitlab", "forgejo", "nope"), 0, 2).Draw(t, "providers") {
+		list = append(list, Provider{
+			Type: ProviderType(p), Ref: genRef("provider/"+p).Draw(t, "ref"),
+			Host:           optional(t, oneOf("h1", "h2"), "host"),
+			ExternalUserID: optional(t, oneOf("u1", "u2"), "external user"),
+		})
+	}
+	return list
+}
+
+func genSpecApply(t *rapid.T) *SpecApplyBody {
+	b := &SpecApplyBody{
+		Replace:    rapid.Bool().Draw(t, "replace"),
+		OnlyIfNone: rapid.IntRange(0, 3).Draw(t, "only if none") == 0,
+	}
+	for _, id := range rapid.SliceOfNDistinct(genSpec(), 1, 3, rapid.ID).Draw(t, "specs") {
+		s := dockerSpec(id)
+		s.Template.CPU = rapid.IntRange(0, 3).Draw(t, "cpu") * 100
+		b.Specs = append(b.Specs, s)
+	}
+	return b
+}
+
+func genSandboxCreate(t *rapid.T) *SandboxCreateBody {
+	b := newSandboxBody(genSandbox().Draw(t, "sandbox"))
+	b.SpecID = oneOf("", "", "p1", "p2", "p3").Draw(t, "spec")
+	if rapid.IntRange(0, 9).Draw(t, "other key") == 0 {
+		b.KeyHash = sha(genSandbox().Draw(t, "key"))
+	}
+	return b
+}
+
+func genObserve(t *rapid.T) *SandboxObserveBody {
+	b := &SandboxObserveBody{}
+	for range rapid.IntRange(1, 3).Draw(t, "observations") {
+		o := Observation{ID: genSandbox().Draw(t, "sandbox")}
+		o.Status.State = SandboxState(oneOf("STARTING", "RUNNING", "PAUSED", "ERROR", "MISSING").Draw(t, "state"))
+		o.Status.Generation = rapid.Uint64Range(0, 4).Draw(t, "generation")
+		o.Status.Reason = oneOf("", "image").Draw(t, "reason")
+		if rapid.Bool().Draw(t, "placed") {
+			o.Status.Placement = &Placement{AllocID: oneOf("a1", "a2").Draw(t, "alloc"), Ports: map[string]int{PortAgentServer: 1}}
+		}
+		b.Observations = append(b.Observations, o)
+	}
+	return b
+}
+
+func genStartTaskCreate(t *rapid.T) *StartTaskCreateBody {
+	id := genTask().Draw(t, "task")
+	b := &StartTaskCreateBody{
+		ID: id, ConversationID: genConv().Draw(t, "conversation"), Join: rapid.Bool().Draw(t, "join"),
+		Secrets: genRef("task/"+id).Draw(t, "secrets"),
+	}
+	if rapid.Bool().Draw(t, "v0") {
+		b.V0ID = "v0-" + b.ConversationID
+	}
+	if rapid.IntRange(0, 3).Draw(t, "child") == 0 {
+		b.Request.ParentConversationID = ptr(genConv().Draw(t, "parent"))
+	}
+	b.Request.SandboxID = optional(t, genSandbox(), "wished sandbox")
+	b.Request.LLMModel = optional(t, oneOf("m1", "m2"), "model")
+	return b
+}
+
+func genStartTaskBind(t *rapid.T) *StartTaskBindBody {
+	b := &StartTaskBindBody{ID: genTask().Draw(t, "task")}
+	if rapid.Bool().Draw(t, "create") {
+		b.Create = genSandboxCreate(t)
+		b.SandboxID = b.Create.ID
+	} else {
+		b.SandboxID = genSandbox().Draw(t, "sandbox")
+	}
+	return b
+}
+
+// genBody gives a body of any command with the user it acts for.
+func genBody(t *rapid.T) (string, Body) {
+	user := genUser().Draw(t, "user")
+	switch c := rapid.SampledFrom(commandTypes()).Draw(t, "command"); c {
+	case TermOpen:
+		return "", &TermOpenBody{Term: rapid.Uint64Range(0, 9).Draw(t, "term"), Node: "n1", ClusterID: oneOf("x", "y").Draw(t, "cluster")}
+	case ProtocolRaise:
+		return "", &ProtocolRaiseBody{Version: rapid.IntRange(0, ProtocolVersion).Draw(t, "version")}
+	case APIKeyCreate:
+		l := oneOf("k1", "k2", "k3").Draw(t, "lookup")
+		return "", &APIKeyCreateBody{Lookup: l, Hash: sha(l), UserID: user, Bootstrap: rapid.Bool().Draw(t, "bootstrap")}
+	case APIKeyRevoke:
+		return "", &APIKeyRevokeBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
+	case SettingsPut:
+		return user, genSettings(t)
+	case ProvidersReplace:
+		return user, &ProvidersReplaceBody{Providers: genProviders(t)}
+	case SpecApply:
+		return "", genSpecApply(t)
+	case SpecDelete:
+		return "", &SpecDeleteBody{ID: genSpec().Draw(t, "spec")}
+	case SandboxCreate:
+		return user, genSandboxCreate(t)
+	case SandboxPause:
+		return user, &SandboxPauseBody{ID: genSandbox().Draw(t, "sandbox")}
+	case SandboxResume:
+		return user, &SandboxResumeBody{ID: genSandbox().Draw(t, "sandbox")}
+	case SandboxDelete:
+		return user, &SandboxDeleteBody{ID: genSandbox().Draw(t, "sandbox")}
+	case SandboxObserve:
+		return "", genObserve(t)
+	case SandboxRemove:
+		return "", &SandboxRemoveBody{ID: genSandbox().Draw(t, "sandbox")}
+	case StartTaskCreate:
+		return user, genStartTaskCreate(t)
+	case StartTaskBind:
+		return "", genStartTaskBind(t)
+	case StartTaskAdvance:
+		s := rapid.SampledFrom([]StartTaskStatus{StartTaskWorking, StartTaskPreparingRepository, StartTaskStartingConversation, StartTaskReady})
+		return "", &StartTaskAdvanceBody{ID: genTask().Draw(t, "task"), Status: s.Draw(t, "status"), Detail: oneOf("", "d").Draw(t, "detail")}
+	case StartTaskFinish:
+		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title")}
+		return "", &StartTaskFinishBody{ID: genTask().Draw(t, "task"), Conversation: c}
+	case StartTaskFail:
+		return "", &StartTaskFailBody{ID: genTask().Draw(t, "task"), Detail: oneOf("", "broken", "\xff").Draw(t, "detail")}
+	default:
+		panic(fmt.Sprintf("no generator for %s", c))
+	}
+}
+
+// genHistory gives a log: entries as they would come out of it. Some command
+// ids come twice, some are clients', and clocks jump both ways.
+func genHistory(most int) *rapid.Generator[[]Entry] {
+	return rapid.Custom(func(t *rapid.T) []Entry {
+		n := rapid.IntRange(1, most).Draw(t, "length")
+		entries := make([]Entry, 0, n)
+		now, index := testEpoch, uint64(0)
+		for i := range n {
+			index += rapid.Uint64Range(1, 2).Draw(t, "gap")
+			now = now.Add(time.Duration(rapid.IntRange(-2, 20).Draw(t, "minutes")) * time.Minute)
+			if rapid.IntRange(0, 19).Draw(t, "pause") == 0 {
+				now = now.Add(13 * time.Hour)
+			}
+			user, body := genBody(t)
+			cmd := NewCommand(fmt.Sprintf("i%d", i), now, user, body)
+			switch rapid.IntRange(0, 9).Draw(t, "id") {
+			case 0:
+				cmd.ID = fmt.Sprintf("i%d", rapid.IntRange(0, i).Draw(t, "same id"))
+			case 1, 2:
+				cmd.ID = oneOf("x1", "x2").Draw(t, "client id")
+				cmd.Fingerprint = oneOf("f1", "f2").Draw(t, "fingerprint")
+			}
+			entries = append(entries, Entry{index, cmd})
+		}
+		return entries
+	})
+}
