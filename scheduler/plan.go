@@ -105,7 +105,7 @@ func Plan(s Situation) Decision {
 	case fsm.DesiredPaused:
 		return planPaused(s)
 	case fsm.DesiredDeleted:
-		return Decision{Step: StepRemove}
+		return planDeleted(s)
 	}
 	return Decision{}
 }
@@ -274,6 +274,24 @@ func planPaused(s Situation) Decision {
 		st.Generation, st.Placement = s.Sandbox.Generation, nil
 	}
 	return d
+}
+
+// planDeleted stops first, because a workspace can't be deleted while a task
+// holds it. What does not stop in time is removed as far as it goes.
+func planDeleted(s Situation) Decision {
+	o := s.Observed
+	at := latest(s.Sandbox.DesiredAt, s.Limits.TermStart).Add(s.Limits.Stop)
+	late := !s.Now.Before(at)
+	switch {
+	case !s.Known:
+		return Decision{}
+	case late || o.Foreign:
+	case o.Exists && !o.Stopped:
+		return Decision{Step: StepStop, Wake: at}
+	case o.Live > 0:
+		return Decision{Wake: at}
+	}
+	return Decision{Step: StepRemove}
 }
 
 // stopping keeps the row's status until the deadline of a pause.

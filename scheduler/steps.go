@@ -148,7 +148,8 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 	job := Job{SandboxID: id, ClusterID: clusterID}
 	if sb != nil {
 		job.Template, job.KeyRef = sb.Template, sb.KeyRef
-		job.RevertTo, job.HasVersion = sb.Status.Job.Version, sb.Status.Job.Registered
+		job.RevertTo = sb.Status.Job.Version
+		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
 	}
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex
@@ -212,6 +213,11 @@ func (l *loop) stepFailed(log *slog.Logger, id string, sb *fsm.Sandbox, t *track
 	l.queue.addAt(id, t.notBefore)
 	var final *Failure
 	switch {
+	case errors.As(err, &final) && final.Reason == fsm.ReasonNoCapacity:
+		// Room comes and goes: tried again until the deadline.
+		t.away = final
+		l.queue.add(id)
+		log.Warn("step failed", "reason", final.Reason, "error", err, "duration", pause)
 	case errors.As(err, &final) && step == StepStart:
 		t.failed, t.failedFor = final, sb.Generation
 		l.queue.add(id)

@@ -1,0 +1,14 @@
+// Package nomad runs sandboxes as Nomad jobs. It implements scheduler.Runner
+// with the few calls of Nomad's API that this needs.
+//
+// A sandbox is one service job, "sandbox-<id>", with one group and one task,
+// and one dynamic host volume of the same name, which holds the workspace and
+// pins the job to its client. Jobs carry the cluster's and the sandbox's id in
+// their meta, volumes the cluster's id in a constraint that is always true; what
+// does not carry our cluster's id is never touched.
+//
+// Registering, reverting and stopping all enforce the job's modify index (or
+// version), so that the late call of a deposed leader loses. The sandbox's key
+// is read from Vault by the task's own workload identity; it is in no job
+// definition.
+package nomad

@@ -1,0 +1,62 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// errNotFound: Nomad knows no such thing.
+var errNotFound = errors.New("not found")
+
+// The texts by which Nomad says what its status codes do not: it answers 500
+// to a lost race as well as to a broken server.
+const (
+	textEnforceIndex   = "Enforcing job modify index"
+	textEnforceVersion = "enforcing version"
+	textRevertCurrent  = "can't revert to current version"
+	textInUse          = "in use by allocations"
+	textNoSuchVolume   = "no such volume"
+)
+
+// mapError turns what the client library returns into the errors of this
+// program: errNotFound, fsm's CodeConflict and CodeScheduler, or a Failure.
+func mapError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var resp api.UnexpectedResponseError
+	if !errors.As(err, &resp) || !resp.HasStatusCode() {
+		if errors.Is(err, context.Canceled) {
+			return fmt.Errorf("nomad: %s: %w", op, err)
+		}
+		return fsm.Errorf(fsm.CodeScheduler, "Nomad can't be reached: %s: %v", op, err)
+	}
+	body := strings.TrimSpace(resp.Body())
+	switch code := resp.StatusCode(); {
+	case strings.Contains(body, textEnforceIndex), strings.Contains(body, textEnforceVersion):
+		return fsm.Errorf(fsm.CodeConflict, "nomad: %s: %s", op, body)
+	case code == http.StatusNotFound, strings.Contains(body, textNoSuchVolume):
+		return fmt.Errorf("nomad: %s: %w", op, errNotFound)
+	case code == http.StatusBadRequest, invalidJob(body):
+		return &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: fmt.Sprintf("Nomad refused the job: %s: %s", op, body)}
+	default:
+		return fsm.Errorf(fsm.CodeScheduler, "Nomad failed: %s: status %d: %s", op, code, body)
+	}
+}
+
+// invalidJob recognises the list of errors that Nomad's validation of a job
+// ends in.
+func invalidJob(body string) bool {
+	return strings.Contains(body, "error occurred:") || strings.Contains(body, "errors occurred:")
+}
+
+// says reports whether Nomad's own words hold text.
+func says(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }

@@ -1,0 +1,269 @@
+package nomad
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// The names in our jobs.
+const (
+	jobPrefix = "sandbox-"
+	groupName = "sandbox"
+	taskName  = "agent"
+
+	metaCluster = "bivouac_cluster"
+	metaSandbox = "bivouac_sandbox"
+	// metaWorkspace is the workspace directory as the task sees it.
+	metaWorkspace = "bivouac_workspace"
+	metaVolume    = "bivouac_volume"
+
+	volumeName = "workspace"
+	// tagName marks the job version that ran last: Nomad keeps tagged versions.
+	tagName = "bivouac-ran"
+
+	envKey       = "OH_SESSION_API_KEYS_0"
+	envSecretKey = "OH_SECRET_KEY"
+)
+
+// workspace is the volume a job is made for.
+type workspace struct {
+	ID string
+	// Name is the source jobs mount it by, NodeID the client it is on.
+	Name   string
+	NodeID string
+	// HostPath is the directory on the client.
+	HostPath string
+}
+
+func jobID(sandboxID string) string { return jobPrefix + sandboxID }
+
+// jobSpec makes the job of a sandbox. It is pure. A template that no job can
+// be made from is a Failure with ReasonSpec.
+func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.Failure) {
+	t := job.Template
+	dir, fail := workspaceDir(t, ws)
+	if fail != nil {
+		return nil, fail
+	}
+	if _, ok := t.Ports[fsm.PortAgentServer]; !ok {
+		return nil, specFailure("the template has no port %s", fsm.PortAgentServer)
+	}
+	text := replacer(t, dir)
+	config, fail := driverConfig(t, text)
+	if fail != nil {
+		return nil, fail
+	}
+	task := &api.Task{
+		Name:        taskName,
+		Driver:      string(t.Driver),
+		User:        t.User,
+		Config:      config,
+		Env:         environment(cfg, t, dir, text),
+		Resources:   &api.Resources{CPU: new(t.CPU), MemoryMB: new(t.Memory)},
+		KillTimeout: new(cfg.KillTimeout),
+		LogConfig:   &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(5)},
+	}
+	if t.Driver == fsm.DriverDocker {
+		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(t.VolumePath)}}
+	}
+	if cfg.VaultMount != "" {
+		addKey(cfg, job, task)
+	}
+	return &api.Job{
+		ID:          new(jobID(job.SandboxID)),
+		Name:        new(jobID(job.SandboxID)),
+		Type:        new("service"),
+		Region:      optional(cfg.Region),
+		Namespace:   optional(cfg.Namespace),
+		NodePool:    optional(cfg.NodePool),
+		Datacenters: datacenters(cfg),
+		Meta: map[string]string{
+			metaCluster: job.ClusterID, metaSandbox: job.SandboxID, metaWorkspace: dir, metaVolume: ws.ID,
+		},
+		// No rolling update and no deployment: there is one copy, and what
+		// healthy means is ours to say.
+		Update:     &api.UpdateStrategy{MaxParallel: new(0)},
+		TaskGroups: []*api.TaskGroup{group(cfg, t, task, ws)},
+	}, nil
+}
+
+// group holds what keeps a sandbox from ever running twice: a failed task is
+// restarted in place and never rescheduled, a lost client is waited for.
+func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGroup {
+	return &api.TaskGroup{
+		Name:  new(groupName),
+		Count: new(1),
+		Constraints: []*api.Constraint{
+			{LTarget: "${node.unique.id}", Operand: "=", RTarget: ws.NodeID},
+		},
+		Volumes: map[string]*api.VolumeRequest{volumeName: {
+			Name: volumeName, Type: "host", Source: ws.Name,
+			AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
+			AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
+		}},
+		Networks: []*api.NetworkResource{{Mode: "host", DynamicPorts: ports(t)}},
+		RestartPolicy: &api.RestartPolicy{
+			Attempts: new(2), Interval: new(5 * time.Minute), Delay: new(time.Second), Mode: new("fail"),
+		},
+		ReschedulePolicy: &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)},
+		Disconnect: &api.DisconnectStrategy{
+			LostAfter: new(cfg.LostAfter), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal),
+		},
+		EphemeralDisk: &api.EphemeralDisk{SizeMB: new(50), Sticky: new(false), Migrate: new(false)},
+		Tasks:         []*api.Task{task},
+	}
+}
+
+func workspaceDir(t fsm.Template, ws workspace) (string, *scheduler.Failure) {
+	switch t.Driver {
+	case fsm.DriverDocker:
+		if !path.IsAbs(t.VolumePath) {
+			return "", specFailure("the template's volume path %q is not absolute", t.VolumePath)
+		}
+		return t.VolumePath, nil
+	case fsm.DriverRawExec:
+		return ws.HostPath, nil
+	case fsm.DriverProcess:
+	}
+	return "", specFailure("the driver %q is not one of Nomad's that sandboxes can use", t.Driver)
+}
+
+// replacer knows the words a template may use for what is known only here.
+func replacer(t fsm.Template, dir string) *strings.Replacer {
+	pairs := []string{"${workspace}", dir}
+	for _, name := range portNames(t) {
+		pairs = append(pairs, "${port."+strings.ToLower(name)+"}", portValue(t, name))
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// portValue is the port as the task has to listen on it: Nomad fills in the
+// dynamic ones.
+func portValue(t fsm.Template, name string) string {
+	if n := t.Ports[name]; n > 0 && bridged(t) {
+		return strconv.Itoa(n)
+	}
+	return "${NOMAD_PORT_" + name + "}"
+}
+
+// bridged: the container has a network of its own and ports are mapped.
+func bridged(t fsm.Template) bool {
+	return t.Driver == fsm.DriverDocker && t.NetworkMode != "host"
+}
+
+func portNames(t fsm.Template) []string { return slices.Sorted(maps.Keys(t.Ports)) }
+
+func ports(t fsm.Template) []api.Port {
+	var list []api.Port
+	for _, name := range portNames(t) {
+		p := api.Port{Label: name}
+		if bridged(t) {
+			p.To = t.Ports[name]
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+func driverConfig(t fsm.Template, text *strings.Replacer) (map[string]any, *scheduler.Failure) {
+	args := make([]string, len(t.Args))
+	for i, a := range t.Args {
+		args[i] = text.Replace(a)
+		if strings.Contains(args[i], "${port.") {
+			return nil, specFailure("the argument %q names a port that the template does not have", t.Args[i])
+		}
+	}
+	config := map[string]any{}
+	if len(args) > 0 {
+		config["args"] = args
+	}
+	if t.Command != "" {
+		config["command"] = text.Replace(t.Command)
+	}
+	switch {
+	case t.Driver != fsm.DriverDocker:
+		if t.Command == "" {
+			return nil, specFailure("the template has no command, and the driver %s needs one", t.Driver)
+		}
+	case t.Image == "":
+		return nil, specFailure("the template has no image, and the driver docker needs one")
+	default:
+		config["image"] = t.Image
+		if bridged(t) {
+			config["ports"] = portNames(t)
+			config["extra_hosts"] = []string{"host.docker.internal:host-gateway"}
+		} else {
+			config["network_mode"] = "host"
+		}
+	}
+	return config, nil
+}
+
+// environment is api-contract.md C.2. The spec may choose where conversations
+// and shell events are kept, but neither ports nor keys.
+func environment(cfg Config, t fsm.Template, dir string, text *strings.Replacer) map[string]string {
+	env := map[string]string{
+		"OH_CONVERSATIONS_PATH": path.Join(dir, "conversations"),
+		"OH_BASH_EVENTS_DIR":    path.Join(dir, "bash_events"),
+	}
+	for name, value := range t.Env {
+		env[name] = text.Replace(value)
+	}
+	maps.Copy(env, cfg.Env)
+	for _, name := range portNames(t) {
+		env[name] = portValue(t, name)
+	}
+	delete(env, envKey)
+	delete(env, envSecretKey)
+	return env
+}
+
+// addKey has the sandbox's key put into the task's environment by the Nomad
+// client, which reads it from Vault as the task. The task itself gets no Vault
+// token.
+func addKey(cfg Config, job scheduler.Job, task *api.Task) {
+	entry := fmt.Sprintf("%s/data/%s/%s/session", cfg.VaultMount, cfg.namespace(), jobID(job.SandboxID))
+	if job.KeyRef.Version > 0 {
+		entry += "?version=" + strconv.Itoa(job.KeyRef.Version)
+	}
+	data := fmt.Sprintf(`{{ with secret %q -}}
+%s={{ .Data.data.key | toJSON }}
+{{ if .Data.data.secret_key }}%s={{ .Data.data.secret_key | toJSON }}{{ end }}
+{{- end }}
+`, entry, envKey, envSecretKey)
+	task.Vault = &api.Vault{
+		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"),
+	}
+	task.Templates = []*api.Template{{
+		EmbeddedTmpl: new(data), DestPath: new("secrets/session.env"), Envvars: new(true), ChangeMode: new("noop"),
+		Perms: new("0600"),
+	}}
+}
+
+func datacenters(cfg Config) []string {
+	if len(cfg.Datacenters) == 0 {
+		return []string{"*"}
+	}
+	return slices.Clone(cfg.Datacenters)
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func specFailure(format string, args ...any) *scheduler.Failure {
+	return &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,115 @@
+package nomad
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// ourJobs is the filter for what belongs to jobs that are called like ours.
+const ourJobs = `JobID matches "^sandbox-"`
+
+// List implements scheduler.Runner. Jobs are read before allocations, so that a
+// job shown as stopped has every allocation it ever made in the picture.
+func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observed, error) {
+	p, err := r.listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stubs, err := r.volumeStubs(ctx, jobPrefix)
+	if err != nil {
+		return nil, err
+	}
+	var list []scheduler.Observed
+	for _, id := range p.ids() {
+		list = append(list, p.observe(clusterID, id))
+	}
+	for _, s := range stubs {
+		if p.jobs[s.Name] != nil {
+			continue
+		}
+		mine, err := r.isMarked(ctx, s.ID, clusterID)
+		if err != nil {
+			return nil, err
+		}
+		if mine {
+			o := p.observe(clusterID, s.Name)
+			o.Workspace = true
+			list = append(list, o)
+		}
+	}
+	return list, nil
+}
+
+// isMarked reports whether the volume carries our mark.
+func (r *Runner) isMarked(ctx context.Context, id, clusterID string) (bool, error) {
+	if cluster, ok := r.marks.Get(id); ok {
+		return cluster == clusterID, nil
+	}
+	v, err := r.volume(ctx, id)
+	if err != nil || v == nil {
+		return false, err
+	}
+	cluster := ""
+	for _, c := range v.Constraints {
+		if of, ok := strings.CutPrefix(c.LTarget, metaCluster+"="); ok {
+			cluster = of
+		}
+	}
+	r.marks.Add(id, cluster)
+	return cluster == clusterID, nil
+}
+
+// listing reads jobs, allocations and blocked evaluations.
+func (r *Runner) listing(ctx context.Context) (*picture, error) {
+	p := newPicture()
+	err := r.call(ctx, "list jobs", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Prefix = jobPrefix
+		stubs, meta, err := r.client.Jobs().ListOptions(&api.JobListOptions{Fields: &api.JobListFields{Meta: true}}, q)
+		if err != nil {
+			return err
+		}
+		p.index = meta.LastIndex
+		for _, s := range stubs {
+			p.jobs[s.ID] = &jobFacts{
+				ID: s.ID, Meta: s.Meta, Stop: s.Stop, JobModifyIndex: s.JobModifyIndex, ModifyIndex: s.ModifyIndex,
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var allocs []*allocFacts
+	if err := r.read(ctx, "list allocations", "/v1/allocations?resources=true&task_states=true", &allocs); err != nil {
+		return nil, err
+	}
+	for _, a := range allocs {
+		p.addAlloc(a)
+	}
+	var evals []*evalFacts
+	if err := r.read(ctx, "list evaluations", "/v1/evaluations", &evals); err != nil {
+		return nil, err
+	}
+	for _, e := range evals {
+		p.addEval(e)
+	}
+	return p, nil
+}
+
+// read queries a list of what belongs to our jobs into out.
+func (r *Runner) read(ctx context.Context, op, endpoint string, out any) error {
+	return r.call(ctx, op, func(ctx context.Context) error {
+		q := query(ctx)
+		q.Filter = ourJobs
+		if strings.HasPrefix(endpoint, "/v1/evaluations") {
+			q.Filter += ` and Status == "blocked"`
+		}
+		_, err := r.client.Raw().Query(endpoint, out, q)
+		return err
+	})
+}

@@ -1,0 +1,122 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// Runner implements scheduler.Runner on Nomad. It is safe for concurrent use.
+// Nothing it remembers can change: whose a volume is.
+type Runner struct {
+	cfg    Config
+	log    *slog.Logger
+	client *api.Client
+	calls  *prometheus.HistogramVec
+	// marks knows by a volume's id which cluster's mark it carries.
+	marks *lru.Cache[string, string]
+}
+
+var _ scheduler.Runner = (*Runner)(nil)
+
+// New makes a Runner; it calls nobody.
+func New(cfg Config) (*Runner, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	client, err := api.NewClient(&api.Config{
+		Address: cfg.Address, Region: cfg.Region, Namespace: cfg.Namespace, SecretID: cfg.Token,
+		TLSConfig: &api.TLSConfig{
+			CACert: cfg.TLS.CAFile, ClientCert: cfg.TLS.CertFile, ClientKey: cfg.TLS.KeyFile,
+			TLSServerName: cfg.TLS.ServerName,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nomad: making the client: %w", err)
+	}
+	marks, err := lru.New[string, string](16384)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runner{
+		marks: marks, cfg: cfg, log: cfg.Logger, client: client,
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "bivouac_nomad_call_seconds",
+			Help:    "Duration of calls of Nomad's API, by call and outcome.",
+			Buckets: []float64{.001, .002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"call", "outcome"}),
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(r.calls); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Close drops idle connections.
+func (r *Runner) Close() { r.client.Close() }
+
+// call makes one bounded, counted call and maps its error.
+func (r *Runner) call(ctx context.Context, op string, fn func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	defer cancel()
+	begin := time.Now()
+	err := mapError(op, fn(ctx))
+	outcome := "ok"
+	switch {
+	case err == nil:
+	case errors.Is(err, errNotFound):
+		outcome = "not_found"
+	case fsm.CodeOf(err) == fsm.CodeConflict:
+		outcome = "conflict"
+	default:
+		outcome = "failed"
+	}
+	r.calls.WithLabelValues(op, outcome).Observe(time.Since(begin).Seconds())
+	return err
+}
+
+func query(ctx context.Context) *api.QueryOptions { return (&api.QueryOptions{}).WithContext(ctx) }
+func write(ctx context.Context) *api.WriteOptions { return (&api.WriteOptions{}).WithContext(ctx) }
+
+// info reads a job, nil when there is none.
+func (r *Runner) info(ctx context.Context, id string) (*api.Job, error) {
+	var job *api.Job
+	err := r.call(ctx, "read job", func(ctx context.Context) error {
+		var err error
+		job, _, err = r.client.Jobs().Info(id, query(ctx))
+		return err
+	})
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return job, err
+}
+
+// ours reports whether a job of the sandbox's name is the sandbox's.
+func ours(job *api.Job, clusterID, sandboxID string) bool {
+	return job.Meta[metaCluster] == clusterID && job.Meta[metaSandbox] == sandboxID
+}
+
+func stopped(job *api.Job) bool { return job.Stop != nil && *job.Stop }
+
+// register makes the job what it should be, if it still has the modify index.
+func (r *Runner) register(ctx context.Context, op string, job *api.Job, modifyIndex uint64) error {
+	return r.call(ctx, op, func(ctx context.Context) error {
+		_, _, err := r.client.Jobs().EnforceRegister(job, modifyIndex, write(ctx))
+		return err
+	})
+}

@@ -1,0 +1,85 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// Stop implements scheduler.Runner. It tags the version that must come back,
+// then stops the job without purging it.
+//
+// Nomad's own deregister call enforces no modify index, so a deposed leader
+// could stop a job that its successor has just resumed. What deregister makes
+// is the job as it is with Stop set, as a new version; registering exactly that
+// with the modify index enforced has the same effect and can lose.
+func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
+	id := jobID(job.SandboxID)
+	cur, err := r.info(ctx, id)
+	if err != nil || cur == nil || stopped(cur) || !ours(cur, job.ClusterID, job.SandboxID) {
+		return err
+	}
+	if *cur.JobModifyIndex != job.ModifyIndex {
+		return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, *cur.JobModifyIndex, job.ModifyIndex)
+	}
+	if job.HasVersion {
+		if err := r.tag(ctx, id, job.RevertTo); err != nil {
+			// Without the tag the version may be gone when it is wanted; then
+			// Start registers anew.
+			r.log.Warn("tagging the version that ran failed", "job", id, "version", job.RevertTo, "error", err)
+		}
+	}
+	cur.Stop, cur.VersionTag = new(true), nil
+	err = r.register(ctx, "stop job", cur, job.ModifyIndex)
+	if fail := (*scheduler.Failure)(nil); errors.As(err, &fail) {
+		// A job that Nomad would not take any more can still be stopped.
+		return r.deregister(ctx, id, false)
+	}
+	return err
+}
+
+// tag gives our tag to one version of the job and takes it from any other.
+func (r *Runner) tag(ctx context.Context, id string, version uint64) error {
+	var tagged *api.Job
+	err := r.call(ctx, "read tagged version", func(ctx context.Context) error {
+		var err error
+		tagged, _, err = r.client.Jobs().VersionByTag(id, tagName, query(ctx))
+		if says(err, "not found") {
+			tagged, err = nil, nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if tagged != nil {
+		if tagged.Version != nil && *tagged.Version == version {
+			return nil
+		}
+		if err := r.call(ctx, "untag version", func(ctx context.Context) error {
+			_, err := r.client.Jobs().UntagVersion(id, tagName, write(ctx))
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return r.call(ctx, "tag version", func(ctx context.Context) error {
+		_, err := r.client.Jobs().TagVersion(id, version, tagName, "ran last; sandboxes resume from it", write(ctx))
+		return err
+	})
+}
+
+func (r *Runner) deregister(ctx context.Context, id string, purge bool) error {
+	err := r.call(ctx, "deregister job", func(ctx context.Context) error {
+		_, _, err := r.client.Jobs().Deregister(id, purge, write(ctx))
+		return err
+	})
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	return err
+}

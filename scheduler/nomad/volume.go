@@ -1,0 +1,190 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// clusterMark is the constraint that says whose volume it is. The plugin's
+// parameters can't: mkdir refuses those it does not know. A literal is always
+// set, so it excludes no client.
+func clusterMark(clusterID string) *api.Constraint {
+	return &api.Constraint{LTarget: metaCluster + "=" + clusterID, Operand: "is_set"}
+}
+
+func marked(v *api.HostVolume, clusterID string) bool {
+	want := clusterMark(clusterID)
+	return slices.ContainsFunc(v.Constraints, func(c *api.Constraint) bool {
+		return c.LTarget == want.LTarget && c.Operand == want.Operand
+	})
+}
+
+// workspace gives the sandbox's volume, ready to be mounted, and makes it when
+// the sandbox never ran. A sandbox that ran and has no volume is a Failure: an
+// empty directory in its place would look like lost work.
+func (r *Runner) workspace(ctx context.Context, job scheduler.Job) (workspace, error) {
+	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
+	if err != nil {
+		return workspace{}, err
+	}
+	if len(volumes) == 0 {
+		if job.HasVersion {
+			return workspace{}, &scheduler.Failure{
+				Reason: fsm.ReasonWorkspace,
+				Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",
+			}
+		}
+		if err := r.createVolume(ctx, job); err != nil {
+			return workspace{}, err
+		}
+		if volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); err != nil {
+			return workspace{}, err
+		}
+		if len(volumes) == 0 {
+			return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s", jobID(job.SandboxID))
+		}
+	}
+	// Two leaders can have made one each, on two clients: both take the first.
+	return r.ready(ctx, volumes[0])
+}
+
+// volumes lists the sandbox's volumes that are ours, oldest first.
+func (r *Runner) volumes(ctx context.Context, sandboxID, clusterID string) ([]workspace, error) {
+	stubs, err := r.volumeStubs(ctx, jobID(sandboxID))
+	if err != nil {
+		return nil, err
+	}
+	var list []workspace
+	for _, s := range stubs {
+		if s.Name != jobID(sandboxID) {
+			continue
+		}
+		v, err := r.volume(ctx, s.ID)
+		if err != nil {
+			return nil, err
+		}
+		if v != nil && marked(v, clusterID) {
+			list = append(list, workspace{ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath})
+		}
+	}
+	return list, nil
+}
+
+// volumeStubs lists volumes whose name begins so, oldest first.
+func (r *Runner) volumeStubs(ctx context.Context, prefix string) ([]*api.HostVolumeStub, error) {
+	var stubs []*api.HostVolumeStub
+	err := r.call(ctx, "list volumes", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Prefix = prefix
+		var err error
+		stubs, _, err = r.client.HostVolumes().List(nil, q)
+		return err
+	})
+	stubs = slices.DeleteFunc(stubs, func(s *api.HostVolumeStub) bool { return !strings.HasPrefix(s.Name, prefix) })
+	slices.SortFunc(stubs, func(a, b *api.HostVolumeStub) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID))
+	})
+	return stubs, err
+}
+
+// volume reads one, nil when it is gone.
+func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error) {
+	var v *api.HostVolume
+	err := r.call(ctx, "read volume", func(ctx context.Context) error {
+		var err error
+		v, _, err = r.client.HostVolumes().Get(id, query(ctx))
+		if says(err, "404") {
+			v, err = nil, nil
+		}
+		return err
+	})
+	return v, err
+}
+
+func (r *Runner) createVolume(ctx context.Context, job scheduler.Job) error {
+	t := job.Template
+	v := &api.HostVolume{
+		Name: jobID(job.SandboxID), Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin, NodePool: r.cfg.NodePool,
+		RequestedCapabilities: []*api.HostVolumeCapability{{
+			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
+			AccessMode:     api.HostVolumeAccessModeSingleNodeWriter,
+		}},
+		Constraints: []*api.Constraint{
+			clusterMark(job.ClusterID),
+			{LTarget: "${attr.driver." + string(t.Driver) + "}", Operand: "is_set"},
+		},
+		Parameters: ownership(t),
+	}
+	if len(r.cfg.Datacenters) > 0 {
+		v.Constraints = append(v.Constraints, &api.Constraint{
+			LTarget: "${node.datacenter}", Operand: "set_contains_any", RTarget: strings.Join(r.cfg.Datacenters, ","),
+		})
+	}
+	err := r.call(ctx, "create volume", func(ctx context.Context) error {
+		_, _, err := r.client.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, write(ctx))
+		return err
+	})
+	if says(err, "no node meets constraints") {
+		// The same text also comes when another leader was faster; then the
+		// volume is there.
+		if again, listErr := r.volumes(ctx, job.SandboxID, job.ClusterID); listErr == nil && len(again) > 0 {
+			return nil
+		}
+		return &scheduler.Failure{
+			Reason: fsm.ReasonNoCapacity,
+			Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v", t.Driver, err),
+		}
+	}
+	return err
+}
+
+// ownership lets the task write its workspace. The user of an image is not
+// known here, so without a numeric one in the template everybody may; the
+// directory above is closed to the client's other users by Nomad.
+func ownership(t fsm.Template) map[string]string {
+	if t.Driver != fsm.DriverDocker {
+		return map[string]string{"mode": "0700"}
+	}
+	uid, gid, _ := strings.Cut(t.User, ":")
+	if _, err := strconv.Atoi(uid); err != nil {
+		return map[string]string{"mode": "0777"}
+	}
+	params := map[string]string{"mode": "0700", "uid": uid}
+	if _, err := strconv.Atoi(gid); err == nil {
+		params["gid"] = gid
+	}
+	return params
+}
+
+// ready waits until the client has announced the volume: before that no job
+// that asks for it can be placed.
+func (r *Runner) ready(ctx context.Context, ws workspace) (workspace, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.VolumeTimeout)
+	defer cancel()
+	for {
+		v, err := r.volume(ctx, ws.ID)
+		switch {
+		case err != nil:
+			return ws, err
+		case v == nil:
+			return ws, fsm.Errorf(fsm.CodeConflict, "the volume %s vanished while it was waited for", ws.Name)
+		case v.State == api.HostVolumeStateReady:
+			ws.HostPath = v.HostPath
+			return ws, nil
+		}
+		if !pause(ctx, 10*time.Millisecond) {
+			return ws, fsm.Errorf(fsm.CodeScheduler,
+				"the workspace volume %s on client %s is %s, not ready", ws.Name, ws.NodeID, v.State)
+		}
+	}
+}

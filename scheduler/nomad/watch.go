@@ -1,0 +1,209 @@
+package nomad
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// streamSilence is how long the event stream may say nothing at all: Nomad
+// sends a heartbeat every ten seconds.
+const streamSilence = 35 * time.Second
+
+// picture is what Nomad has, of jobs called like ours, put together from a
+// listing and the events after it.
+type picture struct {
+	// index is where the listing began.
+	index  uint64
+	jobs   map[string]*jobFacts
+	allocs map[string]map[string]*allocFacts
+	evals  map[string]*evalFacts
+}
+
+func newPicture() *picture {
+	return &picture{
+		jobs: map[string]*jobFacts{}, allocs: map[string]map[string]*allocFacts{}, evals: map[string]*evalFacts{},
+	}
+}
+
+// ids names every job that is there or has allocations left.
+func (p *picture) ids() []string {
+	set := maps.Clone(p.jobs)
+	for id := range p.allocs {
+		set[id] = nil
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+func (p *picture) observe(clusterID, id string) scheduler.Observed {
+	var evals []*evalFacts
+	if e := p.evals[id]; e != nil {
+		evals = append(evals, e)
+	}
+	return observe(clusterID, strings.TrimPrefix(id, jobPrefix), p.jobs[id], slices.Collect(maps.Values(p.allocs[id])), evals, time.Now())
+}
+
+// addAlloc takes an allocation unless a newer state of it is known. Of those
+// that have ended only the newest is of interest.
+func (p *picture) addAlloc(a *allocFacts) bool {
+	if !strings.HasPrefix(a.JobID, jobPrefix) {
+		return false
+	}
+	of := p.allocs[a.JobID]
+	if of == nil {
+		of = map[string]*allocFacts{}
+		p.allocs[a.JobID] = of
+	}
+	if old := of[a.ID]; old != nil {
+		if old.ModifyIndex > a.ModifyIndex {
+			return false
+		}
+		if a.JobVersion == nil {
+			a.JobVersion = old.JobVersion
+		}
+	}
+	of[a.ID] = a
+	newest := a
+	for _, other := range of {
+		if other.CreateIndex > newest.CreateIndex {
+			newest = other
+		}
+	}
+	for id, other := range of {
+		if other != newest && !other.live(time.Now()) {
+			delete(of, id)
+		}
+	}
+	if p.jobs[a.JobID] == nil && !newest.live(time.Now()) {
+		delete(p.allocs, a.JobID)
+	}
+	return true
+}
+
+// addEval keeps the newest evaluation that failed to place something.
+func (p *picture) addEval(e *evalFacts) bool {
+	if !strings.HasPrefix(e.JobID, jobPrefix) || len(e.FailedTGAllocs) == 0 {
+		return false
+	}
+	if old := p.evals[e.JobID]; old != nil && old.ModifyIndex > e.ModifyIndex {
+		return false
+	}
+	p.evals[e.JobID] = e
+	return true
+}
+
+// addJob takes a job unless a newer state of it is known.
+func (p *picture) addJob(j *jobFacts, deleted bool) bool {
+	if !strings.HasPrefix(j.ID, jobPrefix) {
+		return false
+	}
+	if old := p.jobs[j.ID]; old != nil && old.ModifyIndex > j.ModifyIndex {
+		return false
+	}
+	if deleted {
+		delete(p.jobs, j.ID)
+		delete(p.evals, j.ID)
+		return true
+	}
+	p.jobs[j.ID] = j
+	return true
+}
+
+// frame is one line of the event stream; an empty one is a heartbeat.
+type frame struct {
+	Index  uint64
+	Events []struct {
+		Index   uint64
+		Payload struct {
+			Job        *jobFacts
+			Deleted    bool
+			Allocation *allocFacts
+			Evaluation *evalFacts
+		}
+	}
+}
+
+// take applies a frame and names the jobs it touched.
+func (p *picture) take(f *frame) []string {
+	touched := map[string]bool{}
+	for _, e := range f.Events {
+		switch pl := e.Payload; {
+		case pl.Job != nil:
+			if pl.Deleted {
+				// The payload is the job as it was before.
+				pl.Job.ModifyIndex = max(pl.Job.ModifyIndex, e.Index)
+			}
+			touched[pl.Job.ID] = p.addJob(pl.Job, pl.Deleted) || touched[pl.Job.ID]
+		case pl.Allocation != nil:
+			touched[pl.Allocation.JobID] = p.addAlloc(pl.Allocation) || touched[pl.Allocation.JobID]
+		case pl.Evaluation != nil:
+			touched[pl.Evaluation.JobID] = p.addEval(pl.Evaluation) || touched[pl.Evaluation.JobID]
+		}
+	}
+	maps.DeleteFunc(touched, func(_ string, yes bool) bool { return !yes })
+	return slices.Sorted(maps.Keys(touched))
+}
+
+// Watch implements scheduler.Runner. It lists first, so that every event finds
+// the job it is about, and streams from where the listing began.
+func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.Observed)) error {
+	p, err := r.listing(ctx)
+	if err != nil {
+		return stopQuietly(ctx, err)
+	}
+	for _, id := range p.ids() {
+		fn(p.observe(clusterID, id))
+	}
+	err = r.stream(ctx, p.index, func(f *frame) {
+		for _, id := range p.take(f) {
+			fn(p.observe(clusterID, id))
+		}
+	})
+	return stopQuietly(ctx, err)
+}
+
+// stream reads the event stream from index on until it breaks or ctx ends.
+func (r *Runner) stream(ctx context.Context, index uint64, fn func(*frame)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(streamSilence, func() { cancel(errors.New("no heartbeat")) })
+	defer silence.Stop()
+	endpoint := fmt.Sprintf("/v1/event/stream?topic=Job&topic=Allocation&topic=Evaluation&index=%d", index)
+	body, err := r.client.Raw().Response(endpoint, query(ctx))
+	if err != nil {
+		return mapError("open event stream", err)
+	}
+	defer body.Close()
+	dec := json.NewDecoder(body)
+	for {
+		var f frame
+		if err := dec.Decode(&f); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			if errors.Is(err, io.EOF) {
+				err = errors.New("Nomad closed it")
+			}
+			return fsm.Errorf(fsm.CodeScheduler, "Nomad's event stream broke: %v", err)
+		}
+		silence.Reset(streamSilence)
+		fn(&f)
+	}
+}
+
+// stopQuietly turns the error of a call cut off by its caller into nil.
+func stopQuietly(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
