@@ -1,0 +1,209 @@
+package secrets
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// VaultConfig says how to reach Vault. The policy the AppRole needs is
+// deploy/vault/bivouac.hcl.
+type VaultConfig struct {
+	// Address is the API's: https://vault.example.org:8200.
+	Address string
+	// CAFile, when set, holds the certificates (PEM) that may vouch for Vault,
+	// instead of the system's; ServerName replaces the host name of Address in
+	// its certificate.
+	CAFile, ServerName string
+	// Namespace is Vault's (Enterprise), "" for none.
+	Namespace string
+
+	// AuthMount is where AppRole is mounted; "" is "approle".
+	AuthMount string
+	// RoleID or RoleIDFile name the role. SecretIDFile holds its secret id and
+	// is read at every login, so that it can be renewed under a running node.
+	RoleID, RoleIDFile, SecretIDFile string
+
+	// Mount is where KV version 2 is mounted; "" is "secret". Prefix is our own
+	// folder in it; "" is "bivouac". Two clusters that share a mount need
+	// different prefixes.
+	Mount, Prefix string
+	// NomadNamespace is the Nomad namespace of the sandboxes; "" is "default".
+	// Their keys lie where the policy of Nomad's workload identities lets their
+	// jobs read: <mount>/<namespace>/sandbox-<id>/.
+	NomadNamespace string
+
+	// Timeout bounds one operation; 0 is 5 s. Grace is DefaultGrace when 0.
+	Timeout, Grace time.Duration
+
+	// Logger is told about logins; nil is silent. Registerer takes the metrics;
+	// nil is none.
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Vault is a Store in Vault's KV version 2 secrets engine. It works while Run
+// runs; before the first login operations wait, and while there is none they
+// are ErrUnavailable at once.
+type Vault struct {
+	cfg      VaultConfig
+	http     *http.Client
+	sessions sessions
+	cache    *cache
+	metrics  *metrics
+	log      *slog.Logger
+}
+
+// NewVault checks the configuration and reads the CA file. It connects to
+// nothing.
+func NewVault(cfg VaultConfig) (*Vault, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("configuring vault: %w", err)
+	}
+	client, err := newHTTPClient(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("configuring vault: %w", err)
+	}
+	v := &Vault{cfg: cfg, http: client, log: cfg.Logger}
+	v.sessions.changed = make(chan struct{})
+	if v.cache, err = newCache(); err != nil {
+		return nil, fmt.Errorf("configuring vault: %w", err)
+	}
+	if v.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("configuring vault: %w", err)
+	}
+	if _, err := v.newClient(""); err != nil {
+		return nil, fmt.Errorf("configuring vault: %w", err)
+	}
+	return v, nil
+}
+
+func (c *VaultConfig) setDefaults() {
+	or := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	or(&c.AuthMount, "approle")
+	or(&c.Mount, "secret")
+	or(&c.Prefix, "bivouac")
+	or(&c.NomadNamespace, "default")
+	for _, s := range []*string{&c.AuthMount, &c.Mount, &c.Prefix} {
+		*s = strings.Trim(*s, "/")
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	if c.Grace == 0 {
+		c.Grace = DefaultGrace
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (c *VaultConfig) validate() error {
+	var errs []error
+	if c.Address == "" {
+		errs = append(errs, errors.New("no address"))
+	}
+	if (c.RoleID == "") == (c.RoleIDFile == "") {
+		errs = append(errs, errors.New("exactly one of role id and role id file is needed"))
+	}
+	if c.SecretIDFile == "" {
+		errs = append(errs, errors.New("no secret id file"))
+	}
+	if first, _, _ := strings.Cut(c.Prefix, "/"); first == c.NomadNamespace {
+		errs = append(errs, fmt.Errorf("prefix %q lies in the folder of the Nomad namespace %q, whose jobs may read it", c.Prefix, c.NomadNamespace))
+	}
+	if c.Timeout < 0 || c.Grace < 0 {
+		errs = append(errs, errors.New("timeout and grace can't be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+func newHTTPClient(cfg VaultConfig) (*http.Client, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 32
+	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", cfg.CAFile)
+		}
+	}
+	return &http.Client{
+		Transport: transport,
+		// The api package follows Vault's redirects itself.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
+}
+
+// newClient makes a client with that token and nothing from the environment:
+// VAULT_TOKEN and its like are a person's, not the node's.
+func (v *Vault) newClient(token string) (*api.Client, error) {
+	client, err := api.NewClient(&api.Config{
+		Address:    v.cfg.Address,
+		HttpClient: v.http,
+		// Bounds the calls that take no context: the token's renewal.
+		Timeout: v.cfg.Timeout,
+		// A sealed Vault is for the caller to wait for.
+		MaxRetries: 0,
+	})
+	if err != nil {
+		return nil, err
+	}
+	client.SetToken(token)
+	client.ClearNamespace()
+	if v.cfg.Namespace != "" {
+		client.SetNamespace(v.cfg.Namespace)
+	}
+	return client, nil
+}
+
+// do runs one operation: with a session, within the time limit, and once more
+// when Vault does not know our token any more.
+func (v *Vault) do(ctx context.Context, operation string, fn func(context.Context, *session) error) (err error) {
+	begun := time.Now()
+	defer func() { v.metrics.observe(operation, begun, err) }()
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		s, err := v.session(ctx)
+		if err != nil {
+			return err
+		}
+		err = fn(ctx, s)
+		if !isDenied(err) || try > 0 || s.alive(ctx) {
+			return explain(err)
+		}
+		v.sessions.drop(s)
+	}
+}
+
+// sandboxFolder is how the folder of a sandbox's job is called in Vault: the
+// job's id.
+const sandboxFolder = "sandbox-"
+
+// physical is where the entry at a logical path lies in the mount.
+func (v *Vault) physical(path string) string {
+	if rest, ok := strings.CutPrefix(path, "sandboxes/"); ok {
+		return v.cfg.NomadNamespace + "/" + sandboxFolder + rest
+	}
+	return v.cfg.Prefix + "/" + path
+}

@@ -1,0 +1,69 @@
+package secrets
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/hashicorp/vault/api"
+)
+
+// unavailable says why the store can't be used now.
+func unavailable(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrUnavailable, fmt.Sprintf(format, args...))
+}
+
+// explain turns an error of the api package into one of ours. What the server
+// said is passed on only where it can't hold anything we sent.
+func explain(err error) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) {
+		return err
+	}
+	if errors.Is(err, api.ErrSecretNotFound) {
+		return ErrNotFound
+	}
+	var resp *api.ResponseError
+	if !errors.As(err, &resp) {
+		// No answer: refused, cut off, timed out, or the caller gave up. The
+		// text holds method and URL at most.
+		return fmt.Errorf("%w: vault is not reachable: %w", ErrUnavailable, err)
+	}
+	said := strings.Join(resp.Errors, "; ")
+	switch {
+	case resp.StatusCode == http.StatusNotFound && said == "":
+		return ErrNotFound
+	case resp.StatusCode == http.StatusNotFound:
+		return unavailable("vault has no KV version 2 where it should be: %.200s", said)
+	case resp.StatusCode == http.StatusForbidden:
+		return unavailable("vault denies it (is the AppRole's policy deploy/vault/bivouac.hcl?): %.200s", said)
+	case resp.StatusCode == http.StatusBadRequest && strings.Contains(said, "Upgrading"):
+		return unavailable("vault's KV mount is being upgraded")
+	case resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(said, "sealed"):
+		return unavailable("vault is sealed")
+	case retryable(resp.StatusCode):
+		return unavailable("vault answered %d: %.200s", resp.StatusCode, said)
+	case resp.StatusCode == http.StatusRequestEntityTooLarge:
+		return fmt.Errorf("%w: vault takes no more than it allows (413)", ErrInvalid)
+	}
+	return fmt.Errorf("vault refused the request (%d)", resp.StatusCode)
+}
+
+// retryable: the request was good and may work later: a standby that knows no
+// leader, a replica that is behind (412), a quota (429), a Vault that fails.
+func retryable(status int) bool {
+	return status == http.StatusPreconditionFailed || status == http.StatusTooManyRequests || status >= 472
+}
+
+// isDenied: 403, which is also what a revoked token gets.
+func isDenied(err error) bool {
+	var resp *api.ResponseError
+	return errors.As(err, &resp) && resp.StatusCode == http.StatusForbidden
+}
+
+// isConflict: somebody wrote a version since we looked.
+func isConflict(err error) bool {
+	var resp *api.ResponseError
+	return errors.As(err, &resp) && resp.StatusCode == http.StatusBadRequest &&
+		strings.Contains(strings.Join(resp.Errors, " "), "check-and-set")
+}

@@ -1,0 +1,250 @@
+package secrets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/hashicorp/vault/api"
+	"github.com/hashicorp/vault/api/auth/approle"
+)
+
+const (
+	loginRetryMin = 100 * time.Millisecond
+	loginRetryMax = 5 * time.Second
+	// revokeLimit bounds giving the token back when the node stops.
+	revokeLimit = 2 * time.Second
+)
+
+// session is one login: a token and the clients that carry it.
+type session struct {
+	client *api.Client
+	kv     *api.KVv2
+	login  *api.Secret
+	// dead is closed, once, by sessions.drop.
+	dead chan struct{}
+}
+
+// alive asks Vault whether it still knows the token. When Vault can't say, it
+// does not count as dead: logging in would fail too.
+func (s *session) alive(ctx context.Context) bool {
+	_, err := s.client.Auth().Token().LookupSelfWithContext(ctx)
+	return !isDenied(err)
+}
+
+// sessions is the current session, or why there is none.
+type sessions struct {
+	mu      sync.Mutex
+	current *session
+	err     error         // the last login's, nil while the first is under way
+	changed chan struct{} // closed and replaced at every change
+}
+
+func (s *sessions) set(current *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current, s.err = current, err
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// drop ends a session whose token Vault does not know any more.
+func (s *sessions) drop(old *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != old {
+		return
+	}
+	s.current, s.err = nil, nil
+	close(old.dead)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// session gives the current session. While a login is under way it waits; when
+// the last one failed it says so at once.
+func (v *Vault) session(ctx context.Context) (*session, error) {
+	for {
+		v.sessions.mu.Lock()
+		current, err, changed := v.sessions.current, v.sessions.err, v.sessions.changed
+		v.sessions.mu.Unlock()
+		if current != nil || err != nil {
+			return current, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: not logged in to vault: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// Run logs in, renews the token, and logs in again whenever renewal ends or
+// Vault does not know the token any more, until ctx ends; then it revokes the
+// token and returns nil. It never gives up: what is wrong is logged, and is the
+// error of every operation.
+func (v *Vault) Run(ctx context.Context) error {
+	defer v.http.CloseIdleConnections()
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = loginRetryMin, loginRetryMax
+	said := ""
+	for {
+		s, err := v.logIn(ctx)
+		if ctx.Err() != nil {
+			v.end(s)
+			return nil
+		}
+		if err != nil {
+			v.metrics.logins.WithLabelValues("failed").Inc()
+			v.sessions.set(nil, err)
+			if text := err.Error(); text != said { // once, not at every try
+				said = text
+				v.log.Error("logging in to vault failed; trying again", "address", v.cfg.Address, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retry.NextBackOff()):
+			}
+			continue
+		}
+		v.metrics.logins.WithLabelValues("ok").Inc()
+		v.log.Info("logged in to vault", "address", v.cfg.Address, "duration", time.Duration(s.login.Auth.LeaseDuration)*time.Second)
+		said = ""
+		retry.Reset()
+		v.keep(ctx, s)
+		if ctx.Err() != nil {
+			v.end(s)
+			return nil
+		}
+	}
+}
+
+// logIn makes a session. Its error is ErrUnavailable.
+func (v *Vault) logIn(ctx context.Context) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
+	defer cancel()
+	roleID := v.cfg.RoleID
+	var err error
+	if v.cfg.RoleIDFile != "" {
+		if roleID, err = readID(v.cfg.RoleIDFile); err != nil {
+			return nil, err
+		}
+	}
+	secretID, err := readID(v.cfg.SecretIDFile)
+	if err != nil {
+		return nil, err
+	}
+	auth, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID}, approle.WithMountPath(v.cfg.AuthMount))
+	if err != nil {
+		return nil, unavailable("the AppRole can't be used: %v", err)
+	}
+	client, err := v.newClient("")
+	if err != nil {
+		return nil, unavailable("%v", err)
+	}
+	login, err := client.Auth().Login(ctx, auth)
+	if err != nil {
+		return nil, v.explainLogin(err)
+	}
+	if login == nil || login.Auth == nil || login.Auth.ClientToken == "" {
+		return nil, unavailable("vault answered the login without a token")
+	}
+	client.SetToken(login.Auth.ClientToken)
+	return &session{client: client, kv: client.KVv2(v.cfg.Mount), login: login, dead: make(chan struct{})}, nil
+}
+
+// readID reads a role id or secret id.
+func readID(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", unavailable("%v", err)
+	}
+	id := strings.TrimSpace(string(raw))
+	if id == "" {
+		return "", unavailable("%s is empty", path)
+	}
+	return id, nil
+}
+
+func (v *Vault) explainLogin(err error) error {
+	var resp *api.ResponseError
+	if errors.As(err, &resp) {
+		switch said := strings.Join(resp.Errors, "; "); resp.StatusCode {
+		case 400, 403:
+			where := v.cfg.SecretIDFile
+			if v.cfg.RoleIDFile != "" {
+				where = v.cfg.RoleIDFile + " and " + where
+			}
+			return unavailable("vault refuses the AppRole login at auth/%s (look at the role id and the secret id in %s): %.200s", v.cfg.AuthMount, where, said)
+		case 404:
+			return unavailable("vault has no AppRole at auth/%s: %.200s", v.cfg.AuthMount, said)
+		}
+	}
+	return explain(err)
+}
+
+// keep publishes the session and renews its token until ctx ends, renewal ends
+// or the session is dropped.
+func (v *Vault) keep(ctx context.Context, s *session) {
+	watcher, err := s.client.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: s.login})
+	if err != nil {
+		v.sessions.set(nil, unavailable("watching the token: %v", err))
+		return
+	}
+	v.sessions.set(s, nil)
+	v.metrics.session.Set(1)
+	defer v.metrics.session.Set(0)
+	v.warnOfExpiry(ctx, s)
+
+	ended := make(chan struct{})
+	go func() { defer close(ended); watcher.Start() }()
+	defer func() { watcher.Stop(); <-ended }()
+	reason := "renewal ended"
+	for waiting := true; waiting; {
+		select {
+		case <-ctx.Done():
+			v.sessions.set(nil, unavailable("the node is stopping"))
+			return
+		case <-s.dead:
+			reason = "vault does not know the token any more"
+			waiting = false
+		case err := <-watcher.DoneCh():
+			if err != nil {
+				reason = "renewal failed"
+			}
+			v.sessions.drop(s)
+			waiting = false
+		case <-watcher.RenewCh():
+		}
+	}
+	v.log.Info("logging in to vault again", "reason", reason)
+}
+
+// warnOfExpiry says when the mount is set to delete versions by age.
+func (v *Vault) warnOfExpiry(ctx context.Context, s *session) {
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
+	defer cancel()
+	config, err := s.client.Logical().ReadWithContext(ctx, v.cfg.Mount+"/config")
+	if err != nil || config == nil {
+		return // the operations will say what is wrong
+	}
+	if after, _ := config.Data["delete_version_after"].(string); after != "" && after != "0s" {
+		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
+	}
+}
+
+// end gives the token back. It expires by itself when that does not work.
+func (v *Vault) end(s *session) {
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), revokeLimit)
+	defer cancel()
+	_ = s.client.Auth().Token().RevokeSelfWithContext(ctx, "")
+}
