@@ -1,0 +1,352 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// patience is how long, in fake time, helpers wait for what must happen.
+const patience = time.Minute
+
+// Cluster is a set of nodes named n0, n1, ... in one process. Its methods are
+// for one goroutine, except Propose; those that wait must run in a synctest
+// bubble.
+type Cluster struct {
+	t       testing.TB
+	fabric  *fabric
+	options []func(i int, c *cluster.Config)
+	nodes   []*member
+
+	mu    sync.Mutex
+	acked map[string]uint64 // index by command id
+}
+
+// member is one node through its lives.
+type member struct {
+	name    string
+	address string
+	disk    *disk
+	node    *cluster.Node // nil while stopped
+	store   *fsm.Store
+	stop    context.CancelCauseFunc
+	ended   chan error
+	// gone: stopped for good, or expected to fail; Close leaves it alone.
+	gone bool
+}
+
+// New makes and starts count nodes that form one cluster. Options may change
+// each node's configuration. BIVOUAC_TEST_LOG=debug (or info, warn) shows the
+// nodes' logs.
+func New(t testing.TB, count int, options ...func(i int, c *cluster.Config)) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, fabric: newFabric(), options: options, acked: map[string]uint64{}}
+	for i := range count {
+		c.add(i)
+	}
+	for i := range count {
+		c.Start(i)
+	}
+	return c
+}
+
+func (c *Cluster) add(i int) {
+	name := fmt.Sprintf("n%d", i)
+	c.nodes = append(c.nodes, &member{name: name, address: name + ":1", disk: newDisk()})
+}
+
+// Join adds one more node, which finds the cluster by the others' addresses. It
+// returns the node's number.
+func (c *Cluster) Join() int {
+	c.t.Helper()
+	c.add(len(c.nodes))
+	i := len(c.nodes) - 1
+	c.start(i, 0)
+	return i
+}
+
+// Start starts a stopped node on its old disk.
+func (c *Cluster) Start(i int) {
+	c.t.Helper()
+	c.start(i, len(c.nodes))
+}
+
+func (c *Cluster) start(i, expect int) {
+	c.t.Helper()
+	m := c.nodes[i]
+	if m.node != nil {
+		c.t.Fatalf("%s runs already", m.name)
+	}
+	cfg := cluster.DefaultConfig()
+	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t)
+	for _, other := range c.nodes {
+		cfg.RetryJoin = append(cfg.RetryJoin, other.address)
+	}
+	for _, o := range c.options {
+		o(i, &cfg)
+	}
+	m.store = fsm.NewStore()
+	p := c.fabric.plug(m.name, m.address)
+	node, err := cluster.NewWith(cfg, m.store, m.disk.storage(), p)
+	if err != nil {
+		c.t.Fatalf("making %s: %v", m.name, err)
+	}
+	ctx, stop := context.WithCancelCause(context.Background())
+	m.node, m.stop, m.ended = node, stop, make(chan error, 1)
+	go func(ended chan<- error) { ended <- node.Run(ctx) }(m.ended)
+}
+
+// Node gives a running node, nil while it is stopped.
+func (c *Cluster) Node(i int) *cluster.Node { return c.nodes[i].node }
+
+// Store gives a node's store.
+func (c *Cluster) Store(i int) *fsm.Store { return c.nodes[i].store }
+
+// Address gives a node's peer address.
+func (c *Cluster) Address(i int) string { return c.nodes[i].address }
+
+// Logs gives a node's log on disk, for tests that tamper with it.
+func (c *Cluster) Logs(i int) raft.LogStore { return c.nodes[i].disk.logs }
+
+// Stop stops a node in an orderly way: it hands leadership over.
+func (c *Cluster) Stop(i int) { c.end(i, nil) }
+
+// Kill stops a node without a farewell.
+func (c *Cluster) Kill(i int) { c.end(i, cluster.ErrAbrupt) }
+
+// Wipe gives a stopped node an empty disk.
+func (c *Cluster) Wipe(i int) {
+	c.t.Helper()
+	if c.nodes[i].node != nil {
+		c.t.Fatalf("%s runs", c.nodes[i].name)
+	}
+	c.nodes[i].disk = newDisk()
+}
+
+// Forget leaves a node out of the invariants of Close: it was removed.
+func (c *Cluster) Forget(i int) { c.nodes[i].gone = true }
+
+// Failed waits until a node's Run has returned by itself, and gives its error.
+// The node stays out of the invariants.
+func (c *Cluster) Failed(i int) error {
+	c.t.Helper()
+	m := c.nodes[i]
+	select {
+	case err := <-m.ended:
+		m.node, m.gone = nil, true
+		m.stop(nil)
+		return err
+	case <-time.After(patience):
+		c.t.Fatalf("%s did not stop by itself", m.name)
+		return nil
+	}
+}
+
+func (c *Cluster) end(i int, cause error) {
+	c.t.Helper()
+	m := c.nodes[i]
+	if m.node == nil {
+		c.t.Fatalf("%s is stopped already", m.name)
+	}
+	m.stop(cause)
+	select {
+	case err := <-m.ended:
+		if err != nil && !m.gone {
+			c.t.Errorf("%s: Run: %v", m.name, err)
+		}
+	case <-time.After(patience):
+		c.t.Fatalf("%s does not stop", m.name)
+	}
+	m.node = nil
+}
+
+// Partition cuts groups of nodes off from each other. A node in no group goes
+// with the first.
+func (c *Cluster) Partition(groups ...[]int) {
+	var addresses [][]string
+	for _, g := range groups {
+		var a []string
+		for _, i := range g {
+			a = append(a, c.nodes[i].address)
+		}
+		addresses = append(addresses, a)
+	}
+	c.fabric.partition(addresses)
+}
+
+// Isolate cuts one node off from all others.
+func (c *Cluster) Isolate(i int) { c.Partition(nil, []int{i}) }
+
+// Heal ends every partition.
+func (c *Cluster) Heal() { c.fabric.partition(nil) }
+
+// SetFault loses answers of peer calls; nil loses none.
+func (c *Cluster) SetFault(f Fault) {
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	c.fabric.fault = f
+}
+
+// Eventually waits until ok is true.
+func (c *Cluster) Eventually(what string, ok func() bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("waited %v for: %s\n%s", patience, what, c.describe())
+		}
+	}
+}
+
+// Leader waits until one running node leads, and every node it can reach
+// through Raft agrees; it gives the node's number.
+func (c *Cluster) Leader() int {
+	c.t.Helper()
+	leader := -1
+	c.Eventually("one leader that a majority agrees on", func() bool {
+		votes := map[string]int{}
+		total := 0
+		for _, m := range c.nodes {
+			if m.gone {
+				continue
+			}
+			total++
+			if m.node != nil {
+				votes[m.node.Status().Leader]++
+			}
+		}
+		for i, m := range c.nodes {
+			if m.node != nil && m.node.Status().State == cluster.StateLeader && 2*votes[m.name] > total {
+				leader = i
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// Follower gives some running node that does not lead.
+func (c *Cluster) Follower() int {
+	c.t.Helper()
+	leader := c.Leader()
+	for i, m := range c.nodes {
+		if i != leader && m.node != nil && !m.gone {
+			return i
+		}
+	}
+	c.t.Fatal("no follower")
+	return -1
+}
+
+// Propose proposes through node i and remembers what was acknowledged. It may
+// be called from many goroutines.
+func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Result, error) {
+	result, err := c.nodes[i].node.Propose(ctx, cmd)
+	if err == nil {
+		c.mu.Lock()
+		c.acked[cmd.ID] = result.Index
+		c.mu.Unlock()
+	}
+	return result, err
+}
+
+// Settle heals the network, starts what is stopped, and waits until all nodes
+// have one leader and one index.
+func (c *Cluster) Settle() {
+	c.t.Helper()
+	c.Heal()
+	c.SetFault(nil)
+	for i, m := range c.nodes {
+		if m.node == nil && !m.gone {
+			c.Start(i)
+		}
+	}
+	c.Eventually("all nodes at the leader's commit index", func() bool {
+		leader := c.Leader()
+		want := c.nodes[leader].node.Status()
+		for _, m := range c.nodes {
+			if m.gone {
+				continue
+			}
+			if s := m.node.Status(); s.AppliedIndex != want.CommitIndex || s.Leader != want.Node || s.AppliedIndex == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Close settles the cluster, checks the invariants and stops every node.
+func (c *Cluster) Close() {
+	c.t.Helper()
+	if !c.t.Failed() {
+		c.Settle()
+		c.checkStores()
+	}
+	for i, m := range c.nodes {
+		if m.node != nil {
+			c.end(i, cluster.ErrAbrupt)
+		}
+	}
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	for _, err := range c.fabric.errs {
+		c.t.Error(err)
+	}
+}
+
+// checkStores compares the stores and looks for every acknowledged write. No
+// command is in flight any more.
+func (c *Cluster) checkStores() {
+	c.t.Helper()
+	var first *member
+	for _, m := range c.nodes {
+		if m.gone {
+			continue
+		}
+		if first == nil {
+			first = m
+		}
+		if a, b := first.store.Checksum(), m.store.Checksum(); a != b {
+			c.t.Errorf("%s and %s differ at index %d and %d: %s, %s", first.name, m.name, first.store.Index(), m.store.Index(), a, b)
+		}
+		v := m.store.View()
+		c.mu.Lock()
+		for id, index := range c.acked {
+			if result, _, _, found := v.CommandResult(id); !found || result.Index != index {
+				c.t.Errorf("%s: command %s was acknowledged at index %d and is not there (found %v, index %d)", m.name, id, index, found, result.Index)
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (c *Cluster) describe() string {
+	text := ""
+	for _, m := range c.nodes {
+		if m.node == nil {
+			text += m.name + ": stopped\n"
+			continue
+		}
+		text += fmt.Sprintf("%s: %+v ready: %v\n", m.name, m.node.Status(), m.node.Ready())
+	}
+	return text
+}
+
+// logger shows logs when asked to by the environment.
+func logger(t testing.TB) *slog.Logger {
+	var level slog.Level
+	if level.UnmarshalText([]byte(os.Getenv("BIVOUAC_TEST_LOG"))) != nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level}))
+}

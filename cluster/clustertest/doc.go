@@ -1,0 +1,15 @@
+// Package clustertest runs a whole cluster in one process and in memory:
+// hashicorp/raft's in-memory transport and stores, and peer calls that are
+// function calls, with partitions, lost answers, crashes and wiped disks. It is
+// meant for testing/synctest, where fake minutes take real milliseconds:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		c := clustertest.New(t, 3)
+//		defer c.Close()
+//		...
+//	})
+//
+// Close ends every test in the same invariants: equal state at equal index, one
+// leader per term, no acknowledged write lost, every node stopped without an
+// error. That no goroutine is left, synctest itself checks.
+package clustertest

@@ -1,0 +1,238 @@
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+const (
+	// latency is how long a peer call takes, each way.
+	latency = time.Millisecond
+	// dialTimeout is how long a cut-off peer keeps a caller waiting.
+	dialTimeout = time.Second
+	// raftTimeout bounds a message between transports.
+	raftTimeout = 500 * time.Millisecond
+)
+
+// Fault decides whether the answer to a peer call, made in full, is lost on its
+// way back.
+type Fault func(from, to, call string) bool
+
+// fabric connects the ports of all nodes.
+type fabric struct {
+	mu    sync.Mutex
+	ports map[string]*port // by address
+	group map[string]int   // partitions; addresses of different groups are cut off
+	fault Fault
+	terms map[uint64]string // leader by term
+	errs  []error
+}
+
+func newFabric() *fabric {
+	return &fabric{ports: map[string]*port{}, group: map[string]int{}, terms: map[uint64]string{}}
+}
+
+// port is one node's cluster.Network.
+type port struct {
+	fabric  *fabric
+	name    string
+	address string
+	raft    *raft.InmemTransport
+
+	mu      sync.Mutex
+	handle  cluster.Handler
+	serving context.Context
+	closed  bool
+	calls   sync.WaitGroup
+}
+
+var _ cluster.Network = (*port)(nil)
+
+// plug makes a port and connects it to all others.
+func (f *fabric) plug(name, address string) *port {
+	_, t := raft.NewInmemTransportWithTimeout(raft.ServerAddress(address), raftTimeout)
+	p := &port{fabric: f, name: name, address: address, raft: t}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ports[address] = p
+	f.connect()
+	return p
+}
+
+func (f *fabric) unplug(p *port) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ports[p.address] == p {
+		delete(f.ports, p.address)
+	}
+	for _, other := range f.ports {
+		other.raft.Disconnect(raft.ServerAddress(p.address))
+	}
+	p.raft.DisconnectAll()
+}
+
+// partition cuts the groups off from each other; an address in no group belongs
+// to group 0.
+func (f *fabric) partition(groups [][]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.group = map[string]int{}
+	for i, g := range groups {
+		for _, a := range g {
+			f.group[a] = i
+		}
+	}
+	f.connect()
+}
+
+// connect makes the transports' connections what the groups say. The caller
+// holds mu.
+func (f *fabric) connect() {
+	for _, a := range f.ports {
+		for _, b := range f.ports {
+			switch {
+			case a == b:
+			case f.group[a.address] == f.group[b.address]:
+				a.raft.Connect(raft.ServerAddress(b.address), b.raft)
+			default:
+				a.raft.Disconnect(raft.ServerAddress(b.address))
+			}
+		}
+	}
+}
+
+// reach gives the port at address if from can reach it.
+func (f *fabric) reach(from *port, address string) (p *port, cut bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.group[from.address] != f.group[address] {
+		return nil, true
+	}
+	return f.ports[address], false
+}
+
+// led notes that a node sent entries as the leader of a term.
+func (f *fabric) led(term uint64, leader string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if before, ok := f.terms[term]; ok && before != leader {
+		f.errs = append(f.errs, fmt.Errorf("term %d has two leaders: %s and %s", term, before, leader))
+	}
+	f.terms[term] = leader
+}
+
+// Addr implements cluster.Network.
+func (p *port) Addr() string { return p.address }
+
+// Transport implements cluster.Network.
+func (p *port) Transport(raft.ServerAddressProvider, hclog.Logger) raft.Transport {
+	return &watched{p.raft, p}
+}
+
+// watched is the transport, telling the fabric who leads.
+type watched struct {
+	*raft.InmemTransport
+	port *port
+}
+
+// AppendEntries implements raft.Transport; heartbeats go through it.
+func (w *watched) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	w.port.fabric.led(args.Term, w.port.address)
+	return w.InmemTransport.AppendEntries(id, target, args, resp)
+}
+
+// Call implements cluster.Network.
+func (p *port) Call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
+	if err := pause(ctx, latency); err != nil {
+		return nil, cluster.NotSent(err)
+	}
+	to, cut := p.fabric.reach(p, address)
+	if cut {
+		err := pause(ctx, dialTimeout)
+		return nil, cluster.NotSent(errors.Join(fmt.Errorf("%s is cut off", address), err))
+	}
+	if to == nil {
+		return nil, cluster.NotSent(fmt.Errorf("nobody listens at %s", address))
+	}
+	type reply struct {
+		answer []byte
+		err    error
+	}
+	replies := make(chan reply, 1)
+	if !to.serve(ctx, func(ctx context.Context, handle cluster.Handler) {
+		answer, err := handle(ctx, p.name, name, request)
+		replies <- reply{answer, err}
+	}) {
+		return nil, cluster.NotSent(fmt.Errorf("nobody serves at %s", address))
+	}
+	select {
+	case r := <-replies:
+		p.fabric.mu.Lock()
+		fault := p.fabric.fault
+		p.fabric.mu.Unlock()
+		if _, cut := p.fabric.reach(p, address); cut || (fault != nil && fault(p.name, to.name, name)) {
+			<-ctx.Done()
+			return nil, fmt.Errorf("the answer of %s is lost", address)
+		}
+		return r.answer, errors.Join(r.err, pause(ctx, latency))
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serve runs one call in the node's own time: it goes on when the caller is
+// gone, until the node stops.
+func (p *port) serve(ctx context.Context, call func(context.Context, cluster.Handler)) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.handle == nil || p.closed || p.serving.Err() != nil {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(30 * time.Second)
+	}
+	handlerCtx, cancel := context.WithDeadline(p.serving, deadline)
+	handle := p.handle
+	p.calls.Go(func() {
+		defer cancel()
+		call(handlerCtx, handle)
+	})
+	return true
+}
+
+// Serve implements cluster.Network.
+func (p *port) Serve(ctx context.Context, handle cluster.Handler) error {
+	p.mu.Lock()
+	p.handle, p.serving = handle, ctx
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.calls.Wait()
+	return nil
+}
+
+// Close implements cluster.Network.
+func (p *port) Close() error {
+	p.fabric.unplug(p)
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
