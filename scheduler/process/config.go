@@ -1,0 +1,82 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Secrets is where a sandbox's key is read; scheduler.Secrets has it.
+type Secrets interface {
+	// Read gives one version of the entry at path.
+	Read(ctx context.Context, path string, version int) (map[string]string, error)
+}
+
+// Config says where sandboxes live and how they are run. Dir, AgentBinary and
+// Secrets are required; a zero value elsewhere means the default.
+type Config struct {
+	// Dir is the runner's directory; it is made when it is missing. One Runner
+	// at a time uses it.
+	Dir string
+	// AgentBinary is the program a template means by "sandbox-agent" or by
+	// no command at all; AgentArgs go before the template's arguments.
+	AgentBinary string
+	AgentArgs   []string
+	Secrets     Secrets
+
+	// StopGrace is how long a sandbox has between SIGTERM and SIGKILL.
+	// Default 10 s.
+	StopGrace time.Duration
+	// Restarts is how often a task that ends by itself is started again before
+	// it counts as crashed; a task that ran for StableAfter begins anew.
+	// Default 3, 1 min; negative means never.
+	Restarts    int
+	StableAfter time.Duration
+	// BackoffMin and BackoffMax bound the pause before a restart; it doubles.
+	// Default 250 ms, 5 s.
+	BackoffMin, BackoffMax time.Duration
+	// MaxLog bounds the output kept of one sandbox, in bytes. Default 4 MiB.
+	MaxLog int64
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Dir == "":
+		return c, errors.New("process runner: no directory is configured")
+	case c.AgentBinary == "":
+		return c, errors.New("process runner: no agent binary is configured")
+	case c.Secrets == nil:
+		return c, errors.New("process runner: no secret store is configured")
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		def   time.Duration
+		name  string
+	}{
+		{&c.StopGrace, 10 * time.Second, "stop grace"},
+		{&c.StableAfter, time.Minute, "stable time"},
+		{&c.BackoffMin, 250 * time.Millisecond, "minimum back-off"},
+		{&c.BackoffMax, 5 * time.Second, "maximum back-off"},
+	} {
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+		if *d.value < 0 {
+			return c, fmt.Errorf("process runner: %s must be positive, got %s", d.name, *d.value)
+		}
+	}
+	if c.Restarts == 0 {
+		c.Restarts = 3
+	}
+	if c.MaxLog <= 0 {
+		c.MaxLog = 4 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}

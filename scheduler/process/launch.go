@@ -1,0 +1,157 @@
+package process
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+const (
+	// agentCommand in a template means the configured agent binary.
+	agentCommand = "sandbox-agent"
+	localAddress = "127.0.0.1"
+	markVariable = "BIVOUAC_SANDBOX_RUN"
+)
+
+// launch is a task ready to be run: everything but its ports.
+type launch struct {
+	sandboxID string
+	template  fsm.Template
+	workspace string
+	command   string
+	args      []string
+	dir       string
+	// key and sealKey are secret: they live here and in the task's
+	// environment only.
+	key, sealKey string
+}
+
+// prepare resolves a template. What can't be run is a *scheduler.Failure.
+func (r *Runner) prepare(id, dir string, t fsm.Template) (launch, error) {
+	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args}
+	if t.Driver != fsm.DriverProcess {
+		return l, specFailure("the driver %q needs Nomad; only %q runs here", t.Driver, fsm.DriverProcess)
+	}
+	if _, ok := t.Ports[fsm.PortAgentServer]; !ok {
+		return l, specFailure("the spec has no port %s", fsm.PortAgentServer)
+	}
+	if t.WorkingDir != "" && !filepath.IsLocal(t.WorkingDir) {
+		return l, specFailure("the working directory %q leaves the workspace", t.WorkingDir)
+	}
+	l.dir = filepath.Join(l.workspace, t.WorkingDir)
+	if l.command == "" || l.command == agentCommand {
+		l.command = r.cfg.AgentBinary
+		if len(l.args) == 0 {
+			l.args = []string{"--host", localAddress, "--port", "${port." + fsm.PortAgentServer + "}"}
+		}
+		l.args = slices.Concat(r.cfg.AgentArgs, l.args)
+	}
+	return l, nil
+}
+
+func specFailure(format string, args ...any) error {
+	return &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: fmt.Sprintf(format, args...)}
+}
+
+var placeholder = regexp.MustCompile(`\$\{[^}]*\}`)
+
+// expand replaces ${port.<name>} (in any case) and ${workspace}; anything else
+// stays as it is.
+func (l launch) expand(s string, ports map[string]int) string {
+	return placeholder.ReplaceAllStringFunc(s, func(m string) string {
+		name := m[2 : len(m)-1]
+		if name == "workspace" {
+			return l.workspace
+		}
+		if port, ok := strings.CutPrefix(name, "port."); ok {
+			for k, v := range ports {
+				if strings.EqualFold(k, port) {
+					return strconv.Itoa(v)
+				}
+			}
+		}
+		return m
+	})
+}
+
+// environ is the task's whole environment: little of ours, so that no
+// credential of this program gets into a sandbox; then the template's; then
+// what the sandbox must have (api-contract.md C.2).
+func (l launch) environ(mark string, ports map[string]int) []string {
+	env := map[string]string{"HOME": l.workspace, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+	for _, name := range []string{"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env[name] = v
+		}
+	}
+	for k, v := range l.template.Env {
+		env[k] = l.expand(v, ports)
+	}
+	for name, port := range ports {
+		env[name] = strconv.Itoa(port)
+	}
+	env["OH_SESSION_API_KEYS_0"] = l.key
+	delete(env, "OH_SECRET_KEY")
+	if l.sealKey != "" {
+		env["OH_SECRET_KEY"] = l.sealKey
+	}
+	env["OH_CONVERSATIONS_PATH"] = filepath.Join(l.workspace, "conversations")
+	env["OH_BASH_EVENTS_DIR"] = filepath.Join(l.workspace, "bash_events")
+	env[markVariable] = mark
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+// takePorts finds free ports for the template's names and keeps other launches
+// off them until giveBack. Between this and the task's own bind another program
+// may still take one: then the task ends, and its next start gets others.
+func (r *Runner) takePorts(names map[string]int) (map[string]int, error) {
+	r.portsMu.Lock()
+	defer r.portsMu.Unlock()
+	ports := map[string]int{}
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			_ = l.Close() // it was only to hold the number
+		}
+	}()
+	for name := range names {
+		for {
+			l, err := net.Listen("tcp", net.JoinHostPort(localAddress, "0"))
+			if err != nil {
+				for _, p := range ports {
+					delete(r.ports, p)
+				}
+				return nil, fmt.Errorf("finding a free port: %w", err)
+			}
+			held = append(held, l)
+			port := l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener's
+			if r.ports[port] {
+				continue
+			}
+			r.ports[port], ports[name] = true, port
+			break
+		}
+	}
+	return ports, nil
+}
+
+func (r *Runner) giveBack(ports map[string]int) {
+	r.portsMu.Lock()
+	defer r.portsMu.Unlock()
+	for _, p := range ports {
+		delete(r.ports, p)
+	}
+}
