@@ -4,11 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/big"
-	"time"
-
-	"github.com/google/uuid"
+	"strings"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -32,9 +31,17 @@ func newAPIKey() (apiKey, error) {
 	if err != nil {
 		return apiKey{}, err
 	}
-	value := "bvk_" + lookup + "_" + secret
+	return parseAPIKey("bvk_" + lookup + "_" + secret)
+}
+
+// parseAPIKey takes a key apart. Its error does not show the key.
+func parseAPIKey(value string) (apiKey, error) {
+	parts := strings.Split(value, "_")
+	if len(parts) != 3 || parts[0] != "bvk" || len(parts[1]) != 12 || len(parts[2]) != 43 {
+		return apiKey{}, errors.New("this is not an API key of Bivouac")
+	}
 	sum := sha256.Sum256([]byte(value))
-	return apiKey{value: value, lookup: lookup, hash: hex.EncodeToString(sum[:])}, nil
+	return apiKey{value: value, lookup: parts[1], hash: hex.EncodeToString(sum[:])}, nil
 }
 
 func randomBase62(n int) (string, error) {
@@ -49,9 +56,10 @@ func randomBase62(n int) (string, error) {
 	return string(b), nil
 }
 
-// bootstrapCommand is the command that issues the first key of a cluster.
-func bootstrapCommand(key apiKey, user, name string) fsm.Command {
-	return fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.APIKeyCreateBody{
+// bootstrapBody is the body of the command that issues the first key of a
+// cluster, an operator's.
+func bootstrapBody(key apiKey, user, name string) *fsm.APIKeyCreateBody {
+	return &fsm.APIKeyCreateBody{
 		Lookup: key.lookup, Hash: key.hash, Name: name, UserID: user, Operator: true, Bootstrap: true,
-	})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -127,4 +128,30 @@ func isAbsolutePath(s string) error {
 		return fmt.Errorf("%q must be an absolute path", s)
 	}
 	return nil
+}
+
+// isURLPattern accepts the pattern of a sandbox's URL.
+func isURLPattern(s string) error {
+	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(strings.ReplaceAll(s, ":{port}", "")))
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("%q must be a URL such as \"http://{address}:{port}\" or \"https://{name}-{sandbox}.example.org\"", s)
+	}
+	return nil
+}
+
+// isPrefix accepts "10.0.0.0/8", and one address alone.
+func isPrefix(s string) error {
+	_, err := parsePrefix(s)
+	return err
+}
+
+func parsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, fmt.Errorf("%q must be an address or a range such as \"10.0.0.0/8\"", s)
+	}
+	return p, nil
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
 // Config is what `bivouac server` reads from its file. doc.go is the
@@ -59,7 +61,9 @@ type NomadConfig struct {
 	Datacenters                []string
 	TokenFile                  string
 	CAFile, CertFile, KeyFile  string
-	WorkspaceDir               string
+	NodePool, VolumePlugin     string
+	VaultRole                  string
+	LostAfter                  time.Duration
 }
 
 // VaultConfig is where secret values are kept.
@@ -72,15 +76,18 @@ type VaultConfig struct {
 // SandboxesConfig bounds the life of sandboxes.
 type SandboxesConfig struct {
 	StartTimeout time.Duration
+	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
+	URL string
 }
 
 // LimitsConfig bounds what one client may ask.
 type LimitsConfig struct {
 	// BodySize is in bytes.
 	BodySize int64
-	// RequestsPerSecond 0 means no limit.
-	RequestsPerSecond float64
-	Burst             int
+	// RatePerSecond counts requests of one client address; 0 means no limit.
+	RatePerSecond float64
+	// TrustedProxies may name the client's address in X-Forwarded-For.
+	TrustedProxies []string
 }
 
 // GitConfig says how provider tokens are checked.
@@ -102,11 +109,13 @@ type LogConfig struct {
 // defaultConfig is what a file that names nothing but the required members
 // gives. Zero members of Raft are filled in by package cluster.
 func defaultConfig() Config {
+	api, jobs := httpapi.DefaultConfig(), nomad.DefaultConfig()
 	return Config{
-		Nomad:     NomadConfig{Datacenters: []string{"*"}},
+		Nomad:     NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault:     VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle"},
-		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute},
-		Limits:    LimitsConfig{BodySize: 1 << 20},
+		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute, URL: api.SandboxURL},
+		Limits:    LimitsConfig{BodySize: api.MaxBodyBytes},
+		Git:       GitConfig{VerifyTokens: api.VerifyGitTokens},
 		Log:       LogConfig{Level: "info", Format: "text"},
 	}
 }
@@ -142,7 +151,7 @@ func (c *Config) resolvePaths(base string) {
 }
 
 func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
-	return decodeBody(body, []attr{
+	diags := decodeBody(body, []attr{
 		{name: "node_name", required: true, set: setString(&c.NodeName, isNodeName)},
 		{name: "data_dir", required: true, set: setString(&c.DataDir, notEmpty)},
 		{name: "bootstrap_expect", set: setInt(&c.BootstrapExpect, 0, 9)},
@@ -159,6 +168,10 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "cors", decode: c.CORS.decode},
 		{name: "log", decode: c.Log.decode},
 	})
+	if c.BootstrapExpect != 1 && len(c.RetryJoin) == 0 {
+		diags = append(diags, problem(body.MissingItemRange(), "retry_join is required unless bootstrap_expect is 1: the node could not find the others"))
+	}
+	return diags
 }
 
 func (c *HTTPConfig) decode(b *hcl.Block) hcl.Diagnostics {
@@ -221,7 +234,10 @@ func (c *NomadConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "ca_file", set: setString(&c.CAFile, notEmpty)},
 		{name: "cert_file", set: setString(&c.CertFile, notEmpty)},
 		{name: "key_file", set: setString(&c.KeyFile, notEmpty)},
-		{name: "workspace_dir", set: setString(&c.WorkspaceDir, isAbsolutePath)},
+		{name: "node_pool", set: setString(&c.NodePool, notEmpty)},
+		{name: "volume_plugin", set: setString(&c.VolumePlugin, notEmpty)},
+		{name: "vault_role", set: setString(&c.VaultRole, notEmpty)},
+		{name: "lost_after", set: setDuration(&c.LostAfter, time.Minute, 30*24*time.Hour)},
 	}, nil)
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		diags = append(diags, problem(b.DefRange, "nomad: cert_file and key_file go together"))
@@ -250,14 +266,15 @@ func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
 func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "start_timeout", set: setDuration(&c.StartTimeout, time.Second, time.Hour)},
+		{name: "url", set: setString(&c.URL, isURLPattern)},
 	}, nil)
 }
 
 func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
-		{name: "body_size", set: setInt(&c.BodySize, 1024, 1<<30)},
-		{name: "requests_per_second", set: setFloat(&c.RequestsPerSecond, 0, 1e6)},
-		{name: "burst", set: setInt(&c.Burst, 1, 1_000_000)},
+		{name: "body_size", set: setInt(&c.BodySize, 1<<10, 64<<20)},
+		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
+		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},
 	}, nil)
 }
 

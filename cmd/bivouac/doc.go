@@ -25,7 +25,8 @@
 //	data_dir          required; this node's directory; created with mode 0700
 //	bootstrap_expect  how many nodes form the cluster on its first start: 1 to 9,
 //	                  the same on each; 0 (default) waits to be let in by others
-//	retry_join        peer addresses "host:port" of the other nodes, tried until they answer
+//	retry_join        peer addresses "host:port" of the nodes, tried until they answer; may hold
+//	                  this node's own; required unless bootstrap_expect is 1
 //
 //	http {                            required; the API
 //	  address                         required; "host:port" to listen on
@@ -49,10 +50,14 @@
 //	nomad {                           required
 //	  address                         required; "http(s)://host:port"
 //	  namespace, region               default: Nomad's own
-//	  datacenters                     default ["*"]
+//	  datacenters                     where sandboxes may run; default: any
+//	  node_pool                       likewise; default: Nomad's own
 //	  token_file                      file with the ACL token
 //	  ca_file, cert_file, key_file    for https
-//	  workspace_dir                   where raw_exec sandboxes keep their workspaces on a Nomad client
+//	  volume_plugin                   makes the workspace volumes; default "mkdir"
+//	  vault_role                      role of the tasks in Vault; default: that of Nomad's configuration
+//	  lost_after                      how long a client may be away before its sandboxes count as
+//	                                  lost; 6h
 //	}
 //	vault {                           required
 //	  address                         required; "http(s)://host:port"
@@ -66,14 +71,19 @@
 //	}
 //	sandboxes {
 //	  start_timeout                   default for specs that name none; 2m
+//	  url                             how clients reach a sandbox's port: {address}, {port}, {sandbox}
+//	                                  and {name} are replaced; default "http://{address}:{port}"
 //	}
 //	limits {
-//	  body_size                       bytes of a request body; 1 MiB
-//	  requests_per_second, burst      per client address; 0 (default) is no limit
+//	  body_size                       bytes of a request body; 4 MiB
+//	  rate_per_second                 requests of one client address before each is delayed by a
+//	                                  second; 429 above twice that; 0 (default) is no limit
+//	  trusted_proxies                 addresses whose X-Forwarded-For is believed
 //	}
 //	git {
-//	  verify_tokens                   ask the provider before a token is stored
-//	  allowed_hosts                   hosts that may be asked beside the providers' own
+//	  verify_tokens                   ask the provider before a token is stored; true
+//	  allowed_hosts                   provider hosts that may be asked although their address is
+//	                                  private
 //	}
 //	cors { origins }                  web origins allowed; default: localhost only
 //	log {

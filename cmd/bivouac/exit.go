@@ -30,9 +30,12 @@ func usagef(format string, args ...any) error {
 // exitCode gives the exit code for what a command returned.
 func exitCode(err error) int {
 	var usage *usageError
+	var status exitStatus
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &usage):
 		return exitUsage
 	}

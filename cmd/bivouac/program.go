@@ -28,7 +28,8 @@ func (p *program) run(ctx context.Context, args []string) int {
 	root := p.rootCommand()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	var status exitStatus
+	if err != nil && !errors.As(err, &status) {
 		fmt.Fprintln(p.stderr, "bivouac: "+strings.ReplaceAll(err.Error(), "\n", "\nbivouac: "))
 	}
 	return exitCode(err)

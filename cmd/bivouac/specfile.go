@@ -36,7 +36,7 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	spec "<id>" {
 //	  driver        = "docker"          # docker, raw_exec or process
 //	  image         = "registry/image"  # docker only, required there
-//	  command       = "/bin/agent"      # required with raw_exec
+//	  command       = "/bin/agent"      # required but with docker
 //	  args          = ["--port", "${port.agent_server}"]
 //	  working_dir   = "/workspace/project"
 //	  env           = { LOG_JSON = "true" }
@@ -150,7 +150,7 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && t.NetworkMode != "", "network_mode is for the driver \"docker\" only")
 	say(!docker && t.User != "", "user is for the driver \"docker\" only")
 	say(!docker && t.VolumePath != "", "volume is for the driver \"docker\" only")
-	say(t.Driver == fsm.DriverRawExec && t.Command == "", "driver %q needs a command", t.Driver)
+	say(!docker && t.Command == "", "driver %q needs a command", t.Driver)
 	say(docker && !path.IsAbs(t.WorkingDir), "working_dir must be absolute with the driver \"docker\"")
 	say(!docker && path.IsAbs(t.WorkingDir), "working_dir must be relative to the workspace with the driver %q", t.Driver)
 	return errors.Join(errs...)

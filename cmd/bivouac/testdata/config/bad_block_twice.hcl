@@ -1,11 +1,12 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+retry_join = ["10.1.0.12:8441"]
 
 http {
   address = "127.0.0.1:8440"
 }
 
-http { # want: the block "http" is there already, on line 4
+http { # want: the block "http" is there already, on line 5
   address = "127.0.0.1:8450"
 }
 

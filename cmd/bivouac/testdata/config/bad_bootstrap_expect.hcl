@@ -1,5 +1,6 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+retry_join = ["10.1.0.12:8441"]
 bootstrap_expect = 10 # want: bootstrap_expect: must be between 0 and 9
 
 http {

@@ -1,5 +1,6 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+retry_join = ["10.1.0.12:8441"]
 
 http {
   address = "8440" # want: address: "8440" must be "host:port"

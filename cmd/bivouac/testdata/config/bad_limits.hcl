@@ -1,5 +1,6 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+retry_join = ["10.1.0.12:8441"]
 
 http {
   address = "127.0.0.1:8440"
@@ -23,7 +24,7 @@ vault {
 }
 
 limits {
-  body_size           = 1 # want: body_size: must be between 1024 and 1073741824
-  requests_per_second = -1 # want: requests_per_second: must be between 0 and 1e+06
-  burst               = 0 # want: burst: must be between 1 and 1000000
+  body_size           = 1 # want: body_size: must be between 1024 and 67108864
+  rate_per_second     = -1 # want: rate_per_second: must be between 0 and 1e+06
+  trusted_proxies     = ["proxy"] # want: trusted_proxies: member 1: "proxy" must be an address or a range
 }

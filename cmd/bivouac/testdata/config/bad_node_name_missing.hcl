@@ -1,4 +1,5 @@
 data_dir = "/var/lib/bivouac" # want: Missing required argument: The argument "node_name" is required
+retry_join = ["10.1.0.12:8441"]
 
 http {
   address = "127.0.0.1:8440"

@@ -1,4 +1,5 @@
 node_name = null # want: node_name: must not be null
+retry_join = ["10.1.0.12:8441"]
 data_dir  = "" # want: data_dir: must not be empty
 
 http {

@@ -1,4 +1,4 @@
-node_name = "n1"
+node_name = "n1" # want: retry_join is required unless bootstrap_expect is 1
 data_dir  = "/var/lib/bivouac"
 retry_join = ["10.1.0.12:8441", "10.1.0.13"] # want: retry_join: member 2: "10.1.0.13" must be "host:port"
 

@@ -1,5 +1,6 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+retry_join = ["10.1.0.12:8441"]
 
 http {
   address = "127.0.0.1:8440"
@@ -24,4 +25,5 @@ vault {
 
 sandboxes {
   start_timeout = "10ms" # want: start_timeout: must be between 1s and 1h0m0s
+  url           = "{address}:{port}" # want: url: "{address}:{port}" must be a URL
 }

@@ -1,4 +1,4 @@
-node_name = "n1"
+node_name = "n1" # want: retry_join is required unless bootstrap_expect is 1
 data_dir  = "/var/lib/bivouac"
 bootstrap_expect = "3" # want: bootstrap_expect: must be a whole number
 retry_join       = "10.1.0.12:8441" # want: retry_join: must be a list of strings

@@ -40,7 +40,10 @@ nomad {
   ca_file       = "nomad-ca.pem"
   cert_file     = "nomad.pem"
   key_file      = "nomad-key.pem"
-  workspace_dir = "/srv/workspaces"
+  node_pool     = "agents"
+  volume_plugin = "zfs"
+  vault_role    = "sandboxes"
+  lost_after    = "1h"
 }
 
 vault {
@@ -56,12 +59,13 @@ vault {
 
 sandboxes {
   start_timeout = "90s"
+  url           = "https://{name}-{sandbox}.example.org"
 }
 
 limits {
   body_size           = 65536
-  requests_per_second = 10
-  burst               = 20
+  rate_per_second     = 10
+  trusted_proxies     = ["127.0.0.1", "10.0.0.0/8"]
 }
 
 git {

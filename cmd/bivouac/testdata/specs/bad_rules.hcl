@@ -13,6 +13,7 @@ spec "raw" { # want: the spec "raw" is there already, on line 5
 }
 spec "no spaces" { # want: "no spaces" is not a spec id
   driver      = "process"
+  command     = "sandbox-agent"
   working_dir = "project"
   port "AGENT_SERVER" {}
   port "AGENT_SERVER" {} # want: the port "AGENT_SERVER" is there already

@@ -1,5 +1,6 @@
 node_name = "n1"
 data_dir  = "/var/lib/bivouac"
+bootstrap_expect = 1
 
 http {
   address = "127.0.0.1:8440"
@@ -13,8 +14,7 @@ peer {
 }
 
 nomad {
-  address       = "http://127.0.0.1:4646"
-  workspace_dir = "workspaces" # want: workspace_dir: "workspaces" must be an absolute path
+  address = "https://nomad.example.org:4646"
 }
 
 vault {

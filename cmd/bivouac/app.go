@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/secrets"
+)
+
+// stopGrace bounds the gentle part of stopping a node: handing leadership over
+// and finishing requests.
+const stopGrace = 20 * time.Second
+
+// parts is what one node is made of, chosen by `bivouac server` and `bivouac
+// dev`. newApp hands the logger and the registry to each of them.
+type parts struct {
+	cluster   cluster.Config
+	scheduler scheduler.Config
+	api       httpapi.Config
+	// listener is the HTTP port, already bound. The app closes it.
+	listener net.Listener
+	secrets  secrets.Store
+	runner   scheduler.Runner
+	log      *slog.Logger
+	// registry takes the node's metrics; /metrics shows what is in it.
+	registry *prometheus.Registry
+}
+
+// app is one node, wired and not yet running.
+type app struct {
+	name     string
+	log      *slog.Logger
+	listener net.Listener
+	store    *fsm.Store
+	node     *cluster.Node
+	sched    *scheduler.Scheduler
+	api      *httpapi.Server
+	agents   *agent.Client
+}
+
+// newApp wires a node from its parts: store, cluster, scheduler, API, each from
+// the ones before it. It opens the data directory and starts nothing. It is one
+// straight function, because what flows where is the thing to see.
+func newApp(p parts) (*app, error) {
+	log := p.log
+	store := fsm.NewStore()
+	p.cluster.Logger, p.cluster.Registerer = log, p.registry
+	node, err := cluster.New(p.cluster, store)
+	if err != nil {
+		return nil, fmt.Errorf("opening node %s: %w", p.cluster.NodeName, err)
+	}
+
+	kept := secretStore{p.secrets}
+	agents := agent.New(agent.Config{})
+	p.scheduler.Logger, p.scheduler.Registerer = log, p.registry
+	taskConfig := scheduler.DefaultStartTaskConfig()
+	taskConfig.Logger = log
+	tasks, err := scheduler.NewStartTasks(taskConfig, store, node, agents, kept)
+	if err != nil {
+		return nil, errors.Join(err, closeNode(node))
+	}
+	sched, err := scheduler.New(p.scheduler, store, node, p.runner, agents, kept, tasks.Run)
+	if err != nil {
+		return nil, errors.Join(err, closeNode(node))
+	}
+
+	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
+	api, err := httpapi.New(p.api, node, kept, agentStatuses{agents})
+	if err != nil {
+		return nil, errors.Join(err, closeNode(node))
+	}
+	return &app{
+		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
+		node: node, sched: sched, api: api, agents: agents,
+	}, nil
+}
+
+// run starts the node and keeps it until ctx ends or a part of it fails; then
+// it stops everything, last started first. The API answers before the cluster
+// is ready, so that /ready can say what is missing; it is drained before the
+// cluster goes, which hands leadership over as the first thing it does. With
+// cluster.ErrAbrupt as the cause of ctx's end, nothing is handed over.
+func (a *app) run(ctx context.Context) error {
+	l := newLifecycle()
+	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
+	l.start("scheduler", a.lead)
+	l.start("cluster", a.node.Run)
+	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
+	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
+
+	var err error
+	select {
+	case <-ctx.Done():
+		l.cause = context.Cause(ctx)
+	case err = <-l.ended:
+		a.log.Error("a part of the node ended; the node stops", "error", err)
+	}
+	a.log.Info("node stopping")
+	err = errors.Join(err, l.stop(stopGrace))
+	a.log.Info("node stopped")
+	return err
+}
+
+// lead schedules in every term this node leads. Lead also returns when the
+// cluster stops; then it is the cluster's end that is to be reported.
+func (a *app) lead(ctx context.Context) error {
+	if err := a.node.Lead(ctx, a.sched.Run); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// close ends a node that was never run.
+func (a *app) close() error {
+	a.listener.Close()
+	return closeNode(a.node)
+}
+
+// closeNode closes the data directory of a node that was never run: Run is
+// what closes it, so it runs for no time at all.
+func closeNode(n *cluster.Node) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cluster.ErrAbrupt)
+	return n.Run(ctx)
+}

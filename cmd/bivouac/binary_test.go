@@ -1,0 +1,253 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// child is the program as a process of its own.
+type child struct {
+	cmd            *exec.Cmd
+	stdout, stderr buffer
+	ended          chan struct{}
+}
+
+// startChild starts the program; it is killed with the test.
+func startChild(t testing.TB, dir string, args ...string) *child {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+	c.cmd.Dir = dir
+	c.cmd.Env = append(os.Environ(), mainEnv+"=1")
+	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = c.cmd.Wait()
+		close(c.ended)
+	}()
+	t.Cleanup(func() { c.kill() })
+	return c
+}
+
+// kill is kill -9.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+}
+
+// wait waits for the end and gives the exit code.
+func (c *child) wait(t testing.TB) int {
+	t.Helper()
+	eventually(t, "the program ends", func() error {
+		select {
+		case <-c.ended:
+			return nil
+		default:
+			return errors.New("it runs: " + c.stderr.String())
+		}
+	})
+	return c.cmd.ProcessState.ExitCode()
+}
+
+// devChild starts `bivouac dev` in dir and waits until it is ready.
+func devChild(t testing.TB, dir string, args ...string) (*child, []caller) {
+	t.Helper()
+	c := startChild(t, dir, append([]string{"dev", "--http-port", "0"}, args...)...)
+	var info devInfo
+	eventually(t, "bivouac dev is ready", func() error {
+		select {
+		case <-c.ended:
+			t.Fatalf("bivouac dev ended: %s", c.stderr.String())
+		default:
+		}
+		// A killed program leaves its dev.json; the new one's is there when it
+		// has greeted.
+		if !strings.Contains(c.stdout.String(), "Ctrl-C") {
+			return errors.New("it has not greeted")
+		}
+		b, err := os.ReadFile(filepath.Join(dir, ".bivouac", "dev.json"))
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(b, &info)
+	})
+	var nodes []caller
+	for _, n := range info.Nodes {
+		nodes = append(nodes, caller{base: n.HTTP, key: info.APIKey})
+	}
+	return c, nodes
+}
+
+func TestBinary_DevStopsOnInterruptAndGreetsReadably(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c, nodes := devChild(t, dir)
+	greeting := c.stdout.String()
+	for _, n := range nodes {
+		if !strings.Contains(greeting, n.base) {
+			t.Errorf("the greeting lacks %s:\n%s", n.base, greeting)
+		}
+	}
+	line := greeting[strings.Index(greeting, "curl"):]
+	line, _, _ = strings.Cut(line, "\n")
+	out, err := exec.Command("sh", "-c", line).Output()
+	if err != nil || !strings.Contains(string(out), `"status":"STARTING"`) {
+		t.Errorf("the line %q printed %s, %v", line, out, err)
+	}
+	second := startChild(t, dir, "dev", "--http-port", "0")
+	if code := second.wait(t); code != exitFailed || !strings.Contains(second.stderr.String(), "is in use by another bivouac") || strings.Count(second.stderr.String(), "\n") != 1 {
+		t.Errorf("a second instance: exit %d: %s", code, second.stderr.String())
+	}
+	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.wait(t); code != exitOK {
+		t.Errorf("exit %d after an interrupt: %s", code, c.stderr.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".bivouac", "dev.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("dev.json is still there: %v", err)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(c.stderr.String()), "\n") {
+		if !strings.HasPrefix(line, "stopping") && !strings.HasPrefix(line, "starting") {
+			t.Errorf("stderr has a line nobody asked for: %q", line)
+		}
+	}
+}
+
+func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const rounds = 4
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	c, nodes := devChild(t, dir)
+	writers := make([]*writer, len(nodes))
+	for i, n := range nodes {
+		var made keyInfo
+		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys", map[string]any{"user": fmt.Sprintf("writer%d", i), "name": "test"}).json(t, &made)
+		writers[i] = &writer{key: made.Key}
+	}
+	for round := range rounds {
+		var acknowledged atomic.Int64
+		limit := 1 + random.Int64N(60)
+		var done sync.WaitGroup
+		for i, w := range writers {
+			done.Go(func() { w.write(caller{base: nodes[i].base, key: w.key}, &acknowledged) })
+		}
+		eventually(t, fmt.Sprintf("round %d: %d writes", round, limit), func() error {
+			if n := acknowledged.Load(); n < limit {
+				return fmt.Errorf("%d so far", n)
+			}
+			return nil
+		})
+		c.kill()
+		done.Wait()
+		c, nodes = devChild(t, dir)
+		for i, w := range writers {
+			for _, n := range nodes {
+				got := caller{base: n.base, key: w.key}.language(t)
+				if got < w.acknowledged || got > w.sent {
+					t.Errorf("round %d: writer %d: %s shows %d; %d was acknowledged, %d sent", round, i, n.base, got, w.acknowledged, w.sent)
+				}
+			}
+			w.sent = max(w.sent, w.acknowledged)
+		}
+	}
+}
+
+// writer counts up in its user's settings.
+type writer struct {
+	key                string
+	sent, acknowledged int
+}
+
+// write goes on until the node is gone.
+func (w *writer) write(n caller, acknowledged *atomic.Int64) {
+	for {
+		w.sent++
+		a, err := n.try(http.MethodPost, "/api/settings", map[string]string{"language": strconv.Itoa(w.sent)})
+		if err != nil {
+			return
+		}
+		if a.status == http.StatusOK {
+			w.acknowledged = w.sent
+			acknowledged.Add(1)
+		}
+	}
+}
+
+// language reads the counter back; 0 when nothing was stored.
+func (c caller) language(t testing.TB) int {
+	t.Helper()
+	var got struct {
+		Language string `json:"language"`
+	}
+	a, err := c.try(http.MethodGet, "/api/settings", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.status == http.StatusNotFound {
+		return 0
+	}
+	a.json(t, &got)
+	n, err := strconv.Atoi(got.Language)
+	if err != nil {
+		t.Fatalf("%s: %v", a, err)
+	}
+	return n
+}
+
+func TestReadme_Session(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	script.WriteString("set -eu\n")
+	for _, block := range strings.Split(string(readme), "```sh session\n")[1:] {
+		code, _, _ := strings.Cut(block, "```")
+		script.WriteString(code)
+	}
+	dir := t.TempDir()
+	_, nodes := devChild(t, dir)
+	text := script.String()
+	// Only the ports differ: the ones of the README may be taken here.
+	for i, port := range []string{"8440", "8450", "8460"} {
+		if !strings.Contains(text, "http://127.0.0.1:"+port) {
+			t.Fatalf("the session does not use port %s", port)
+		}
+		text = strings.ReplaceAll(text, "http://127.0.0.1:"+port, nodes[i].base)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", text)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{`"llm_api_key_set":true`, `"status":"RUNNING"`, `"status":"PAUSED"`, `"status":"READY"`, `"sandbox_status":"RUNNING"`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the session did not print %s:\n%s", want, out)
+		}
+	}
+}

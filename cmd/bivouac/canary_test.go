@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// canaries makes secret values that can be found again wherever they leak.
+type canaries struct{ values []string }
+
+// value gives a new canary; what names the field it goes through.
+func (c *canaries) value(what string) string {
+	v := fmt.Sprintf("canary-%s-%s", what, hex.EncodeToString([]byte(what)))
+	c.values = append(c.values, v)
+	return v
+}
+
+// settings gives a settings body with a canary in every secret field.
+func (c *canaries) settings() map[string]any {
+	return map[string]any{
+		"language": "en", "llm_model": "m",
+		"llm_api_key":     c.value("llm"),
+		"search_api_key":  c.value("search"),
+		"sandbox_api_key": c.value("sandbox"),
+		"secrets_store": map[string]any{
+			"provider_tokens": map[string]any{"gitlab": map[string]any{"token": c.value("store-provider")}},
+			"custom_secrets":  map[string]any{"MY_SECRET": map[string]any{"secret": c.value("custom"), "description": "mine"}},
+		},
+		"mcp_config": c.mcp("settings"),
+	}
+}
+
+// mcp gives an MCP configuration with credentials everywhere it may have them.
+func (c *canaries) mcp(where string) map[string]any {
+	return map[string]any{
+		"sse_servers":   []any{map[string]any{"url": "https://sse.example.org/?token=" + c.value(where+"-sse-url"), "api_key": c.value(where + "-sse")}},
+		"shttp_servers": []any{map[string]any{"url": "https://shttp.example.org/", "api_key": c.value(where + "-shttp")}},
+		"stdio_servers": []any{map[string]any{"name": "s", "command": "c", "args": []string{"--token", c.value(where + "-arg")},
+			"env": map[string]string{"TOKEN": c.value(where + "-env")}}},
+	}
+}
+
+// conversation gives a conversation body with a canary in every secret field.
+func (c *canaries) conversation() map[string]any {
+	return map[string]any{
+		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": "hello"}}},
+		"secrets":         map[string]any{"GIVEN": c.value("given")},
+		"plugins":         []any{map[string]any{"source": "https://user:" + c.value("plugin") + "@git.example.org/p.git"}},
+	}
+}
+
+// leak reports the first canary in b, in clear or in the encodings a careless
+// program would use.
+func (c *canaries) leak(b []byte) string {
+	for _, v := range c.values {
+		for _, form := range []string{v, base64.StdEncoding.EncodeToString([]byte(v))[:16], hex.EncodeToString([]byte(v)[:12])} {
+			if form == hex.EncodeToString([]byte("canary-"))[:14] {
+				continue
+			}
+			if bytes.Contains(b, []byte(form)) {
+				return v
+			}
+		}
+	}
+	return ""
+}
+
+// search looks through every file below dir and fails the test for each leak.
+func (c *canaries) search(t *testing.T, dir string) (files int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files++
+		if v := c.leak(b); v != "" {
+			t.Errorf("%s holds %s", path, v)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// answers sends the canaries through every field, also through wrong requests,
+// and checks what comes back. GET /api/settings shows the MCP configuration to
+// its owner, as the contract wants, and is left out.
+func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
+	t.Helper()
+	check := func(want int, method, path string, body any) answer {
+		t.Helper()
+		a := n.do(t, want, method, path, body)
+		if v := c.leak(a.body); v != "" {
+			t.Errorf("%s %s shows %s: %s", method, path, v, a)
+		}
+		if v := c.leak(fmt.Append(nil, a.header)); v != "" {
+			t.Errorf("%s %s shows %s in its header", method, path, v)
+		}
+		return a
+	}
+	check(http.StatusOK, http.MethodPost, "/api/settings", c.settings())
+	check(http.StatusOK, http.MethodPost, "/api/add-git-providers", map[string]any{
+		"provider_tokens": map[string]any{"github": map[string]any{"token": c.value("provider")}},
+		"mcp_config":      c.mcp("providers"),
+	})
+	var task startTaskInfo
+	check(http.StatusOK, http.MethodPost, "/api/v1/app-conversations", c.conversation()).json(t, &task)
+	check(http.StatusOK, http.MethodPost, "/api/conversations", map[string]any{"initial_user_msg": "hi", "mcp_config": c.mcp("v0")})
+
+	for path, body := range map[string]any{
+		"/api/settings":             map[string]any{"llm_api_key": []any{c.value("wrong-llm")}, "mcp_config": map[string]any{"sse_servers": []any{map[string]any{"url": "ftp://" + c.value("wrong-url")}}}},
+		"/api/add-git-providers":    map[string]any{"provider_tokens": map[string]any{"nonsense": map[string]any{"token": c.value("wrong-provider")}}},
+		"/api/v1/app-conversations": map[string]any{"secrets": map[string]any{"OH_NAME": c.value("wrong-secret")}, "plugins": []any{map[string]any{"source": []any{c.value("wrong-plugin")}}}},
+		"/api/conversations":        map[string]any{"mcp_config": map[string]any{"stdio_servers": []any{map[string]any{"name": "a b", "command": "c", "env": map[string]any{"T": c.value("wrong-env")}}}}},
+	} {
+		check(http.StatusUnprocessableEntity, http.MethodPost, path, body)
+	}
+	check(http.StatusUnprocessableEntity, http.MethodPost, "/api/settings", `{"llm_api_key": "`+c.value("broken")+`", `)
+	caller{base: n.base, key: "bvk_" + c.value("key")}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
+
+	n.awaitTask(t, task.ID)
+	for _, path := range []string{"/api/v1/app-conversations/start-tasks?ids=" + task.ID, "/api/v1/app-conversations", "/api/v1/sandboxes/search", "/metrics", "/server_info"} {
+		check(http.StatusOK, http.MethodGet, path, nil)
+	}
+	return append(tasks, task.ID)
+}
+
+func TestDev_NoSecretOutsideTheSealedFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := startDev(t, dir)
+	var c canaries
+	c.answers(t, r.all[1])
+	for _, n := range r.nodes {
+		if err := n.app.node.Snapshot(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	c.search(t, dir)
+	leader := r.leader(t)
+	r.kill(t, leader)
+	r.revive(t, leader)
+	key := r.key.value
+	r.end(t)
+	if files := c.search(t, dir); files < 12 {
+		t.Errorf("only %d files were searched", files)
+	}
+
+	// The key of the development cluster stands in the one file made for it.
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || path == (devLayout{dir}).key() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if bytes.Contains(b, []byte(strings.Split(key, "_")[2])) {
+			t.Errorf("%s holds the API key", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

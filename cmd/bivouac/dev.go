@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// devOptions are the flags of `bivouac dev`.
+type devOptions struct {
+	dataDir  string
+	httpPort int
+	nodes    int
+	logLevel string
+}
+
+// readyTimeout bounds how long `bivouac dev` waits for its nodes. Three nodes
+// are ready within a second; a large log to replay takes longer.
+const readyTimeout = 2 * time.Minute
+
+func (p *program) devCommand() *cobra.Command {
+	var o devOptions
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole cluster on this machine, with nothing to install",
+		Long: `Run a whole cluster in one process: real sockets, real disks, sandboxes as local
+processes, secrets in a sealed file. It prints an API key and writes it, with
+the nodes' URLs, to dev.json in the data directory once all nodes are ready.
+Ctrl-C stops everything, sandboxes too; started again on the same directory, all
+state is there.
+
+It is for one person on one machine: sandboxes are not isolated from it.`,
+		Example: `  bivouac dev
+  bivouac dev --data-dir /tmp/b --http-port 9000 --nodes 5`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return p.runDev(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".bivouac", "where everything is kept")
+	cmd.Flags().IntVar(&o.httpPort, "http-port", 8440, "the first node's port; the others follow at +10, +20, ...; 0 takes free ones")
+	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "how many nodes: 1, 3, 5, 7 or 9")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "what goes to the log file: debug, info, warn or error")
+	return cmd
+}
+
+// check refuses wrong flags.
+func (o devOptions) check() error {
+	if o.nodes < 1 || o.nodes > 9 || o.nodes%2 == 0 {
+		return usagef("--nodes must be an odd number between 1 and 9, got %d", o.nodes)
+	}
+	if highest := 65535 - (o.nodes-1)*httpPortStep; o.httpPort < 0 || o.httpPort > highest {
+		return usagef("--http-port must be between 0 and %d, got %d", highest, o.httpPort)
+	}
+	if o.dataDir == "" {
+		return usagef("--data-dir must not be empty")
+	}
+	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {
+		return usagef("--log-level: %w", err)
+	}
+	return nil
+}
+
+// runDev runs the cluster until ctx ends.
+func (p *program) runDev(ctx context.Context, o devOptions) error {
+	c, err := openDev(o)
+	if err != nil {
+		return err
+	}
+	failed := c.start()
+	err = withProgress(ctx, p.stderr, "starting the nodes", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		return c.ready(ctx, failed)
+	})
+	if err == nil {
+		c.greet(p.stdout)
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	} else if ctx.Err() != nil {
+		err = nil // stopped while starting, as asked
+	}
+	fmt.Fprintln(p.stderr, "stopping ...")
+	stopped := withProgress(context.WithoutCancel(ctx), p.stderr, "stopping", func(context.Context) error { return c.stop() })
+	if err == nil {
+		err = stopped
+	}
+	if err != nil {
+		return fmt.Errorf("%w (logs are in %s)", err, c.layout.logs())
+	}
+	return nil
+}
+
+// greet prints what a person needs to go on.
+func (c *devCluster) greet(w io.Writer) {
+	info := c.info()
+	var b strings.Builder
+	fmt.Fprintf(&b, "Bivouac runs with %d nodes; everything is in %s\n\n", len(info.Nodes), c.layout.dir)
+	for _, n := range info.Nodes {
+		fmt.Fprintf(&b, "  %-8s %s\n", n.Name, n.HTTP)
+	}
+	fmt.Fprintf(&b, "  %-8s %s\n\n", "API key", info.APIKey)
+	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey, info.Nodes[0].HTTP)
+	fmt.Fprintf(&b, "Ctrl-C stops everything, sandboxes too. Logs are in %s\n", c.layout.logs())
+	io.WriteString(w, b.String())
+}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/process"
+	"bivouac.dev/bivouac/secrets"
+)
+
+// devSpecs are the sandbox specs a new development cluster begins with.
+//
+//go:embed specs/dev.hcl
+var devSpecs []byte
+
+const (
+	// devUser owns the key of a development cluster.
+	devUser = "dev"
+	// devCollectGrace is how old an unreferenced secret must be before it is
+	// destroyed; see secrets.OpenSealed.
+	devCollectGrace = 15 * time.Minute
+	// readyPoll is the pause between two looks at nodes that are starting.
+	readyPoll = 10 * time.Millisecond
+)
+
+// devCluster is several nodes in this process, with the things they share.
+type devCluster struct {
+	layout devLayout
+	log    *slog.Logger
+	key    apiKey
+	specs  []fsm.Spec
+	nodes  []*devNode
+	life   *lifecycle // what the nodes share; stopped after them
+
+	sealed *secrets.Sealed
+	runner *process.Runner
+}
+
+// devNode is one node of a devCluster. Its addresses stay the same when it is
+// stopped and started again.
+type devNode struct {
+	name, http, peer string
+	app              *app
+	cancel           context.CancelCauseFunc
+	done             chan error
+}
+
+// openDev takes the data directory and binds every port, so that what can be
+// wrong is wrong before anything runs. Whatever it opened is closed again when
+// it fails.
+func openDev(o devOptions) (c *devCluster, err error) {
+	dir, err := filepath.Abs(o.dataDir)
+	if err != nil {
+		return nil, fmt.Errorf("the data directory can't be used: %w", err)
+	}
+	c = &devCluster{layout: devLayout{dir}, life: newLifecycle()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.stop())
+		}
+	}()
+	if c.specs, err = parseDevSpecs(); err != nil {
+		return nil, err
+	}
+	release, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	c.life.onStop("the lock", func(context.Context) error { return release() })
+	c.life.onStop("dev.json", func(context.Context) error { return c.layout.removeInfo() })
+	if err := errors.Join(c.layout.checkNodes(o.nodes), c.layout.removeInfo()); err != nil {
+		return nil, err
+	}
+	if err := c.openShared(o); err != nil {
+		return nil, err
+	}
+	return c, c.openNodes(o)
+}
+
+// openShared opens what the nodes have in common: log, key, secrets, runner.
+func (c *devCluster) openShared(o devOptions) (err error) {
+	file, err := openLogFile(c.layout.logs())
+	if err != nil {
+		return err
+	}
+	c.life.onStop("the log", func(context.Context) error { return file.Close() })
+	c.log = newLogger(file, "text", logLevel(o.logLevel))
+	if c.key, err = c.layout.loadKey(); err != nil {
+		return err
+	}
+	if c.sealed, err = secrets.OpenSealed(c.layout.secrets(), devCollectGrace); err != nil {
+		return fmt.Errorf("opening the secret store: %w", err)
+	}
+	c.life.onStop("the secret store", func(context.Context) error { return c.sealed.Close() })
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program for the sandboxes: %w", err)
+	}
+	c.runner, err = process.New(process.Config{
+		Dir: c.layout.sandboxes(), AgentBinary: binary, AgentArgs: []string{sandboxAgentName},
+		Secrets: secretStore{c.sealed}, Logger: c.log,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the sandbox runner: %w", err)
+	}
+	c.life.onStop("the sandboxes", func(context.Context) error { return c.runner.Close() })
+	return nil
+}
+
+// openNodes makes certificates, binds all ports and wires the nodes.
+func (c *devCluster) openNodes(o devOptions) error {
+	names := nodeNames(o.nodes)
+	if err := c.layout.makeCertificates(names); err != nil {
+		return err
+	}
+	apiPorts, err := listenHTTP(o.httpPort, o.nodes)
+	if err != nil {
+		return err
+	}
+	c.life.onStop("the HTTP ports", func(context.Context) error { closeAll(apiPorts); return nil })
+	peerPorts, err := c.layout.listenPeers(names)
+	if err != nil {
+		return err
+	}
+	c.life.onStop("the peer ports", func(context.Context) error { closeAll(peerPorts); return nil })
+	for i, name := range names {
+		c.nodes = append(c.nodes, &devNode{name: name, http: apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
+	}
+	for i, n := range c.nodes {
+		if err := c.wire(n, apiPorts[i], peerPorts[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wire makes the node's app on ports that are bound.
+func (c *devCluster) wire(n *devNode, api, peer net.Listener) (err error) {
+	cl := cluster.DefaultConfig()
+	cl.NodeName, cl.DataDir, cl.Listener = n.name, c.layout.node(n.name), peer
+	cl.PeerAddress, cl.AdvertiseAddress = n.peer, n.peer
+	cl.TLS = tlsDir(c.layout.tls()).node(n.name)
+	cl.BootstrapExpect = len(c.nodes)
+	for _, other := range c.nodes {
+		cl.RetryJoin = append(cl.RetryJoin, other.peer)
+	}
+	web := httpapi.DefaultConfig()
+	web.VerifyGitTokens = false // a development cluster asks nobody outside
+	n.app, err = newApp(parts{
+		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
+		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
+	})
+	return err
+}
+
+// start runs all nodes. The channel receives the error of a node that ends
+// without being asked to.
+func (c *devCluster) start() <-chan error {
+	failed := make(chan error, len(c.nodes))
+	for _, n := range c.nodes {
+		n.start(failed)
+	}
+	return failed
+}
+
+func (n *devNode) start(failed chan<- error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	n.cancel, n.done = cancel, make(chan error, 1)
+	go func() {
+		err := n.app.run(ctx)
+		if ctx.Err() == nil {
+			failed <- fmt.Errorf("node %s: %w", n.name, err)
+		}
+		n.done <- err
+	}()
+}
+
+// stop ends a node that runs and waits for it, or closes one that never ran.
+// With cluster.ErrAbrupt as the cause it hands nothing over.
+func (n *devNode) stop(cause error) error {
+	if n.app == nil {
+		return nil
+	}
+	app := n.app
+	n.app = nil
+	if n.cancel == nil {
+		return app.close()
+	}
+	n.cancel(cause)
+	n.cancel = nil
+	return <-n.done
+}
+
+// stop ends all nodes at once, then what they share, the sandboxes among it.
+// No node hands leadership over, since none stays to take it.
+func (c *devCluster) stop() error {
+	errs := make([]error, len(c.nodes))
+	var stopping sync.WaitGroup
+	for i, n := range c.nodes {
+		stopping.Go(func() { errs[i] = n.stop(cluster.ErrAbrupt) })
+	}
+	stopping.Wait()
+	return errors.Join(append(errs, c.life.stop(stopGrace))...)
+}
+
+// ready waits until every node can serve, gives a new cluster its specs and its
+// key, and publishes dev.json.
+func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
+	if err := c.wait(ctx, failed, func(n *devNode) error { return n.app.node.Ready() }); err != nil {
+		return err
+	}
+	if err := c.provision(ctx); err != nil {
+		return err
+	}
+	index := c.nodes[0].app.store.Index()
+	for _, n := range c.nodes {
+		if err := n.app.store.Wait(ctx, index); err != nil {
+			return fmt.Errorf("waiting for node %s to catch up: %w", n.name, err)
+		}
+	}
+	return c.layout.writeInfo(c.info())
+}
+
+// wait looks at every node until check is content with it.
+func (c *devCluster) wait(ctx context.Context, failed <-chan error, check func(*devNode) error) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for _, n := range c.nodes {
+		for {
+			err := check(n)
+			if err == nil {
+				break
+			}
+			select {
+			case <-tick.C:
+			case err := <-failed:
+				return err
+			case <-ctx.Done():
+				return fmt.Errorf("node %s is not ready: %w", n.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// provision gives the cluster the specs and the key, unless it has them. The
+// commands repeat safely: a crash at any point is mended by the next start.
+func (c *devCluster) provision(ctx context.Context) error {
+	node := c.nodes[0].app.node
+	specs := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.SpecApplyBody{Specs: c.specs, OnlyIfNone: true})
+	if _, err := node.Propose(ctx, specs); err != nil {
+		return fmt.Errorf("loading the sandbox specs: %w", err)
+	}
+	view, err := node.View(ctx, cluster.Linearizable)
+	if err != nil {
+		return fmt.Errorf("reading the cluster's keys: %w", err)
+	}
+	if k := view.APIKeyByLookup(c.key.lookup); k != nil && k.Hash == c.key.hash && k.RevokedAt == nil {
+		return nil
+	}
+	if view.AnyAPIKey() && view.APIKeyByLookup(c.key.lookup) != nil {
+		if c.key, err = c.layout.newKey(); err != nil { // revoked: a key is never issued twice
+			return err
+		}
+	}
+	body := bootstrapBody(c.key, devUser, "bivouac dev")
+	body.Bootstrap = !view.AnyAPIKey()
+	if _, err := node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
+		return fmt.Errorf("issuing the API key: %w", err)
+	}
+	return nil
+}
+
+// info is what dev.json says.
+func (c *devCluster) info() devInfo {
+	info := devInfo{APIKey: c.key.value}
+	for _, n := range c.nodes {
+		info.Nodes = append(info.Nodes, devInfoNode{Name: n.name, HTTP: "http://" + n.http})
+	}
+	return info
+}
+
+// parseDevSpecs reads the embedded specs.
+func parseDevSpecs() ([]fsm.Spec, error) {
+	f, diags := hclsyntax.ParseConfig(devSpecs, "dev.hcl", hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diagsError(diags)
+	}
+	return decodeSpecs(f.Body)
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+// running is a development cluster in this process, by the same code as
+// `bivouac dev`.
+type running struct {
+	*devCluster
+	failed <-chan error
+	all    []caller
+}
+
+// startDev starts three nodes on dir and stops them with the test.
+func startDev(t testing.TB, dir string) *running {
+	t.Helper()
+	c, err := openDev(devOptions{dataDir: dir, nodes: 3, logLevel: "debug"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{devCluster: c, failed: c.start()}
+	t.Cleanup(func() { r.end(t) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := c.ready(ctx, r.failed); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.nodes {
+		r.all = append(r.all, caller{base: "http://" + n.http, key: c.key.value})
+	}
+	return r
+}
+
+// end stops the cluster; a second call does nothing.
+func (r *running) end(t testing.TB) {
+	t.Helper()
+	if r.devCluster == nil {
+		return
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	r.devCluster = nil
+}
+
+// leader waits for a leader and gives its position.
+func (r *running) leader(t testing.TB) (leader int) {
+	t.Helper()
+	eventually(t, "a node leads", func() error {
+		for i, n := range r.nodes {
+			if n.app != nil && n.app.node.Status().State == "leader" {
+				leader = i
+				return nil
+			}
+		}
+		return errors.New("none does")
+	})
+	return leader
+}
+
+// kill stops a node as abruptly as one process can stop a part of itself.
+func (r *running) kill(t testing.TB, i int) {
+	t.Helper()
+	if err := r.nodes[i].stop(cluster.ErrAbrupt); err != nil {
+		t.Errorf("killing %s: %v", r.nodes[i].name, err)
+	}
+}
+
+// revive starts a killed node again, on its addresses.
+func (r *running) revive(t testing.TB, i int) {
+	t.Helper()
+	n := r.nodes[i]
+	api, err := net.Listen("tcp", n.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := net.Listen("tcp", n.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.wire(n, api, peer); err != nil {
+		t.Fatal(err)
+	}
+	n.start(make(chan error, 1))
+	eventually(t, n.name+" is ready", n.app.node.Ready)
+}
+
+// others gives the callers of every node but one.
+func (r *running) others(i int) []caller {
+	return slices.Concat(r.all[:i], r.all[i+1:])
+}
+
+func TestDev_EverySeedEndpointOnEveryNode(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	everySeedEndpoint(t, r.all)
+}
+
+func TestDev_SandboxKeepsItsFilesOverPauseAndResume(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	lifeOfASandbox(t, r.all)
+}
+
+func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	for _, n := range r.all {
+		open := caller{base: n.base}
+		for _, path := range []string{"/alive", "/health", "/ready", "/server_info", "/metrics"} {
+			open.do(t, http.StatusOK, http.MethodGet, path, nil)
+		}
+		for _, key := range []string{"", "bvk_nonsense", r.key.value[:len(r.key.value)-1] + "!"} {
+			caller{base: n.base, key: key}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/v1/sandboxes/search", nil)
+		}
+	}
+}
+
+func TestDev_LosesANodeAndGoesOn(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	lost := r.leader(t)
+	r.kill(t, lost)
+	left := r.others(lost)
+	eventually(t, "a write without the old leader", func() error {
+		a, err := left[0].try(http.MethodPost, "/api/settings", map[string]string{"language": "after"})
+		if err == nil && a.status != http.StatusOK {
+			err = errors.New(a.String())
+		}
+		return err
+	})
+	want := left[1].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	r.revive(t, lost)
+	got := r.all[lost].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	if diff := cmp.Diff(string(want.body), string(got.body)); diff != "" {
+		t.Errorf("the node that came back shows something else (-want +got)\n%s", diff)
+	}
+	r.sameState(t)
+}
+
+// sameState checks that all nodes hold the same state at the same index.
+func (r *running) sameState(t testing.TB) {
+	t.Helper()
+	eventually(t, "all nodes hold the same state", func() error {
+		sums := map[string][]string{}
+		for _, n := range r.nodes {
+			sum := fmt.Sprintf("%d/%s", n.app.store.Index(), n.app.store.Checksum())
+			sums[sum] = append(sums[sum], n.name)
+		}
+		if len(sums) > 1 {
+			return fmt.Errorf("they differ: %v", sums)
+		}
+		return nil
+	})
+}
+
+func TestDev_ConversationOutlivesItsLeader(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]string{"llm_model": "m", "llm_api_key": "k"})
+	// The moment of the loss moves through the task's states from round to round.
+	for round, at := range []string{"", "WORKING", "WAITING_FOR_SANDBOX", "STARTING_CONVERSATION"} {
+		lost := r.leader(t)
+		left := r.others(lost)
+		id := left[0].startConversation(t, fmt.Sprintf("round %d", round))
+		if at != "" {
+			eventually(t, "the task has begun", func() error {
+				task, err := left[0].startTask(id)
+				if err == nil && taskOrder(task.Status) < taskOrder(at) {
+					err = errors.New(task.Status)
+				}
+				return err
+			})
+		}
+		r.kill(t, lost)
+		task := left[1].awaitTask(t, id)
+		left[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
+		r.revive(t, lost)
+
+		for _, n := range r.all {
+			list, err := n.conversations()
+			if err != nil || len(list) != round+1 {
+				t.Fatalf("round %d: %s lists %d conversations: %v", round, n.base, len(list), err)
+			}
+			boxes, err := n.sandboxes()
+			if err != nil || len(boxes) != round+1 {
+				t.Fatalf("round %d: %s lists %d sandboxes: %v", round, n.base, len(boxes), err)
+			}
+		}
+		r.onlyConversation(t, *task.SandboxID, *task.ConversationID)
+	}
+	r.sameState(t)
+}
+
+// taskOrder gives a start task's status its place.
+func taskOrder(status string) int {
+	return slices.Index([]string{"WORKING", "WAITING_FOR_SANDBOX", "PREPARING_REPOSITORY", "RUNNING_SETUP_SCRIPT",
+		"SETTING_UP_GIT_HOOKS", "SETTING_UP_SKILLS", "STARTING_CONVERSATION", "READY"}, status)
+}
+
+// onlyConversation asks the agent server in the sandbox itself: it must hold
+// that one conversation and no other.
+func (r *running) onlyConversation(t testing.TB, sandboxID, conversationID string) {
+	t.Helper()
+	info, err := r.all[0].sandbox(sandboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var page struct {
+		Items []struct {
+			ID string `json:"id"`
+		} `json:"items"`
+	}
+	inside := caller{base: info.agentURL(), key: *info.SessionAPIKey}
+	inside.do(t, http.StatusOK, http.MethodGet, "/api/conversations/search", nil).json(t, &page)
+	if len(page.Items) != 1 || plainID(page.Items[0].ID) != conversationID {
+		t.Errorf("sandbox %s holds %v, want only conversation %s", sandboxID, page.Items, conversationID)
+	}
+}
+
+func TestDev_RestartKeepsAllState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := startDev(t, dir)
+	key := r.key.value
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "en", "llm_model": "m", "llm_api_key": "k"})
+	settings := r.all[0].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	task := r.all[1].awaitTask(t, r.all[0].startConversation(t, "hello"))
+	paused := r.all[2].startSandbox(t)
+	inSandbox(t, r.all[0].awaitSandbox(t, paused, "RUNNING"), "echo kept > kept.txt")
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+paused+"/pause", nil)
+	r.all[0].awaitSandbox(t, paused, "PAUSED")
+	agentURL := r.all[0].awaitSandbox(t, *task.SandboxID, "RUNNING").agentURL()
+	r.end(t)
+	if _, err := (caller{base: agentURL}).try(http.MethodGet, "/health", nil); err == nil {
+		t.Errorf("the agent server at %s outlived the program", agentURL)
+	}
+	if _, err := os.Stat((devLayout{dir}).info()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("dev.json is still there: %v", err)
+	}
+
+	r = startDev(t, dir)
+	if r.key.value != key {
+		t.Error("the second start has another key")
+	}
+	checkInfo(t, dir, r)
+	again := r.all[2].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	if diff := cmp.Diff(string(settings.body), string(again.body)); diff != "" {
+		t.Errorf("settings (-before +after)\n%s", diff)
+	}
+	r.all[1].awaitSandbox(t, paused, "PAUSED")
+	r.all[1].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+paused+"/resume", nil)
+	if got := inSandbox(t, r.all[0].awaitSandbox(t, paused, "RUNNING"), "cat kept.txt"); got != "kept\n" {
+		t.Errorf("the paused sandbox's file holds %q", got)
+	}
+	r.all[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
+	r.onlyConversation(t, *task.SandboxID, *task.ConversationID)
+}
+
+// checkInfo compares dev.json with what runs.
+func checkInfo(t testing.TB, dir string, r *running) {
+	t.Helper()
+	path := devLayout{dir}.info()
+	stat, err := os.Stat(path)
+	if err != nil || stat.Mode().Perm() != 0o600 {
+		t.Fatalf("dev.json: %v, %v", stat, err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got devInfo
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r.info(), got); diff != "" {
+		t.Errorf("dev.json (-want +got)\n%s", diff)
+	}
+}
+
+func TestDev_RevokedKeyIsReplacedOnTheNextStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := startDev(t, dir)
+	old := r.key.value
+	r.all[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/keys/1", nil)
+	r.all[1].do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
+	r.end(t)
+	r = startDev(t, dir)
+	if r.key.value == old {
+		t.Fatal("the revoked key is shown again")
+	}
+	r.all[2].do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil)
+	if _, err := os.ReadFile(r.layout.key()); err != nil {
+		t.Error(err)
+	}
+}

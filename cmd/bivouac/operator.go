@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// bootstrapRetry is the pause between two tries to reach a cluster that has no
+// leader yet.
+const bootstrapRetry = 200 * time.Millisecond
+
+// bootstrapTimeout bounds `bivouac keys bootstrap`.
+const bootstrapTimeout = time.Minute
+
+func (p *program) operatorCommand() *cobra.Command {
+	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand())
+}
+
+func (p *program) operatorStatusCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what a node knows of the cluster",
+		Example: `  bivouac operator status
+  bivouac operator status --address https://n2.example.org:8440 --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			var status statusReport
+			if err := p.waiting(cmd, c, http.MethodGet, "/api/v1/operator/status", nil, &status); err != nil {
+				return err
+			}
+			if api.asJSON {
+				return printJSON(p.stdout, status)
+			}
+			return printStatus(p.stdout, status)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	return cmd
+}
+
+// statusReport is the answer of GET /api/v1/operator/status.
+type statusReport struct {
+	cluster.Status
+	Ready  bool    `json:"ready"`
+	Reason *string `json:"reason"`
+}
+
+func printStatus(w io.Writer, s statusReport) error {
+	ready := "ready"
+	if s.Reason != nil {
+		ready = "not ready: " + *s.Reason
+	}
+	_, err := fmt.Fprintf(w, "%s is %s in term %d, %s; commit index %d, applied %d; protocol version %d\n\n",
+		s.Node, s.State, s.Term, ready, s.CommitIndex, s.AppliedIndex, s.ProtocolVersion)
+	if err != nil {
+		return err
+	}
+	rows := make([][]string, len(s.Servers))
+	for i, server := range s.Servers {
+		rows[i] = []string{server.Name, server.Address, yesNo(server.Voter), yesNo(server.ID == s.LeaderID && s.LeaderID != ""), server.ID}
+	}
+	return printTable(w, []string{"NODE", "PEER ADDRESS", "VOTER", "LEADER", "ID"}, rows)
+}
+
+// bootstrapOverPeer issues the first key through the peer port of the node
+// whose configuration this is. It waits for a leader; the same command is sent
+// each time, so it is carried out once however often it is sent.
+func bootstrapOverPeer(ctx context.Context, cfg Config, key apiKey, user, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
+	defer cancel()
+	client, err := cluster.NewPeerClient(cfg.Peer.tls(), orDefault(cfg.Peer.Advertise, cfg.Peer.Address))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	id := uuid.NewString()
+	for {
+		cmd := fsm.NewCommand(id, time.Now(), "", bootstrapBody(key, user, name))
+		_, err := client.Propose(ctx, cmd)
+		switch fsm.CodeOf(err) {
+		case "":
+			return nil
+		case fsm.CodeConflict:
+			return errors.New("this cluster has its first key already; use an operator's key and \"bivouac keys create\"")
+		case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
+		default:
+			return err
+		}
+		select {
+		case <-time.After(bootstrapRetry):
+		case <-ctx.Done():
+			return fmt.Errorf("no answer within %s: %w", strconv.Itoa(int(bootstrapTimeout.Seconds()))+" s", err)
+		}
+	}
+}

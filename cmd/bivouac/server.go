@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
+	"bivouac.dev/bivouac/secrets"
+)
+
+func (p *program) serverCommand() *cobra.Command {
+	var configFile string
+	var checkOnly bool
+	cmd := &cobra.Command{
+		Use:   "server --config FILE",
+		Short: "Run one node of a cluster, on Nomad and Vault",
+		Long: `Run one node of a cluster. Its configuration is an HCL file;
+deploy/config/node.hcl is a commented example, and the package documentation of
+cmd/bivouac the reference.
+
+Nodes with the same bootstrap_expect form a cluster on their first start and
+find each other again afterwards, in any order. SIGTERM and SIGINT hand
+leadership over, finish the requests in progress and stop; a second one ends the
+process at once. SIGHUP reads the log level again. Certificates are read again
+when their files change.`,
+		Example: `  bivouac server --config /etc/bivouac/node.hcl
+  bivouac server --config /etc/bivouac/node.hcl --check`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(configFile)
+			if err != nil || checkOnly {
+				return err
+			}
+			return p.runServer(cmd.Context(), cfg, configFile)
+		},
+	}
+	cmd.Flags().StringVar(&configFile, "config", "", "the node's configuration file")
+	cmd.Flags().BoolVar(&checkOnly, "check", false, "only check the configuration")
+	mustRequire(cmd, "config")
+	return cmd
+}
+
+// runServer runs the node until ctx ends.
+func (p *program) runServer(ctx context.Context, cfg Config, configFile string) (err error) {
+	level := new(slog.LevelVar)
+	level.Set(logLevel(cfg.Log.Level))
+	log := newLogger(p.stderr, cfg.Log.Format, level)
+
+	life := newLifecycle()
+	defer func() { err = errors.Join(err, life.stop(stopGrace)) }()
+	release, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	life.onStop("the lock", func(context.Context) error { return release() })
+
+	made, err := cfg.parts(log)
+	if err != nil {
+		return err
+	}
+	if made.listener, err = listen(cfg.HTTP.Address); err != nil {
+		return err
+	}
+	life.onStop("the Nomad client", func(context.Context) error { made.nomad.Close(); return nil })
+	life.onStop("the HTTP port", func(context.Context) error { made.listener.Close(); return nil })
+	node, err := newApp(made.parts)
+	if err != nil {
+		return err
+	}
+	life.start("Vault session", made.vault.Run)
+	life.start("reload", func(ctx context.Context) error { return p.reloadLevel(ctx, configFile, level, log) })
+	return node.run(ctx)
+}
+
+// reloadLevel sets the log level anew from the configuration file whenever the
+// operator asks. A file with mistakes in it changes nothing.
+func (p *program) reloadLevel(ctx context.Context, configFile string, level *slog.LevelVar, log *slog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.reload:
+		}
+		cfg, err := loadConfig(configFile)
+		if err != nil {
+			log.Error("the configuration is not read again", "path", configFile, "error", err)
+			continue
+		}
+		level.Set(logLevel(cfg.Log.Level))
+		log.Info("log level read again", "path", configFile)
+	}
+}
+
+// serverParts are the parts of a node, with what `bivouac server` runs beside.
+type serverParts struct {
+	parts
+	vault *secrets.Vault
+	nomad *nomad.Runner
+}
+
+// parts translates the configuration for the packages.
+func (c Config) parts(log *slog.Logger) (serverParts, error) {
+	log = log.With("node", c.NodeName)
+	registry := newRegistry(readBuildInfo())
+	vault, err := secrets.NewVault(c.vaultConfig(log, registry))
+	if err != nil {
+		return serverParts{}, err
+	}
+	token, err := readSecretFile(c.Nomad.TokenFile)
+	if err != nil {
+		return serverParts{}, fmt.Errorf("reading Nomad's token: %w", err)
+	}
+	runner, err := nomad.New(c.nomadConfig(token, log, registry))
+	if err != nil {
+		return serverParts{}, fmt.Errorf("configuring Nomad: %w", err)
+	}
+	api, err := c.apiConfig()
+	if err != nil {
+		return serverParts{}, err
+	}
+	sched := scheduler.DefaultConfig()
+	sched.StartTimeout = c.Sandboxes.StartTimeout
+	made := parts{
+		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
+	}
+	return serverParts{parts: made, vault: vault, nomad: runner}, nil
+}
+
+func (c Config) clusterConfig() cluster.Config {
+	cl := cluster.DefaultConfig()
+	cl.NodeName, cl.DataDir = c.NodeName, c.DataDir
+	cl.PeerAddress, cl.AdvertiseAddress = c.Peer.Address, c.Peer.Advertise
+	cl.TLS = c.Peer.tls()
+	cl.BootstrapExpect, cl.RetryJoin = c.BootstrapExpect, c.RetryJoin
+	cl.LogStore = orDefault(c.Raft.LogStore, cl.LogStore)
+	cl.HeartbeatTimeout, cl.ElectionTimeout, cl.LeaderLeaseTimeout = c.Raft.timers()
+	cl.SnapshotInterval = orDefault(c.Raft.SnapshotInterval, cl.SnapshotInterval)
+	cl.SnapshotThreshold = orDefault(c.Raft.SnapshotThreshold, cl.SnapshotThreshold)
+	cl.TrailingLogs = orDefault(c.Raft.TrailingLogs, cl.TrailingLogs)
+	cl.ProposeTimeout = orDefault(c.Raft.ProposeTimeout, cl.ProposeTimeout)
+	cl.ReadTimeout = orDefault(c.Raft.ReadTimeout, cl.ReadTimeout)
+	return cl
+}
+
+func (c *PeerConfig) tls() cluster.TLSConfig {
+	return cluster.TLSConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
+}
+
+func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) secrets.VaultConfig {
+	v := c.Vault
+	return secrets.VaultConfig{
+		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
+		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
+		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Logger: log, Registerer: registry,
+	}
+}
+
+func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus.Registry) nomad.Config {
+	n := nomad.DefaultConfig()
+	n.Address, n.Region, n.Namespace, n.Token = c.Nomad.Address, c.Nomad.Region, c.Nomad.Namespace, token
+	n.TLS = nomad.TLSConfig{CAFile: c.Nomad.CAFile, CertFile: c.Nomad.CertFile, KeyFile: c.Nomad.KeyFile}
+	n.Datacenters, n.NodePool = c.Nomad.Datacenters, c.Nomad.NodePool
+	n.VolumePlugin, n.LostAfter = c.Nomad.VolumePlugin, c.Nomad.LostAfter
+	n.VaultMount, n.VaultRole = c.Vault.Mount, c.Nomad.VaultRole
+	n.Logger, n.Registerer = log, registry
+	return n
+}
+
+func (c Config) apiConfig() (httpapi.Config, error) {
+	api := httpapi.DefaultConfig()
+	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
+	for _, s := range c.Limits.TrustedProxies {
+		prefix, err := parsePrefix(s)
+		if err != nil {
+			return api, err
+		}
+		api.TrustedProxies = append(api.TrustedProxies, prefix)
+	}
+	api.CORSOrigins = c.CORS.Origins
+	api.VerifyGitTokens, api.AllowedGitHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
+	api.SandboxURL = c.Sandboxes.URL
+	if c.HTTP.CertFile != "" {
+		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile)
+		if err != nil {
+			return api, err
+		}
+		api.TLS = certificate.serverTLS()
+	}
+	return api, nil
+}
+
+// readSecretFile reads a file that holds one secret; "" for no file.
+func readSecretFile(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}

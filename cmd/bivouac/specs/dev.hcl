@@ -1,0 +1,10 @@
+# The sandbox specs of `bivouac dev`, loaded on its first start. The first is
+# the default.
+spec "local" {
+  driver      = "process"
+  command     = "sandbox-agent"
+  working_dir = "project"
+  cpu         = 500
+  memory      = 512
+  port "AGENT_SERVER" {}
+}
