@@ -1,0 +1,421 @@
+package fsm
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// model is the state machine as a newcomer would write it: lists searched from
+// the front, no indexes, no ids, no encoding. It knows settings, specs,
+// sandboxes, start tasks and conversations.
+type model struct {
+	settings      map[string]modelSettings
+	specs         []Spec
+	sandboxes     []modelSandbox
+	tasks         []modelTask
+	conversations []modelConversation
+}
+
+type modelSettings struct {
+	Language, Model, BaseURL, Runtime, Base *string
+	Consent                                 *bool
+	Factor                                  *int64
+	LLM, Search, Shared, MCP                SecretRef
+}
+
+type modelSandbox struct {
+	ID, User, Spec, Image, Hash string
+	CPU                         int
+	Desired                     Desired
+	Generation, Observed        uint64
+	State                       SandboxState
+	Reason                      string
+}
+
+type modelTask struct {
+	ID, User, Conversation, V0, Sandbox string
+	Status                              StartTaskStatus
+	Secret                              bool
+	// Wish is the request's sandbox after inheritance.
+	Wish string
+}
+
+type modelConversation struct{ ID, User, V0, Sandbox string }
+
+// TestModel runs any log against Apply and the model: same answers, same state.
+func TestModel(t *testing.T) {
+	modelled := slices.DeleteFunc(commandTypes(), func(c CommandType) bool {
+		return slices.Contains([]CommandType{TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, ProvidersReplace}, c)
+	})
+	rapid.Check(t, func(r *rapid.T) {
+		s, m := NewStore(), &model{settings: map[string]modelSettings{}}
+		for i, e := range recodeAll(t, genHistoryOf(120, modelled).Draw(r, "log")) {
+			e.Command.ID, e.Command.Fingerprint = fmt.Sprint(i), ""
+			o := s.ApplyBatch([]Entry{e})[0]
+			// The rules of one object have a table of their own (TestValidate).
+			if codeOf(o.Err) != CodeInvalid {
+				next := m.clone()
+				want := next.apply(e.Command)
+				if got := codeOf(o.Err); got != want {
+					r.Fatalf("%s %+v by %q: got %q (%v), the model says %q",
+						e.Command.Type, e.Command.Body, e.Command.UserID, got, o.Err, want)
+				}
+				if want == "" {
+					m = next
+				}
+			}
+			if d := cmp.Diff(m.picture(), pictureOf(s.View())); d != "" {
+				r.Fatalf("after %s %+v (-model +store): %s", e.Command.Type, e.Command.Body, d)
+			}
+		}
+	})
+}
+
+func codeOf(e *Error) Code {
+	if e == nil {
+		return ""
+	}
+	return e.Code
+}
+
+func (m *model) clone() *model {
+	return &model{
+		settings: maps.Clone(m.settings), specs: slices.Clone(m.specs), sandboxes: slices.Clone(m.sandboxes),
+		tasks: slices.Clone(m.tasks), conversations: slices.Clone(m.conversations),
+	}
+}
+
+// apply changes the model and gives the code; the caller drops what a failure
+// left behind.
+func (m *model) apply(c Command) Code {
+	switch b := c.Body.(type) {
+	case *SettingsPutBody:
+		m.putSettings(c.UserID, b)
+	case *SpecApplyBody:
+		m.applySpecs(b)
+	case *SpecDeleteBody:
+		i := slices.IndexFunc(m.specs, func(s Spec) bool { return s.ID == b.ID })
+		if i < 0 {
+			return CodeNotFound
+		}
+		m.specs = slices.Delete(m.specs, i, i+1)
+	case *SandboxCreateBody:
+		return m.createSandbox(c.UserID, b)
+	case *SandboxPauseBody:
+		return m.wish(c.UserID, b.ID, func(s *modelSandbox) bool { return s.Desired != DesiredPaused }, DesiredPaused)
+	case *SandboxResumeBody:
+		return m.wish(c.UserID, b.ID, func(s *modelSandbox) bool {
+			return s.Desired == DesiredPaused || s.State == SandboxError && s.Observed == s.Generation
+		}, DesiredRunning)
+	case *SandboxDeleteBody:
+		return m.wish(c.UserID, b.ID, func(*modelSandbox) bool { return true }, DesiredDeleted)
+	case *SandboxObserveBody:
+		for _, o := range b.Observations {
+			if s := m.sandbox(o.ID); s != nil && s.Generation == o.Status.Generation {
+				s.State, s.Reason, s.Observed = o.Status.State, o.Status.Reason, s.Generation
+			}
+		}
+	case *SandboxRemoveBody:
+		if s := m.sandbox(b.ID); s != nil && s.Desired != DesiredDeleted {
+			return CodeConflict
+		}
+		m.sandboxes = slices.DeleteFunc(m.sandboxes, func(s modelSandbox) bool { return s.ID == b.ID })
+	default:
+		return m.applyTask(c)
+	}
+	return ""
+}
+
+// applyTask is the part of apply that is about start tasks.
+func (m *model) applyTask(c Command) Code {
+	switch b := c.Body.(type) {
+	case *StartTaskCreateBody:
+		return m.createTask(c.UserID, b)
+	case *StartTaskBindBody:
+		return m.bindTask(b)
+	case *StartTaskAdvanceBody:
+		t, code := m.openTask(b.ID)
+		if code != "" {
+			return code
+		}
+		order := []StartTaskStatus{StartTaskWorking, StartTaskWaitingForSandbox, StartTaskPreparingRepository, StartTaskStartingConversation}
+		if slices.Index(order, b.Status) < slices.Index(order, t.Status) || t.Sandbox == "" && b.Status != StartTaskWorking {
+			return CodeConflict
+		}
+		t.Status = b.Status
+	case *StartTaskFinishBody:
+		if t := m.task(b.ID); t != nil && t.Status == StartTaskReady {
+			return ""
+		}
+		t, code := m.openTask(b.ID)
+		if code != "" {
+			return code
+		}
+		if t.Sandbox == "" {
+			return CodeConflict
+		}
+		t.Status, t.Secret = StartTaskReady, false
+		m.conversations = append(m.conversations, modelConversation{t.Conversation, t.User, t.V0, t.Sandbox})
+	case *StartTaskFailBody:
+		t, code := m.openTask(b.ID)
+		if code != "" {
+			return code
+		}
+		t.Status, t.Secret = StartTaskError, false
+	}
+	return ""
+}
+
+func (m *model) putSettings(user string, b *SettingsPutBody) {
+	v := b.Values
+	was := m.settings[user]
+	next := modelSettings{
+		Language: v.Language, Model: v.LLMModel, BaseURL: v.LLMBaseURL, Consent: v.UserConsentsToAnalytics,
+		Runtime: v.SandboxRuntimeContainerImage, Base: v.SandboxBaseContainerImage, Factor: v.RemoteRuntimeResourceFactor,
+		LLM: was.LLM, Search: was.Search, Shared: was.Shared, MCP: b.MCPConfig,
+	}
+	if next.Model == nil {
+		next.Model = was.Model
+	}
+	if next.BaseURL == nil {
+		next.BaseURL = was.BaseURL
+	}
+	if next.Consent == nil {
+		next.Consent = was.Consent
+	}
+	if b.LLMAPIKey != nil {
+		next.LLM = *b.LLMAPIKey
+	}
+	if b.SearchAPIKey != nil {
+		next.Search = *b.SearchAPIKey
+	}
+	if b.SandboxAPIKey != nil {
+		next.Shared = *b.SandboxAPIKey
+	}
+	m.settings[user] = next
+}
+
+func (m *model) applySpecs(b *SpecApplyBody) {
+	switch {
+	case b.OnlyIfNone && len(m.specs) > 0:
+	case b.Replace:
+		m.specs = slices.Clone(b.Specs)
+	default:
+		for _, s := range b.Specs {
+			if i := slices.IndexFunc(m.specs, func(o Spec) bool { return o.ID == s.ID }); i >= 0 {
+				m.specs[i] = s
+			} else {
+				m.specs = append(m.specs, s)
+			}
+		}
+	}
+}
+
+func (m *model) sandbox(id string) *modelSandbox {
+	for i := range m.sandboxes {
+		if m.sandboxes[i].ID == id {
+			return &m.sandboxes[i]
+		}
+	}
+	return nil
+}
+
+func (m *model) createSandbox(user string, b *SandboxCreateBody) Code {
+	i := slices.IndexFunc(m.specs, func(s Spec) bool { return b.SpecID == "" || s.ID == b.SpecID })
+	if i < 0 {
+		return CodeNotFound
+	}
+	for _, s := range m.sandboxes {
+		if s.ID == b.ID || s.Hash == b.KeyHash {
+			return CodeConflict
+		}
+	}
+	n := modelSandbox{
+		ID: b.ID, User: user, Spec: m.specs[i].ID, Image: "agent:1", CPU: m.specs[i].Template.CPU, Hash: b.KeyHash,
+		Desired: DesiredRunning, Generation: 1, State: SandboxStarting,
+	}
+	if set, ok := m.settings[user]; ok {
+		if set.Runtime != nil && *set.Runtime != "" {
+			n.Image = *set.Runtime
+		} else if set.Base != nil && *set.Base != "" {
+			n.Image = *set.Base
+		}
+		switch {
+		case set.Factor == nil || *set.Factor < 1:
+		case *set.Factor > 64:
+			n.CPU *= 64
+		default:
+			n.CPU *= int(*set.Factor)
+		}
+	}
+	m.sandboxes = append(m.sandboxes, n)
+	return ""
+}
+
+// wish changes what a user wants of an own sandbox, when the case holds.
+func (m *model) wish(user, id string, when func(*modelSandbox) bool, d Desired) Code {
+	s := m.sandbox(id)
+	if s == nil || s.User != user || s.Desired == DesiredDeleted {
+		return CodeNotFound
+	}
+	if when(s) {
+		s.Desired = d
+		s.Generation++
+	}
+	return ""
+}
+
+func (m *model) task(id string) *modelTask {
+	for i := range m.tasks {
+		if m.tasks[i].ID == id {
+			return &m.tasks[i]
+		}
+	}
+	return nil
+}
+
+func (m *model) openTask(id string) (*modelTask, Code) {
+	t := m.task(id)
+	switch {
+	case t == nil:
+		return nil, CodeNotFound
+	case t.Status == StartTaskReady || t.Status == StartTaskError:
+		return nil, CodeConflict
+	}
+	return t, ""
+}
+
+func (m *model) createTask(user string, b *StartTaskCreateBody) Code {
+	taken := false
+	for _, t := range m.tasks {
+		done := t.Status == StartTaskReady || t.Status == StartTaskError
+		taken = taken || t.User == user && t.Conversation == b.ConversationID && !done
+	}
+	wish := ""
+	parentFound := false
+	for _, c := range m.conversations {
+		if c.User != user {
+			continue
+		}
+		taken = taken || c.ID == b.ConversationID || b.V0ID != "" && c.V0 == b.V0ID
+		if p := b.Request.ParentConversationID; p != nil && *p == c.ID {
+			parentFound, wish = true, c.Sandbox
+		}
+	}
+	if b.Request.SandboxID != nil {
+		wish = *b.Request.SandboxID
+	}
+	switch {
+	case taken && b.Join:
+		return ""
+	case taken || m.task(b.ID) != nil:
+		return CodeConflict
+	case b.Request.ParentConversationID != nil && !parentFound:
+		return CodeNotFound
+	}
+	m.tasks = append(m.tasks, modelTask{
+		ID: b.ID, User: user, Conversation: b.ConversationID, V0: b.V0ID, Status: StartTaskWorking,
+		Secret: !b.Secrets.IsZero(), Wish: wish,
+	})
+	return ""
+}
+
+func (m *model) bindTask(b *StartTaskBindBody) Code {
+	t, code := m.openTask(b.ID)
+	if code != "" || t.Sandbox != "" {
+		return code
+	}
+	if b.Create != nil {
+		code = m.createSandbox(t.User, b.Create)
+	} else {
+		code = m.wish(t.User, b.SandboxID, func(s *modelSandbox) bool { return s.Desired == DesiredPaused }, DesiredRunning)
+	}
+	if code != "" {
+		return code
+	}
+	t.Sandbox, t.Status = b.SandboxID, StartTaskWaitingForSandbox
+	return ""
+}
+
+// picture describes a state in words, sorted.
+type picture []string
+
+func (m *model) picture() picture {
+	p := picture{}
+	for user, s := range m.settings {
+		p = append(p, fmt.Sprintf("settings %s %s", user, words(s.Language, s.Model, s.BaseURL, s.Consent, s.Factor, s.LLM, s.Search, s.Shared, s.MCP)))
+	}
+	for i, s := range m.specs {
+		p = append(p, fmt.Sprintf("spec %d %s %d", i, s.ID, s.Template.CPU))
+	}
+	for _, s := range m.sandboxes {
+		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State, s.Reason))
+	}
+	for _, t := range m.tasks {
+		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish))
+	}
+	for _, c := range m.conversations {
+		p = append(p, "conversation "+words(c.ID, c.User, c.V0, c.Sandbox))
+	}
+	slices.Sort(p)
+	return p
+}
+
+// pictureOf describes a View in the same words.
+func pictureOf(v *View) picture {
+	p := picture{}
+	for _, user := range []string{"ada", "bob"} {
+		if s := v.Settings(user); s != nil {
+			x := s.Values
+			p = append(p, fmt.Sprintf("settings %s %s", user, words(x.Language, x.LLMModel, x.LLMBaseURL,
+				x.UserConsentsToAnalytics, x.RemoteRuntimeResourceFactor, s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig)))
+		}
+		tasks, _ := v.StartTasks(user, StartTaskFilter{}, Page{})
+		for _, t := range tasks {
+			p = append(p, "task "+words(t.ID, t.UserID, t.ConversationID, t.V0ID, t.SandboxID, t.Status, !t.Secrets.IsZero(),
+				valueOr(t.Request.SandboxID, "")))
+		}
+		conversations, _ := v.Conversations(user, ConversationFilter{IncludeSub: true}, Page{})
+		for _, c := range conversations {
+			p = append(p, "conversation "+words(c.ID, c.UserID, c.V0ID, c.SandboxID))
+		}
+	}
+	for i, s := range v.Specs() {
+		p = append(p, fmt.Sprintf("spec %d %s %d", i, s.ID, s.Template.CPU))
+	}
+	for s := range v.AllSandboxes() {
+		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
+			s.Status.Generation, s.Status.State, s.Status.Reason))
+	}
+	slices.Sort(p)
+	return p
+}
+
+// words prints values, pointers by what they point at.
+func words(values ...any) string {
+	var out []string
+	for _, v := range values {
+		switch p := v.(type) {
+		case *string:
+			v = fmt.Sprintf("%q", valueOr(p, "nil"))
+		case *bool:
+			v = "nil"
+			if p != nil {
+				v = *p
+			}
+		case *int64:
+			v = "nil"
+			if p != nil {
+				v = *p
+			}
+		}
+		out = append(out, fmt.Sprint(v))
+	}
+	return strings.Join(out, " ")
+}
