@@ -1,0 +1,160 @@
+package secrets
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+// The tests run on a real Vault. Most share one in memory, each with its own
+// prefix, namespace folder and AppRole; those that seal or stop Vault start
+// their own.
+var shared struct {
+	once  sync.Once
+	dir   string
+	vault *local.Vault
+	err   error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.vault != nil {
+		if err := shared.vault.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.RemoveAll(shared.dir)
+	}
+	if code == 0 {
+		if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func sharedVault(t *testing.T) *local.Vault {
+	t.Helper()
+	shared.once.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("", "bivouac-secrets-"); shared.err != nil {
+			return
+		}
+		shared.vault, shared.err = local.StartVault(context.Background(), local.VaultOptions{Dir: shared.dir, Progress: os.Stderr})
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.vault
+}
+
+func ownVault(t *testing.T) *local.Vault {
+	t.Helper()
+	v, err := local.StartVault(t.Context(), local.VaultOptions{Dir: t.TempDir(), Durable: true, Progress: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+// name is the test's, fit for a path.
+func name(t *testing.T) string {
+	return strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+}
+
+// config makes an AppRole of the test's own.
+func config(t *testing.T, v *local.Vault, o local.AppRoleOptions) VaultConfig {
+	t.Helper()
+	o.Name, o.Prefix, o.NomadNamespace = name(t), "pre/"+name(t), "ns-"+name(t)
+	role, err := v.NewAppRole(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "secret-id")
+	if err := os.WriteFile(file, []byte(role.SecretID+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return VaultConfig{
+		Address: v.Address, RoleID: role.RoleID, SecretIDFile: file,
+		Prefix: o.Prefix, NomadNamespace: o.NomadNamespace,
+	}
+}
+
+// run makes a store of the configuration and runs it until the test ends.
+func run(t *testing.T, cfg VaultConfig) *Vault {
+	t.Helper()
+	v, err := NewVault(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- v.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+// newStore is a Vault store on the shared server.
+func newStore(t *testing.T) *Vault {
+	t.Helper()
+	return run(t, config(t, sharedVault(t), local.AppRoleOptions{}))
+}
+
+// eventually waits for a condition, at most 20 seconds.
+func eventually(t *testing.T, what string, cond func() error) {
+	t.Helper()
+	end := time.Now().Add(20 * time.Second)
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-time.After(25 * time.Millisecond)
+	}
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logBuffer) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

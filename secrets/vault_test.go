@@ -1,0 +1,377 @@
+package secrets
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+// quickly checks that an operation is ErrUnavailable within the time limit,
+// and gives its error.
+func quickly(t *testing.T, s *Vault, what string) error {
+	t.Helper()
+	for _, op := range []func() error{
+		func() error { _, err := s.Read(t.Context(), "users/u9/settings/x", 1); return err },
+		func() error {
+			_, err := s.Write(t.Context(), "users/u9/settings/x", map[string]string{"value": "half"})
+			return err
+		},
+		func() error { return s.Delete(t.Context(), "users/u9/settings/x") },
+		func() error { _, err := s.Collect(t.Context(), func(string, int) bool { return true }); return err },
+		func() error { return s.Health(t.Context()) },
+	} {
+		begun := time.Now()
+		err := op()
+		if !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", what, err)
+		}
+		if took := time.Since(begun); took > s.cfg.Timeout+time.Second {
+			t.Errorf("%s: said so after %s", what, took)
+		}
+	}
+	return s.Health(t.Context())
+}
+
+func TestVault_SealedStoppedKilled_IsUnavailableAndRecovers(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := ownVault(t)
+	s := run(t, config(t, server, local.AppRoleOptions{}))
+	v := write(t, s, settingsPath, "kept")
+	recovered := func(what string) {
+		t.Helper()
+		eventually(t, what, func() error { return s.Health(ctx) })
+		s.cache.forget(settingsPath, []int{v})
+		want(t, s, settingsPath, v, "kept")
+		write(t, s, settingsPath, "new")
+		want(t, s, "users/u9/settings/x", 1, "") // nothing half-stored
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	must(server.Seal(ctx))
+	if err := quickly(t, s, "sealed"); err == nil || !strings.Contains(err.Error(), "vault is sealed") {
+		t.Errorf("the reason is not given: %v", err)
+	}
+	// A second node that starts while Vault is sealed logs in when it can.
+	late := run(t, s.cfg)
+	quickly(t, late, "sealed at the start")
+	must(server.Unseal(ctx))
+	recovered("after unsealing")
+	eventually(t, "the late node", func() error { return late.Health(ctx) })
+
+	must(server.Kill())
+	quickly(t, s, "killed")
+	must(server.StartSealed(ctx))
+	quickly(t, s, "killed and sealed")
+	must(server.Unseal(ctx))
+	recovered("after a kill")
+
+	must(server.Stop())
+	quickly(t, s, "stopped")
+	must(server.Start(ctx))
+	recovered("after a stop")
+}
+
+func TestVault_Silent_IsUnavailableWithinTheTimeout(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	cfg.Address, cfg.Timeout = "http://"+silent.Addr().String(), 300*time.Millisecond
+	quickly(t, run(t, cfg), "silent")
+}
+
+func TestVault_RevokedToken_LogsInAgain(t *testing.T) {
+	t.Parallel()
+	server := ownVault(t)
+	s := run(t, config(t, server, local.AppRoleOptions{}))
+	v := write(t, s, settingsPath, "a")
+	for range 3 {
+		if err := server.Do(t.Context(), http.MethodPost, "sys/leases/revoke-prefix/auth/approle", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.cache.forget(settingsPath, []int{v})
+		want(t, s, settingsPath, v, "a") // not even one failure is seen
+	}
+	if n := testutil.ToFloat64(s.metrics.logins.WithLabelValues("ok")); n < 2 {
+		t.Errorf("%v logins", n)
+	}
+}
+
+func TestVault_RenewsItsToken_AndLogsInAgainAtItsEnd(t *testing.T) {
+	t.Parallel()
+	server := sharedVault(t)
+	renewed := run(t, config(t, server, local.AppRoleOptions{Period: "2s"}))
+	t.Run("ending", func(t *testing.T) {
+		t.Parallel()
+		ending := run(t, config(t, server, local.AppRoleOptions{Period: "2s", MaxTTL: "3s"}))
+		end := time.Now().Add(7 * time.Second)
+		for time.Now().Before(end) {
+			write(t, ending, settingsPath, "a")
+			<-time.After(100 * time.Millisecond)
+		}
+		if n := testutil.ToFloat64(ending.metrics.logins.WithLabelValues("ok")); n < 2 {
+			t.Errorf("%v logins in 7 s with a token that lives 3 s", n)
+		}
+	})
+	t.Run("renewed", func(t *testing.T) {
+		t.Parallel()
+		end := time.Now().Add(7 * time.Second)
+		for time.Now().Before(end) {
+			write(t, renewed, settingsPath, "a")
+			<-time.After(100 * time.Millisecond)
+		}
+		if n := testutil.ToFloat64(renewed.metrics.logins.WithLabelValues("ok")); n != 1 {
+			t.Errorf("%v logins with a token that can be renewed for ever", n)
+		}
+	})
+}
+
+func TestVault_WrongSecretID_SaysSoAndTakesTheNextOne(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+	cfg.Logger = log.logger()
+	good, err := os.ReadFile(cfg.SecretIDFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(id string) {
+		t.Helper()
+		if err := os.WriteFile(cfg.SecretIDFile, []byte(id), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, says := range map[string]string{
+		"canary-secret-id": "vault refuses the AppRole login at auth/approle (look at the role id and the secret id in " + cfg.SecretIDFile,
+		" \n":              cfg.SecretIDFile + " is empty",
+	} {
+		put(id)
+		s := run(t, cfg)
+		err := quickly(t, s, "wrong secret id")
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "canary") {
+			t.Errorf("got %v, want it to say %q", err, says)
+		}
+		put(string(good))
+		eventually(t, "the right secret id", func() error { return s.Health(t.Context()) })
+	}
+	if text := log.String(); strings.Contains(text, "canary") || strings.Contains(text, strings.TrimSpace(string(good))) || strings.Count(text, "level=ERROR") != 2 {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+func TestVault_NothingThere_SaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*VaultConfig)
+		says   string
+	}{
+		"mount":   {func(c *VaultConfig) { c.Mount = "nowhere" }, "denies"},
+		"approle": {func(c *VaultConfig) { c.AuthMount = "nowhere" }, "auth/nowhere"},
+		"prefix":  {func(c *VaultConfig) { c.Prefix = "others" }, "policy"},
+		"role":    {func(c *VaultConfig) { c.RoleID = "no-such-role" }, "refuses the AppRole login"},
+		"file":    {func(c *VaultConfig) { c.SecretIDFile += ".none" }, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+			tc.change(&cfg)
+			s := run(t, cfg)
+			_, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "canary-value"})
+			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "canary") {
+				t.Errorf("got %v, want it to say %q", err, tc.says)
+			}
+		})
+	}
+}
+
+func TestNewVault_RefusesBadConfiguration(t *testing.T) {
+	t.Parallel()
+	good := VaultConfig{Address: "http://127.0.0.1:1", RoleID: "r", SecretIDFile: "f"}
+	for says, change := range map[string]func(*VaultConfig){
+		"no address":                func(c *VaultConfig) { c.Address = "" },
+		"role id":                   func(c *VaultConfig) { c.RoleIDFile = "x" },
+		"no secret id file":         func(c *VaultConfig) { c.SecretIDFile = "" },
+		"lies in the folder":        func(c *VaultConfig) { c.Prefix = "default/bivouac" },
+		"can't be negative":         func(c *VaultConfig) { c.Timeout = -1 },
+		"no such file or directory": func(c *VaultConfig) { c.CAFile = "/no/such/file" },
+		"holds no certificate":      func(c *VaultConfig) { c.CAFile = "/dev/null" },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := NewVault(cfg); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want it to say %q", err, says)
+		}
+	}
+}
+
+func TestVault_TheAppRoleReachesNothingElse(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := sharedVault(t)
+	s := newStore(t)
+	write(t, s, settingsPath, "a")
+	session, err := s.session(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := session.client.Token()
+	do := func(method, path string) error {
+		return server.DoAs(ctx, token, method, "secret/"+path, map[string]any{"data": map[string]string{"a": "b"}}, nil)
+	}
+	ns, prefix := s.cfg.NomadNamespace, s.cfg.Prefix
+	for _, path := range []string{"a", "other/a", prefix + "-2/a", prefix, ns + "/other-job/a", ns + "/sandbox", "pre/a"} {
+		if err := server.Do(ctx, http.MethodPost, "secret/data/"+path, map[string]any{"data": map[string]string{"a": "b"}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, request := range []string{"GET data/", "POST data/", "DELETE data/", "GET metadata/", "DELETE metadata/", "LIST metadata/"} {
+			method, folder, _ := strings.Cut(request, " ")
+			if method == "LIST" && path == prefix {
+				continue // its own folder
+			}
+			var status *local.StatusError
+			if err := do(method, folder+path); !errors.As(err, &status) || status.Status != http.StatusForbidden {
+				t.Errorf("%s%s: %v, want 403", request, path, err)
+			}
+		}
+	}
+	for _, path := range []string{"sys/mounts", "sys/policies/acl/root", "auth/approle/role/" + name(t) + "/secret-id", "sys/seal"} {
+		var status *local.StatusError
+		err := server.DoAs(ctx, token, http.MethodPost, path, nil, nil)
+		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
+			t.Errorf("%s: %v, want 403", path, err)
+		}
+	}
+}
+
+func TestVault_NoSecretInErrorsLogsAndMetrics(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := ownVault(t)
+	log, registry := &logBuffer{}, prometheus.NewRegistry()
+	cfg := config(t, server, local.AppRoleOptions{})
+	cfg.Logger, cfg.Registerer = log.logger(), registry
+	s := run(t, cfg)
+	const canary = "canary-2b7e1516"
+	data := map[string]string{"value": canary, canary: "as a name"}
+	var said strings.Builder
+	note := func(err error) { fmt.Fprintln(&said, err) }
+	op := func(path string) {
+		v, err := s.Write(ctx, path, data)
+		note(err)
+		_, err = s.Read(ctx, path, max(v, 1))
+		note(err)
+		note(s.Delete(ctx, path))
+	}
+	op(settingsPath)
+	op("not a path")
+	if _, err := s.Write(ctx, settingsPath, map[string]string{"value": canary + strings.Repeat("x", MaxDataBytes)}); err == nil {
+		t.Error("too much was written")
+	} else {
+		note(err)
+	}
+	policy := map[string]string{"policy": `path "secret/nothing" { capabilities = ["read"] }`}
+	if err := server.Do(ctx, http.MethodPost, "sys/policies/acl/"+name(t), policy, nil); err != nil {
+		t.Fatal(err)
+	}
+	op(settingsPath)
+	if err := server.Seal(ctx); err != nil {
+		t.Fatal(err)
+	}
+	op(settingsPath)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	op(settingsPath)
+
+	session, _ := s.session(ctx)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secretID, err := os.ReadFile(cfg.SecretIDFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := []string{canary, strings.TrimSpace(string(secretID))}
+	if session != nil {
+		hidden = append(hidden, session.client.Token())
+	}
+	all := said.String() + log.String() + fmt.Sprint(families) + fmt.Sprintf("%+v", cfg)
+	for _, secret := range hidden {
+		if strings.Contains(all, secret) {
+			t.Errorf("%q is in:\n%s", secret, all)
+		}
+	}
+	for _, outcome := range []string{"ok", "unavailable"} {
+		if !strings.Contains(fmt.Sprint(families), `value:"`+outcome+`"`) {
+			t.Errorf("no duration with outcome %s in %s", outcome, families)
+		}
+	}
+}
+
+func TestVault_TakesNothingFromTheEnvironment(t *testing.T) {
+	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+	for k, v := range map[string]string{"VAULT_TOKEN": "nobody", "VAULT_NAMESPACE": "nowhere", "VAULT_ADDR": "http://127.0.0.1:1", "VAULT_AGENT_ADDR": "http://127.0.0.1:1"} {
+		t.Setenv(k, v)
+	}
+	s := run(t, cfg)
+	want(t, s, settingsPath, write(t, s, settingsPath, "a"), "a")
+}
+
+func TestVault_GivesItsTokenBack(t *testing.T) {
+	t.Parallel()
+	server := sharedVault(t)
+	var token string
+	t.Run("run", func(t *testing.T) {
+		s := newStore(t)
+		write(t, s, settingsPath, "a")
+		session, err := s.session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		token = session.client.Token()
+	})
+	var status *local.StatusError
+	err := server.DoAs(t.Context(), token, http.MethodGet, "auth/token/lookup-self", nil, nil)
+	if !errors.As(err, &status) || status.Status != http.StatusForbidden {
+		t.Errorf("the token of a stopped node: %v, want 403", err)
+	}
+}
+
+func TestVault_SaysThatTheMountForgets(t *testing.T) {
+	t.Parallel()
+	server := ownVault(t)
+	if err := server.Do(t.Context(), http.MethodPost, "secret/config", map[string]string{"delete_version_after": "1h"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	log := &logBuffer{}
+	cfg := config(t, server, local.AppRoleOptions{})
+	cfg.Logger = log.logger()
+	run(t, cfg)
+	eventually(t, "the warning", func() error {
+		if !strings.Contains(log.String(), "delete_version_after") {
+			return io.EOF
+		}
+		return nil
+	})
+}
