@@ -1,0 +1,54 @@
+# Bivouac. `make` or `make help` lists the targets.
+GO      ?= go
+BIN     := bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+CLUSTER_FLAGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/bivouac and bin/sandbox-agent
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bivouac ./cmd/bivouac
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./cmd/sandbox-agent
+
+.PHONY: run
+run: build ## three nodes here, nothing else needed (RUN_FLAGS="--http-port 9000")
+	@exec $(BIN)/bivouac dev $(RUN_FLAGS)
+
+.PHONY: stack
+stack: build ## the real stack here: Nomad, Vault, three nodes, HAProxy
+	@exec $(GO) run ./deploy/local/stack up
+
+.PHONY: stack-down
+stack-down: ## stop what `make stack` started
+	@exec $(GO) run ./deploy/local/stack down
+
+.PHONY: tools
+tools: ## build the pinned Nomad and Vault into the cache, if none is there
+	@exec $(GO) run ./deploy/local/stack tools
+
+.PHONY: check
+check: ## formatting, vet, and the rules of the house (ops/check)
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	  if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) test -count=1 ./ops/check
+	@if command -v golangci-lint >/dev/null; then golangci-lint run; fi
+
+.PHONY: test
+test: check tools build ## everything: check, then all tests with the race detector, the real stack included
+	$(GO) test -race -timeout 30m ./...
+
+.PHONY: golden
+golden: ## rewrite golden files; read the diff as you read code
+	$(GO) test ./fsm ./httpapi ./scheduler/... -update
+
+.PHONY: clean
+clean: ## remove what the build made
+	rm -rf $(BIN)

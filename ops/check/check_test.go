@@ -1,0 +1,76 @@
+package check
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// rules are all the checks of the package; each is run on the tree, and each
+// is shown an offending tree it must object to.
+var rules = []struct {
+	name  string
+	check func([]*File) []string
+	// path and source of a file that breaks the rule, and part of what the
+	// rule must say about it.
+	path, source, want string
+}{
+	{"arrows", Arrows, "fsm/x.go", "package fsm\nimport _ \"bivouac.dev/bivouac/cluster\"", "fsm must not import cluster"},
+	{"arrows/owner", Arrows, "httpapi/x.go", "package httpapi\nimport _ \"github.com/hashicorp/raft\"", "belongs to cluster"},
+	{"arrows/folder", Arrows, "internal/x.go", "package internal", "not one of the top-level folders"},
+	{"determinism/clock", Determinism, "fsm/x.go", "package fsm\nimport \"time\"\nvar _ = time.Now()", "must not call time.Now"},
+	{"determinism/chance", Determinism, "fsm/x.go", "package fsm\nimport _ \"math/rand/v2\"", "randomness"},
+	{"house/init", House, "fsm/x.go", "package fsm\nfunc init() {}", "no init"},
+	{"house/state", House, "fsm/x.go", "package fsm\nvar seen = make(map[string]bool)", "package-level state seen"},
+	{"house/zero state", House, "fsm/x.go", "package fsm\nvar count int", "package-level state count"},
+	{"house/interface", House, "fsm/x.go", "package fsm\ntype I interface{ A(); B(); C(); D(); E(); F() }", "6 methods"},
+	{"house/name", House, "cmd/util/x.go", "package util", "says nothing"},
+	{"house/note", House, "fsm/x.go", "package fsm\n// TO" + "DO: later", "left in the code"},
+	{"house/file", House, "fsm/x.go", "package fsm\n" + strings.Repeat("\n", maxFileLines+1), "split it"},
+	{"sleeps", Sleeps, "fsm/x_test.go", "package fsm\nimport \"time\"\nfunc f() { time.Sleep(1) }", "wait for a condition"},
+	{"docs/name", Docs, "fsm/x.go", "// Package fsm is.\npackage fsm\nfunc Exported() {}", "Exported has no godoc"},
+	{"docs/package", Docs, "fsm/x.go", "package fsm", "no package comment"},
+}
+
+func TestTree_KeepsTheRules(t *testing.T) {
+	files, err := Load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 20 {
+		t.Fatalf("only %d files found: the check looks at the wrong folder", len(files))
+	}
+	seen := map[string]bool{}
+	for _, r := range rules {
+		for _, objection := range r.check(files) {
+			if !seen[objection] {
+				seen[objection] = true
+				t.Error(objection)
+			}
+		}
+	}
+}
+
+func TestRules_ObjectToWhatBreaksThem(t *testing.T) {
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			root := t.TempDir()
+			file := filepath.Join(root, filepath.FromSlash(r.path))
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(r.source), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			files, err := Load(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objections := r.check(files)
+			if len(objections) == 0 || !strings.Contains(strings.Join(objections, "\n"), r.want) {
+				t.Errorf("want an objection with %q, got %q", r.want, objections)
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package check
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+)
+
+// The soft limits of the house, with some room: beyond these a file or an
+// interface is split, not argued about.
+const (
+	maxFileLines        = 550
+	maxTestFileLines    = 900
+	maxFunctionLines    = 80
+	maxInterfaceMethods = 5
+)
+
+// noNames are package names that say nothing.
+var noNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "misc", "shared"}
+
+// House reports what breaks the habits of the house: files, functions and
+// interfaces too long, init functions, package-level state, empty package
+// names, notes left for later.
+func House(files []*File) []string {
+	var found []string
+	for _, f := range files {
+		found = append(found, size(f)...)
+		found = append(found, declarations(f)...)
+		found = append(found, leftovers(f)...)
+		if slices.Contains(noNames, f.AST.Name.Name) || slices.Contains(noNames, path.Base(f.Package())) {
+			found = append(found, fmt.Sprintf("%s: package name %q says nothing", f.Path, f.AST.Name.Name))
+		}
+	}
+	return found
+}
+
+func size(f *File) []string {
+	limit := maxFileLines
+	if f.IsTest() {
+		limit = maxTestFileLines
+	}
+	if f.Lines > limit {
+		return []string{fmt.Sprintf("%s: %d lines; split it (at most %d)", f.Path, f.Lines, limit)}
+	}
+	return nil
+}
+
+func declarations(f *File) []string {
+	var found []string
+	for _, decl := range f.AST.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Name.Name == "init" && d.Recv == nil {
+				found = append(found, f.at(d.Pos())+": no init functions")
+			}
+			lines := f.Fset.Position(d.End()).Line - f.Fset.Position(d.Pos()).Line
+			if !f.IsTest() && lines > maxFunctionLines {
+				found = append(found, fmt.Sprintf("%s: %s has %d lines; split it (at most %d)", f.at(d.Pos()), d.Name.Name, lines, maxFunctionLines))
+			}
+		case *ast.GenDecl:
+			found = append(found, general(f, d)...)
+		}
+	}
+	return found
+}
+
+func general(f *File, d *ast.GenDecl) []string {
+	var found []string
+	for _, spec := range d.Specs {
+		switch s := spec.(type) {
+		case *ast.TypeSpec:
+			if i, ok := s.Type.(*ast.InterfaceType); ok && i.Methods.NumFields() > maxInterfaceMethods {
+				found = append(found, fmt.Sprintf("%s: interface %s has %d methods (at most %d)", f.at(s.Pos()), s.Name.Name, i.Methods.NumFields(), maxInterfaceMethods))
+			}
+		case *ast.ValueSpec:
+			if d.Tok == token.VAR && !f.IsTest() && !embedded(d) && stateful(s) {
+				found = append(found, fmt.Sprintf("%s: package-level state %s; pass it in", f.at(s.Pos()), s.Names[0].Name))
+			}
+		}
+	}
+	return found
+}
+
+// embedded reports whether the build fills the variable from a file, or the
+// linker from a flag (main.version).
+func embedded(d *ast.GenDecl) bool {
+	if d.Doc == nil {
+		return false
+	}
+	for _, c := range d.Doc.List {
+		if strings.HasPrefix(c.Text, "//go:embed ") || strings.Contains(c.Text, "-ldflags") {
+			return true
+		}
+	}
+	return false
+}
+
+// stateful tells package-level state from tables and sentinels: a variable
+// without a value, or made by anything but a literal, errors.New, a regular
+// expression or a string replacer, can change or hold a resource.
+func stateful(s *ast.ValueSpec) bool {
+	if s.Names[0].Name == "_" {
+		return false
+	}
+	if len(s.Values) == 0 {
+		return true
+	}
+	for _, v := range s.Values {
+		if !constant(v) {
+			return true
+		}
+	}
+	return false
+}
+
+func constant(e ast.Expr) bool {
+	switch v := e.(type) {
+	case *ast.BasicLit, *ast.CompositeLit, *ast.FuncLit, *ast.Ident, *ast.SelectorExpr, *ast.BinaryExpr:
+		return true
+	case *ast.UnaryExpr:
+		return constant(v.X)
+	case *ast.CallExpr:
+		if _, conversion := v.Fun.(*ast.ArrayType); conversion {
+			return true
+		}
+		sel, ok := v.Fun.(*ast.SelectorExpr)
+		if !ok {
+			id, isIdent := v.Fun.(*ast.Ident)
+			return isIdent && (id.Name == "Errorf" || id.Name == "len")
+		}
+		switch render(sel) {
+		case "errors.New", "fmt.Errorf", "fsm.Errorf", "regexp.MustCompile", "strings.NewReplacer", "strings.Repeat",
+			"uuid.MustParse", "netip.MustParsePrefix", "time.Date", "reflect.TypeOf", "template.Must", "base64.NewEncoding":
+			return true
+		}
+	}
+	return false
+}
+
+func leftovers(f *File) []string {
+	var found []string
+	for _, group := range f.AST.Comments {
+		for _, c := range group.List {
+			for _, word := range []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"} {
+				if strings.Contains(c.Text, word) {
+					found = append(found, fmt.Sprintf("%s: %s left in the code; do it or file an issue", f.at(c.Pos()), word))
+				}
+			}
+		}
+	}
+	return found
+}
+
+// Sleeps reports time.Sleep in tests outside a synctest bubble: a test waits
+// for an index or a condition, never for a while.
+func Sleeps(files []*File) []string {
+	var found []string
+	for _, f := range files {
+		if !f.IsTest() || imports(f, "testing/synctest") {
+			continue
+		}
+		for _, call := range timeCalls(f, []string{"Sleep"}) {
+			found = append(found, f.at(call.Pos())+": time.Sleep in a test; wait for a condition")
+		}
+	}
+	return found
+}
+
+func imports(f *File, p string) bool {
+	for _, spec := range f.AST.Imports {
+		if strings.Trim(spec.Path.Value, `"`) == p {
+			return true
+		}
+	}
+	return false
+}
