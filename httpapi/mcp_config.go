@@ -11,6 +11,9 @@ import (
 // defaultMCPTimeout is upstream's for HTTP MCP servers, in seconds.
 const defaultMCPTimeout = 60
 
+// mcpName is what a stdio server may be called.
+var mcpName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
 // mcpConfig is an MCPConfig with its defaults filled in (seed-api.md 2.2,
 // api-contract.md A.1). All of it may be secret: keys and env by nature, URLs
 // and arguments because people put tokens there.
@@ -119,7 +122,7 @@ func readMCPTimeout(e object) *int64 {
 func readMCPStdio(e object) mcpStdioServer {
 	before := len(e.errs.list)
 	s := mcpStdioServer{Name: strings.TrimSpace(e.mustText("name", maxNameText))}
-	if len(e.errs.list) == before && !regexp.MustCompile(`^[A-Za-z0-9_-]+$`).MatchString(s.Name) {
+	if len(e.errs.list) == before && !mcpName.MatchString(s.Name) {
 		e.rule("name", "Server name can only contain letters, numbers, hyphens, and underscores")
 	}
 	before = len(e.errs.list)

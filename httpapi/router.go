@@ -47,15 +47,13 @@ type router struct {
 	exact    map[string]map[string]*route
 	patterns *httprouter.Router
 	methods  []string
-	// found is filled by a pattern's handle; see lookup.
-	table []route
 }
 
-// patternKey carries the route out of httprouter's Lookup.
+// patternHit carries the route out of httprouter's Lookup.
 type patternHit struct{ route *route }
 
 func newRouter(s *Server, table []route) *router {
-	rt := &router{server: s, exact: map[string]map[string]*route{}, patterns: httprouter.New(), table: table}
+	rt := &router{server: s, exact: map[string]map[string]*route{}, patterns: httprouter.New()}
 	rt.patterns.RedirectTrailingSlash = false
 	rt.patterns.RedirectFixedPath = false
 	for i := range table {

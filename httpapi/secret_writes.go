@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -114,7 +113,8 @@ func (d *startSecrets) stage(w *secretWrites, user, task string, ref *fsm.Secret
 	if d.empty() {
 		return nil
 	}
-	text, err := json.Marshal(d)
+	d.Secrets = orEmptyMap(d.Secrets)
+	text, err := encodeJSON(d)
 	if err != nil {
 		return fmt.Errorf("encoding the secrets of a start task: %w", err)
 	}

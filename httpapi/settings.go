@@ -138,7 +138,7 @@ func (in settingsInput) command(user string) (fsm.Body, secretWrites, error) {
 		CustomSecrets: make([]fsm.CustomSecret, len(in.custom)),
 	}
 	if in.mcp != nil {
-		text, err := json.Marshal(in.mcp)
+		text, err := encodeJSON(in.mcp)
 		if err != nil {
 			return nil, secretWrites{}, fmt.Errorf("encoding the MCP configuration: %w", err)
 		}

@@ -1,0 +1,224 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// gitHosts is a server that is every git provider at once; the token is good
+// when it is "good".
+func gitHost(t *testing.T, seen *[]string) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seen != nil {
+			*seen = append(*seen, r.URL.Path)
+		}
+		auth := r.Header.Get("Authorization") + r.Header.Get("Private-Token")
+		if text, found := strings.CutPrefix(auth, "Basic "); found {
+			b, _ := base64.StdEncoding.DecodeString(text)
+			auth = string(b)
+		}
+		if strings.Contains(auth, "elsewhere") {
+			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
+			return
+		}
+		if !strings.HasSuffix(auth, "good") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		switch r.URL.Path {
+		case "/api/v3/user", "/api/v1/user":
+			fmt.Fprint(w, `{"login":"octo"}`)
+		case "/api/v4/user":
+			fmt.Fprint(w, `{"username":"octo"}`)
+		case "/2.0/user":
+			fmt.Fprint(w, `{"account_id":"7"}`)
+		case "/rest/api/1.0/projects":
+			fmt.Fprint(w, `{"values":[]}`)
+		case "/org/_apis/connectionData":
+			fmt.Fprint(w, `{"authenticatedUser":{"id":"1"}}`)
+		default:
+			fmt.Fprint(w, `{}`)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func verifying(srv *httptest.Server) func(*Config) {
+	return func(c *Config) {
+		c.VerifyGitTokens = true
+		c.GitSchemes = []string{"https", "http"}
+		c.AllowedGitHosts = []string{strings.TrimPrefix(srv.URL, "http://")}
+	}
+}
+
+func providersOf(t *testing.T, h *harness, user string) map[fsm.ProviderType]*fsm.Provider {
+	t.Helper()
+	v, err := h.cluster.View(t.Context(), cluster.Stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[fsm.ProviderType]*fsm.Provider{}
+	for _, p := range v.Providers(user) {
+		out[p.Type] = p
+	}
+	return out
+}
+
+func TestProviders_Replace(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.alice, "POST", "/api/add-git-providers", `{"provider_tokens":{"github":{"token":"ghp_x","host":null},"gitlab":{"token":"gl"}}}`).
+		want(t, 200).is(t, `{"message":"Git providers stored"}`)
+	h.do(h.alice, "POST", "/api/add-git-providers", `{"provider_tokens":{"github":{"token":"  ","host":"git.example.org"}}}`).want(t, 200)
+	got := providersOf(t, h, "alice")
+	if len(got) != 1 || got["github"].Ref.IsZero() || *got["github"].Host != "git.example.org" {
+		t.Fatalf("providers %v", got)
+	}
+	h.do(h.alice, "POST", "/api/add-git-providers", `{}`).want(t, 200)
+	if got := providersOf(t, h, "alice"); len(got) != 0 {
+		t.Fatalf("{} left %v", got)
+	}
+}
+
+func TestProviders_EveryKindIsVerified(t *testing.T) {
+	srv := gitHost(t, nil)
+	h := newHarness(t, verifying(srv))
+	for _, kind := range providerNames() {
+		host := srv.URL
+		if kind == "azure_devops" {
+			host += "/org"
+		}
+		body := func(token string) string {
+			return sprint(`{"provider_tokens":{"%s":{"token":"%s","host":"%s"}}}`, kind, token, host)
+		}
+		before := h.cluster.count()
+		want := sprint("Invalid token. Please make sure it is a valid %s token.", kind)
+		h.do(h.alice, "POST", "/api/add-git-providers", body("bad")).want(t, 401).is(t, sprint(`{"error":%q,"detail":%q}`, want, want))
+		if h.cluster.count() != before || h.secrets.last("users/alice/providers/"+kind) != nil {
+			t.Fatalf("%s: a bad token was stored", kind)
+		}
+		status := 200
+		if kind == "enterprise_sso" {
+			status = 401
+		}
+		h.do(h.alice, "POST", "/api/add-git-providers", body("good")).want(t, status)
+	}
+}
+
+func TestProviders_OneBadTokenRefusesAll(t *testing.T) {
+	srv := gitHost(t, nil)
+	h := newHarness(t, verifying(srv))
+	h.do(h.alice, "POST", "/api/add-git-providers", sprint(
+		`{"provider_tokens":{"github":{"token":"bad","host":"%[1]s"},"gitlab":{"token":"good","host":"%[1]s"}}}`, srv.URL)).want(t, 401)
+	if h.secrets.written() != 0 || len(providersOf(t, h, "alice")) != 0 {
+		t.Fatal("something was stored")
+	}
+}
+
+func TestProviders_StoredTokenIsCheckedAgainstANewHost(t *testing.T) {
+	srv := gitHost(t, nil)
+	h := newHarness(t, verifying(srv))
+	h.apply("alice", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{UserID: "alice", Type: "gitlab",
+		Ref: fsm.SecretRef{Path: "users/alice/providers/gitlab", Version: 1}}}})
+	h.secrets.entries["users/alice/providers/gitlab"] = []map[string]string{{"token": "stale"}}
+	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 401)
+	h.secrets.entries["users/alice/providers/gitlab"] = []map[string]string{{"token": "good"}}
+	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 200)
+	if p := providersOf(t, h, "alice")["gitlab"]; p.Ref.IsZero() {
+		t.Fatal("the stored token is gone")
+	}
+}
+
+func TestProviders_HostPolicy(t *testing.T) {
+	var seen []string
+	srv := gitHost(t, &seen)
+	port := srv.URL[strings.LastIndex(srv.URL, ":")+1:]
+	h := newHarness(t, verifying(srv), func(c *Config) { c.AllowedGitHosts = nil })
+	for _, host := range []string{
+		"http://127.0.0.1:" + port, "http://localhost:" + port, "http://[::1]:" + port, "http://10.0.0.1", "http://192.168.1.1",
+		"http://169.254.169.254", "http://[::ffff:127.0.0.1]:" + port, "http://0.0.0.0:" + port, "http://100.64.0.1", "http://[fe80::1]",
+		"http://[64:ff9b::7f00:1]", "http://2130706433:" + port,
+	} {
+		res := h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host))
+		if res.status != 422 && res.status != 401 {
+			t.Errorf("%s: status %d", host, res.status)
+		}
+	}
+	if len(seen) != 0 {
+		t.Fatalf("the server was asked: %v", seen)
+	}
+	for _, host := range []string{"ftp://x", "http://u:p@h", "h ost", "http://", "https://h/?q=1"} {
+		h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host)).want(t, 422)
+	}
+	only := newHarness(t, verifying(srv), func(c *Config) { c.GitSchemes = []string{"https"} })
+	only.do(only.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, srv.URL)).want(t, 422)
+}
+
+func TestProviders_RedirectsAreNotFollowed(t *testing.T) {
+	srv := gitHost(t, nil)
+	h := newHarness(t, verifying(srv))
+	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"elsewhere","host":"%s"}}}`, srv.URL)).want(t, 401)
+}
+
+func TestCheckAddress(t *testing.T) {
+	for address, fine := range map[string]bool{
+		"140.82.112.3:443": true, "[2606:4700::1111]:443": true, "127.0.0.1:80": false, "[::1]:80": false, "10.1.1.1:80": false,
+		"172.16.0.1:1": false, "192.168.0.1:1": false, "169.254.169.254:80": false, "[fd00::1]:80": false, "[fe80::1%eth0]:80": false,
+		"[::ffff:10.0.0.1]:80": false, "0.0.0.0:80": false, "224.0.0.1:80": false, "255.255.255.255:80": false, "100.100.100.200:80": false,
+		"[2002:7f00:1::]:80": false, "not an address": false,
+	} {
+		if got := checkAddress(address) == nil; got != fine {
+			t.Errorf("%s allowed: %v", address, got)
+		}
+	}
+}
+
+func TestPolicyTransport_LooksAtTheAddressWhenDialling(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	tr := newPolicyTransport([]string{"localhost:1"}, DefaultConfig().GitTimeout)
+	// A name that resolves to this machine.
+	if _, err := tr.DialContext(context.Background(), "tcp", "localhost:"+port); !errors.Is(err, errHostPolicy) {
+		t.Fatalf("dialling gave %v", err)
+	}
+}
+
+func TestProbeFor_Defaults(t *testing.T) {
+	for kind, want := range map[fsm.ProviderType]string{
+		"github": "https://api.github.com/user", "gitlab": "https://gitlab.com/api/v4/user",
+		"bitbucket": "https://api.bitbucket.org/2.0/user", "forgejo": "https://codeberg.org/api/v1/user",
+		"azure_devops": "https://app.vssps.visualstudio.com/_apis/profile/profiles/me?api-version=7.1",
+	} {
+		p, err := probeFor(kind, "", "t", []string{"https"})
+		if err != nil || p.url != want {
+			t.Errorf("%s: %s %v", kind, p.url, err)
+		}
+	}
+	for host, want := range map[string]string{
+		"github.com": "https://api.github.com/user", "https://github.com/": "https://api.github.com/user",
+		"ghe.example.org": "https://ghe.example.org/api/v3/user", "https://ghe.example.org:8443/x/": "https://ghe.example.org:8443/x/api/v3/user",
+	} {
+		p, err := probeFor("github", host, "t", []string{"https"})
+		if err != nil || p.url != want {
+			t.Errorf("%s: %s %v", host, p.url, err)
+		}
+	}
+	if _, err := probeFor("bitbucket_data_center", "", "t", nil); err == nil {
+		t.Error("bitbucket_data_center has no default host")
+	}
+}

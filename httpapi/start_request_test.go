@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+func TestStart_ContractExample(t *testing.T) {
+	h := newHarness(t)
+	res := h.do(h.alice, "POST", "/api/v1/app-conversations",
+		`{"initial_message":{"content":[{"type":"text","text":"Check the README"}]},"selected_repository":"octo/app"}`).
+		want(t, 200).golden(t, "start")
+	var got struct{ Request json.RawMessage }
+	res.json(t, &got)
+	want := `{"sandbox_id":null,"conversation_id":null,
+  "initial_message":{"role":"user","content":[{"cache_prompt":false,"type":"text","text":"Check the README"}],"run":false},
+  "system_message_suffix":null,"processors":null,"llm_model":null,"agent_profile_id":null,
+  "selected_repository":"octo/app","selected_branch":null,"git_provider":null,"suggested_task":null,"title":null,
+  "trigger":null,"pr_number":[],"parent_conversation_id":null,"agent_type":"default","public":null,
+  "observability_metadata":null,"observability_tags":null,"observability_span_name":null,"plugins":null,"secrets":null}`
+	var a, b any
+	if json.Unmarshal([]byte(want), &a) != nil || json.Unmarshal(got.Request, &b) != nil || cmp.Diff(a, b) != "" {
+		t.Fatal(cmp.Diff(a, b))
+	}
+}
+
+const everyStartField = `{"sandbox_id":"5cXn1","conversation_id":"6F0C4E3B9A7D4C1E8F2B5A6D7C8E9F01",
+ "initial_message":{"role":"system","content":[{"text":""},{"type":"image","image_urls":["https://x/y.png"],"cache_prompt":"yes"}],"run":1},
+ "system_message_suffix":"s","processors":[{"kind":"SetTitleCallbackProcessor"},{"kind":"SlackV1CallbackProcessor","bot_token":"xoxb-canary","n":1}],
+ "llm_model":"m","agent_profile_id":"p","selected_repository":"octo/app","selected_branch":"main","git_provider":"gitlab",
+ "title":"T","trigger":"slack","pr_number":[1,"2",3.0],"agent_type":"plan","public":true,
+ "observability_metadata":{"a":"b","n":5,"t":true},"observability_tags":["x"],"observability_span_name":"span",
+ "plugins":[{"source":"https://u:ghp_canary@git.example.org/p.git?token=canary2","ref":"v1","repo_path":"a","parameters":{"api_key":"canary3","depth":{"password":"canary4","ok":1}}}],
+ "secrets":{"MY_TOKEN":"canary5"},"unknown":1}`
+
+func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {
+	h := newHarness(t)
+	res := h.do(h.alice, "POST", "/api/v1/app-conversations", everyStartField).want(t, 200).golden(t, "start_every_field")
+	if strings.Contains(string(res.body), "canary") {
+		t.Fatalf("a secret is echoed: %s", res.body)
+	}
+	task := h.openTask("alice")
+	if task.ConversationID != "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01" || *task.Request.ConversationID != "6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01" {
+		t.Fatalf("conversation id %s", task.ConversationID)
+	}
+	var doc startSecrets
+	if err := json.Unmarshal([]byte(h.secrets.last("users/alice/start_tasks/" + task.ID)["json"]), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Secrets["MY_TOKEN"] != "canary5" || !strings.Contains(doc.Plugins[0].Source, "ghp_canary") || doc.Plugins[0].Parameters["api_key"] != "canary3" {
+		t.Fatalf("secret document %+v", doc)
+	}
+}
+
+func TestStart_SuggestedTask(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.alice, "POST", "/api/v1/app-conversations",
+		`{"suggested_task":{"git_provider":"github","task_type":"FAILING_CHECKS","repo":"octo/app","issue_number":7,"title":"CI is red"}}`).
+		want(t, 200).golden(t, "start_suggested_task")
+	q := h.openTask("alice").Request
+	if *q.Trigger != "suggested_task" || *q.SelectedRepository != "octo/app" || *q.GitProvider != "github" {
+		t.Fatalf("request %+v", q)
+	}
+	for _, kind := range taskTypes() {
+		text := taskPrompt(&fsm.SuggestedTask{TaskType: kind, Repo: "octo/app", IssueNumber: 7, Title: "x"})
+		if !strings.Contains(text, "octo/app") {
+			t.Errorf("%s: %s", kind, text)
+		}
+	}
+}
+
+func TestStart_Parent(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.do(h.alice, "POST", "/api/v1/app-conversations", `{"parent_conversation_id":"6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01","secrets":{"A":"b"}}`).
+		want(t, 404).is(t, `{"detail":"Parent conversation not found: 6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"}`)
+	if len(h.openTasks()) != 0 || h.secrets.last("users/alice/start_tasks") != nil {
+		t.Fatal("something was stored")
+	}
+	box := h.createSandbox(h.alice)
+	parent := h.conversation("alice", box, func(c *fsm.Conversation) { c.SelectedRepository, c.LLMModel = ptr("octo/app"), ptr("m") })
+	var got struct{ Request map[string]any }
+	h.do(h.alice, "POST", "/api/v1/app-conversations", sprint(`{"parent_conversation_id":%q}`, dashed(parent))).want(t, 200).json(t, &got)
+	q := got.Request
+	if q["parent_conversation_id"] != parent || q["sandbox_id"] != box || q["selected_repository"] != "octo/app" || q["llm_model"] != "m" {
+		t.Fatalf("request %v", q)
+	}
+	h.do(h.bob, "POST", "/api/v1/app-conversations", sprint(`{"parent_conversation_id":%q}`, parent)).want(t, 404)
+}
+
+func TestStart_ConversationIDInUse(t *testing.T) {
+	h := newHarness(t)
+	body := `{"conversation_id":"6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"}`
+	h.do(h.alice, "POST", "/api/v1/app-conversations", body).want(t, 200)
+	h.do(h.alice, "POST", "/api/v1/app-conversations", body).want(t, 409)
+	h.do(h.bob, "POST", "/api/v1/app-conversations", body).want(t, 200)
+}
+
+func TestStart_SecretStoreAway(t *testing.T) {
+	h := newHarness(t)
+	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
+	h.do(h.alice, "POST", "/api/v1/app-conversations", `{"secrets":{"A":"b"}}`).want(t, 503)
+	h.do(h.alice, "POST", "/api/v1/app-conversations", `{"plugins":[{"source":"x"}]}`).want(t, 503)
+	if len(h.openTasks()) != 0 {
+		t.Fatal("a task was stored")
+	}
+	h.do(h.alice, "POST", "/api/v1/app-conversations", `{"secrets":{}}`).want(t, 200)
+}
+
+func TestIsReservedSecret(t *testing.T) {
+	for _, name := range strings.Fields(`OPENVSCODE_SERVER_ROOT OH_ENABLE_VNC LOG_JSON OH_CONVERSATIONS_PATH OH_BASH_EVENTS_DIR
+	  PYTHONUNBUFFERED ENV_LOG_LEVEL OH_WEBHOOKS_0_BASE_URL OH_ALLOW_CORS_ORIGINS_0 WORKER_1 WORKER_2 LLM_API_KEY LLM_ OH_X`) {
+		if !isReservedSecret(name) {
+			t.Errorf("%s is free", name)
+		}
+	}
+	for _, name := range []string{"GITHUB_TOKEN", "MY_LLM_KEY", "llm_key", "WORKER_3"} {
+		if isReservedSecret(name) {
+			t.Errorf("%s is reserved", name)
+		}
+	}
+}
+
+func TestMaskSource(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://u:p@h/r.git":                  "https://****@h/r.git",
+		"https://tok@h/r?a=1&access_token=x&b": "https://****@h/r?a=1&access_token=****&b",
+		"git@github.com:o/r.git":               "git@github.com:o/r.git",
+		"https://h/r":                          "https://h/r",
+		"see https://a:b@h and ssh://c:d@i":    "see https://****@h and ssh://****@i",
+		"https://u:p@ss@h/r":                   "https://****@h/r",
+	} {
+		if got := maskSource(in); got != want {
+			t.Errorf("%s became %s", in, got)
+		}
+	}
+}
