@@ -1,0 +1,332 @@
+package nomad_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
+)
+
+// stack is the real Nomad and Vault that the tests of this package share.
+type stack struct {
+	nomad  *local.Nomad
+	vault  *local.Vault
+	client *api.Client
+	dir    string
+	agent  string
+	image  string
+	err    error
+}
+
+var shared struct {
+	once sync.Once
+	stack
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	s := &shared.stack
+	if s.nomad != nil {
+		if err := s.nomad.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	if s.vault != nil {
+		_ = s.vault.Close()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+	os.Exit(code)
+}
+
+// required reports whether the environment says that the program must be
+// there.
+func required(program string) bool {
+	return slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program)
+}
+
+// useStack gives the shared Nomad and Vault, or skips.
+func useStack(t *testing.T) *stack {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real Nomad")
+	}
+	shared.once.Do(func() { shared.stack.err = shared.start() })
+	if err := shared.stack.err; err != nil {
+		if required("nomad") || required("vault") {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return &shared.stack
+}
+
+func (s *stack) start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	var err error
+	if s.dir, err = os.MkdirTemp("", "bivouac-nomad-test-"); err != nil {
+		return err
+	}
+	// Tasks of any user reach the agent binary through it.
+	if err := os.Chmod(s.dir, 0o755); err != nil {
+		return err
+	}
+	s.agent = filepath.Join(s.dir, "sandbox-agent")
+	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", s.agent); err != nil {
+		return err
+	}
+	if s.vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(s.dir, "vault"), Progress: os.Stderr}); err != nil {
+		return err
+	}
+	if s.nomad, err = local.StartNomad(ctx, local.NomadOptions{
+		Dir: filepath.Join(s.dir, "nomad"), Vault: s.vault, Progress: os.Stderr,
+	}); err != nil {
+		return err
+	}
+	if local.DockerReachable(ctx) {
+		s.image = fmt.Sprintf("bivouac-test/agent:%d", os.Getpid())
+		if err := local.BuildImage(ctx, s.agent, s.image); err != nil {
+			return err
+		}
+	}
+	s.client, err = api.NewClient(&api.Config{Address: s.nomad.Address})
+	return err
+}
+
+// bench is one test's runner on the shared Nomad, with a cluster of its own.
+type bench struct {
+	*testing.T
+	s       *stack
+	cluster string
+	r       *nomad.Runner
+	config  nomad.Config
+}
+
+func newBench(t *testing.T) *bench {
+	s := useStack(t)
+	cfg := nomad.DefaultConfig()
+	cfg.Address, cfg.VaultMount, cfg.KillTimeout = s.nomad.Address, "secret", 2*time.Second
+	r, err := nomad.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return &bench{T: t, s: s, cluster: "cluster-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), r: r, config: cfg}
+}
+
+// key is the key of the sandbox in these tests.
+func key(id string) string { return "canary-key-of-" + id }
+
+// job makes the sandbox's job and puts its key into Vault; the sandbox is
+// removed when the test ends.
+func (b *bench) job(driver fsm.Driver) scheduler.Job {
+	b.Helper()
+	id := fmt.Sprintf("t%d", time.Now().UnixNano())
+	data := map[string]any{"data": map[string]string{"key": key(id), "secret_key": "canary-secret-of-" + id}}
+	if err := b.s.vault.Do(b.Context(), http.MethodPost, "secret/data/default/sandbox-"+id+"/session", data, nil); err != nil {
+		b.Fatal(err)
+	}
+	t := fsm.Template{
+		Driver: driver, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
+		WorkingDir: "project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0, "VSCODE": 0},
+		Env: map[string]string{"GREETING": "hello"},
+	}
+	switch driver {
+	case fsm.DriverDocker:
+		if b.s.image == "" {
+			if required("docker") {
+				b.Fatal("Docker can't be reached")
+			}
+			b.Skip("Docker can't be reached")
+		}
+		t.Image, t.NetworkMode, t.VolumePath = b.s.image, "host", "/workspace"
+	default:
+		t.Command = b.s.agent
+	}
+	job := scheduler.Job{
+		SandboxID: id, ClusterID: b.cluster, Template: t,
+		KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
+	}
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		for ctx.Err() == nil {
+			if b.r.Remove(ctx, job) == nil {
+				return
+			}
+		}
+		b.Errorf("sandbox %s could not be removed", id)
+	})
+	return job
+}
+
+// look lists until what it finds of the sandbox is as wanted.
+func (b *bench) look(job scheduler.Job, what string, ok func(scheduler.Observed) bool) scheduler.Observed {
+	b.Helper()
+	var last scheduler.Observed
+	b.until(what, func() error {
+		last = b.observed(job)
+		if !ok(last) {
+			return fmt.Errorf("observed %+v, failure %v, waiting %v", last, last.Failure, last.Waiting)
+		}
+		return nil
+	})
+	return last
+}
+
+func (b *bench) observed(job scheduler.Job) scheduler.Observed {
+	b.Helper()
+	list, err := b.r.List(b.Context(), job.ClusterID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, o := range list {
+		if o.SandboxID == job.SandboxID {
+			return o
+		}
+	}
+	return scheduler.Observed{SandboxID: job.SandboxID}
+}
+
+func (b *bench) until(what string, cond func() error) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), 40*time.Second)
+	defer cancel()
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("%s: %v", what, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// started starts the sandbox and waits until its agent server answers to its
+// key; it returns the job as a scheduler would next use it.
+func (b *bench) started(job scheduler.Job) (scheduler.Job, scheduler.Observed) {
+	b.Helper()
+	job.ModifyIndex = b.observed(job).ModifyIndex
+	b.must(b.r.Start(b.Context(), job))
+	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+	b.until("agent server with its key", func() error {
+		return get(b.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
+	})
+	o = b.look(job, "known version", func(o scheduler.Observed) bool { return o.Placement != nil })
+	job.ModifyIndex, job.RevertTo, job.HasVersion = o.ModifyIndex, o.Version, true
+	return job, o
+}
+
+// paused stops the sandbox and waits until nothing of it is live.
+func (b *bench) paused(job scheduler.Job) scheduler.Job {
+	b.Helper()
+	b.must(b.r.Stop(b.Context(), job))
+	o := b.look(job, "stopped", func(o scheduler.Observed) bool { return o.Live == 0 && (o.Stopped || !o.Exists) })
+	job.ModifyIndex = o.ModifyIndex
+	return job
+}
+
+// get asks with a key; any answer but 200 is an error.
+func get(ctx context.Context, url, key string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Session-API-Key", key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+// run executes a command in the sandbox through its agent server.
+func (b *bench) createConversation(o scheduler.Observed, job scheduler.Job, id string) {
+	b.Helper()
+	body, err := json.Marshal(map[string]any{
+		"conversation_id": id, "agent": map[string]any{"kind": "Agent", "llm": map[string]any{"model": "none"}},
+		"workspace": map[string]any{"working_dir": filepath.Join(o.Placement.Workspace, "project")},
+	})
+	b.must(err)
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost,
+		scheduler.AgentURL(o.Placement)+"/api/conversations", bytes.NewReader(body))
+	b.must(err)
+	req.Header.Set("X-Session-API-Key", key(job.SandboxID))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	b.must(err)
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(resp.Body)
+		b.Fatalf("creating a conversation: %s %s", resp.Status, text)
+	}
+}
+
+// hasConversation reports whether the sandbox's agent server still has it.
+func (b *bench) hasConversation(o scheduler.Observed, job scheduler.Job, id string) {
+	b.Helper()
+	b.must(get(b.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/"+id, key(job.SandboxID)))
+}
+
+// volumes lists Nomad's volumes of the sandbox.
+func (b *bench) volumes(job scheduler.Job) []*api.HostVolumeStub {
+	b.Helper()
+	q := &api.QueryOptions{Prefix: "sandbox-" + job.SandboxID}
+	list, _, err := b.s.client.HostVolumes().List(nil, q)
+	b.must(err)
+	return list
+}
+
+func (b *bench) raw(job scheduler.Job) *api.Job {
+	b.Helper()
+	j, _, err := b.s.client.Jobs().Info("sandbox-"+job.SandboxID, nil)
+	b.must(err)
+	return j
+}
+
+// systemGC is the operator's `nomad system gc`, until the job is gone.
+func (b *bench) systemGC(job scheduler.Job) {
+	b.Helper()
+	b.until("garbage collection of the stopped job", func() error {
+		b.must(b.s.client.System().GarbageCollect())
+		_, _, err := b.s.client.Jobs().Info("sandbox-"+job.SandboxID, nil)
+		if err == nil {
+			return errors.New("the job is still there")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,113 @@
+package nomadtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// Cluster is one node that always agrees with itself: it applies what is
+// proposed to its store at once. It implements scheduler.Cluster.
+type Cluster struct {
+	Store *fsm.Store
+
+	mu    sync.Mutex
+	index uint64
+	ids   int
+	// fail, when set, decides whether a proposal is refused.
+	fail func(fsm.Command) error
+	// counts is how many commands of each type were applied.
+	counts map[fsm.CommandType]int
+}
+
+var _ scheduler.Cluster = (*Cluster)(nil)
+
+// NewCluster makes a cluster whose first term is open.
+func NewCluster(clusterID string) *Cluster {
+	c := &Cluster{Store: fsm.NewStore(), counts: map[fsm.CommandType]int{}}
+	c.Must(&fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: clusterID}, "")
+	return c
+}
+
+// Propose implements scheduler.Cluster.
+func (c *Cluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return fsm.Result{}, err
+	}
+	if err := cmd.Body.Validate(); err != nil {
+		return fsm.Result{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fail != nil {
+		if err := c.fail(cmd); err != nil {
+			return fsm.Result{}, err
+		}
+	}
+	raw, err := cmd.Encode()
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	if cmd, err = fsm.DecodeCommand(raw); err != nil {
+		return fsm.Result{}, err
+	}
+	c.index++
+	c.counts[cmd.Type]++
+	return c.Store.Apply(c.index, cmd)
+}
+
+// Must proposes on behalf of a user, or of nobody, and panics when that fails:
+// for the wishes of a test.
+func (c *Cluster) Must(body fsm.Body, user string) fsm.Result {
+	c.mu.Lock()
+	c.ids++
+	id := fmt.Sprintf("test-%d", c.ids)
+	c.mu.Unlock()
+	res, err := c.Propose(context.Background(), fsm.NewCommand(id, time.Now(), user, body))
+	if err != nil {
+		panic(fmt.Sprintf("nomadtest: %s: %v", body.CommandType(), err))
+	}
+	return res
+}
+
+// Refuse makes proposals fail with what fn returns; nil makes them work again.
+func (c *Cluster) Refuse(fn func(fsm.Command) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail = fn
+}
+
+// Count is how many commands of the type were applied.
+func (c *Cluster) Count(t fsm.CommandType) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts[t]
+}
+
+// Create makes a sandbox of the spec for the user "u1", with a key reference
+// that Secrets can hold.
+func (c *Cluster) Create(id, spec string, version int) *fsm.Sandbox {
+	return c.Must(&fsm.SandboxCreateBody{
+		ID: id, SpecID: spec, KeyRef: fsm.SecretRef{Path: KeyPath(id), Version: version},
+		KeyHash: "6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090",
+	}, "u1").Sandbox
+}
+
+// Sandbox is the row, nil when there is none.
+func (c *Cluster) Sandbox(id string) *fsm.Sandbox { return c.Store.View().SandboxAny(id) }
+
+// State is what users are shown, "" for no row.
+func (c *Cluster) State(id string) fsm.SandboxState {
+	sb := c.Sandbox(id)
+	if sb == nil {
+		return ""
+	}
+	return sb.State()
+}
+
+// KeyPath is where the secret store has a sandbox's key.
+func KeyPath(id string) string { return "sandboxes/" + id + "/session" }

@@ -1,0 +1,97 @@
+package nomadtest
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// Secrets is a secret store in memory. It implements scheduler.Secrets.
+type Secrets struct {
+	mu      sync.Mutex
+	entries map[string][]map[string]string
+	sealed  bool
+}
+
+var _ scheduler.Secrets = (*Secrets)(nil)
+
+// NewSecrets makes an empty store.
+func NewSecrets() *Secrets { return &Secrets{entries: map[string][]map[string]string{}} }
+
+// Seal makes every call fail until it is called with false.
+func (s *Secrets) Seal(sealed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sealed = sealed
+}
+
+// Has reports whether there is an entry at path.
+func (s *Secrets) Has(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries[path]) > 0
+}
+
+func (s *Secrets) check() error {
+	if s.sealed {
+		return fsm.Errorf(fsm.CodeSecretStore, "the secret store is sealed")
+	}
+	return nil
+}
+
+// Write implements scheduler.Secrets.
+func (s *Secrets) Write(_ context.Context, path string, data map[string]string) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(); err != nil {
+		return 0, err
+	}
+	s.entries[path] = append(s.entries[path], maps.Clone(data))
+	return len(s.entries[path]), nil
+}
+
+// Read implements scheduler.Secrets.
+func (s *Secrets) Read(_ context.Context, path string, version int) (map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if version < 1 || version > len(s.entries[path]) || s.entries[path][version-1] == nil {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "no version %d of %s", version, path)
+	}
+	return maps.Clone(s.entries[path][version-1]), nil
+}
+
+// Delete implements scheduler.Secrets.
+func (s *Secrets) Delete(_ context.Context, path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	delete(s.entries, path)
+	return nil
+}
+
+// Collect implements scheduler.Secrets, without a grace period.
+func (s *Secrets) Collect(_ context.Context, live func(path string, version int) bool) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(); err != nil {
+		return 0, err
+	}
+	n := 0
+	for path, versions := range s.entries {
+		for i, v := range versions {
+			if v != nil && !live(path, i+1) {
+				versions[i] = nil
+				n++
+			}
+		}
+	}
+	return n, nil
+}
