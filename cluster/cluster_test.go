@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -71,4 +70,3 @@ func TestCluster_Forms_AndAppliesOnEveryNode(t *testing.T) {
 	})
 }
 
-var _ = context.Background

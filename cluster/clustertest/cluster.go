@@ -15,8 +15,13 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// patience is how long, in fake time, helpers wait for what must happen.
-const patience = time.Minute
+const (
+	// patience is how long, in fake time, helpers wait for what must happen.
+	patience = time.Minute
+	// quiet is how long a forwarded command may still be on its way when its
+	// proposer has given up.
+	quiet = 10 * time.Second
+)
 
 // Cluster is a set of nodes named n0, n1, ... in one process. Its methods are
 // for one goroutine, except Propose; those that wait must run in a synctest
@@ -289,6 +294,8 @@ func (c *Cluster) Settle() {
 func (c *Cluster) Close() {
 	c.t.Helper()
 	if !c.t.Failed() {
+		c.Settle()
+		time.Sleep(quiet)
 		c.Settle()
 		c.checkStores()
 	}

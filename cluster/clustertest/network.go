@@ -23,7 +23,7 @@ const (
 )
 
 // Fault decides whether the answer to a peer call, made in full, is lost on its
-// way back.
+// way back: the caller sees its connection reset.
 type Fault func(from, to, call string) bool
 
 // fabric connects the ports of all nodes.
@@ -178,7 +178,10 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 		p.fabric.mu.Lock()
 		fault := p.fabric.fault
 		p.fabric.mu.Unlock()
-		if _, cut := p.fabric.reach(p, address); cut || (fault != nil && fault(p.name, to.name, name)) {
+		if fault != nil && fault(p.name, to.name, name) {
+			return nil, fmt.Errorf("connection to %s reset", address)
+		}
+		if _, cut := p.fabric.reach(p, address); cut {
 			<-ctx.Done()
 			return nil, fmt.Errorf("the answer of %s is lost", address)
 		}
