@@ -6,7 +6,8 @@ package deploy
 import "embed"
 
 // Files is what of this folder is read by code: Vault's policies, HAProxy's
-// configuration, the image around the agent server.
+// configuration, the image around the agent server, and the configurations of
+// `make stack`.
 //
-//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile
+//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile config/stack*.hcl
 var Files embed.FS

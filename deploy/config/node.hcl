@@ -1,0 +1,92 @@
+# A node of a Bivouac cluster: bivouac server --config /etc/bivouac/node.hcl
+#
+# Every member is explained in `go doc bivouac.dev/bivouac/cmd/bivouac`. Members
+# that are commented out show their default. Unknown members and values out of
+# bounds are refused, all at once: `bivouac server --config node.hcl --check`.
+# Relative paths count from this file's folder. No secret stands in here, only
+# the files that hold them (mode 0600, owned by the user the node runs as).
+
+node_name = "node-1"           # the name in the node's certificate
+data_dir  = "/var/lib/bivouac" # the Raft log and snapshots; a disk of its own is best
+
+# The nodes that form the cluster on its first start. They find each other,
+# then and later, in any order. The list may hold this node itself.
+bootstrap_expect = 3
+retry_join       = ["10.0.0.11:8441", "10.0.0.12:8441", "10.0.0.13:8441"]
+
+# The API. A load balancer in front (deploy/haproxy/haproxy.cfg) may ask any
+# node anything; GET /ready says whether one can serve.
+http {
+  address = "0.0.0.0:8440"
+
+  # tls {
+  #   cert_file = "/etc/bivouac/tls/http.pem"     # read again when they change
+  #   key_file  = "/etc/bivouac/tls/http-key.pem"
+  # }
+}
+
+# Node to node. Mutual TLS always: `bivouac tls init --dir tls` makes the CA,
+# `bivouac tls issue --dir tls --node node-1` a node's certificate.
+peer {
+  address   = "0.0.0.0:8441"
+  advertise = "10.0.0.11:8441"
+  ca_file   = "/etc/bivouac/tls/ca.pem"
+  cert_file = "/etc/bivouac/tls/node-1.pem"
+  key_file  = "/etc/bivouac/tls/node-1-key.pem"
+}
+
+# raft {
+#   log_store            = "boltdb"
+#   heartbeat_timeout    = "250ms" # raise all three between distant machines
+#   election_timeout     = "250ms"
+#   leader_lease_timeout = "150ms"
+# }
+
+# Where sandboxes run. Clients need the drivers the specs name, the volume
+# plugin, and `vault { enabled = true }` with workload identities
+# (deploy/nomad/client.hcl).
+nomad {
+  address = "http://127.0.0.1:4646"
+  # namespace   = "default"
+  # datacenters = ["*"]
+  # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
+  # ca_file     = "/etc/bivouac/nomad-ca.pem"
+}
+
+# Where secret values are kept: KV version 2, with an AppRole that carries the
+# policy of deploy/vault/bivouac.hcl.
+vault {
+  address        = "https://vault.example.org:8200"
+  role_id_file   = "/etc/bivouac/vault-role-id"
+  secret_id_file = "/etc/bivouac/vault-secret-id"
+  # mount   = "secret"
+  # prefix  = "bivouac" # a cluster that shares the mount needs its own
+  # ca_file = "/etc/bivouac/vault-ca.pem"
+}
+
+# sandboxes {
+#   start_timeout = "2m"
+#   url           = "http://{address}:{port}"
+# }
+
+limits {
+  # What the load balancer says of the client's address is believed.
+  trusted_proxies = ["10.0.0.10/32"]
+
+  # body_size       = 4194304
+  # rate_per_second = 0 # of one client address; 0 is no limit
+}
+
+# git {
+#   verify_tokens = true
+#   allowed_hosts = [] # providers on the inside
+# }
+
+# cors {
+#   origins = ["https://agents.example.org"]
+# }
+
+log {
+  level  = "info"
+  format = "json"
+}

@@ -1,0 +1,138 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// stopNode is how long a node may take to hand over and finish its requests.
+const stopNode = 30 * time.Second
+
+// stackParts are the folders of a stack with the program that runs in each, in
+// the order in which they are stopped; the nodes are stopped together.
+func stackParts() (balancer string, nodes []string, nomad, vault string) {
+	for i := range stackNodes {
+		nodes = append(nodes, nodeName(i))
+	}
+	return "haproxy", nodes, "nomad", "vault"
+}
+
+// running reports whether any program of a stack in dir runs.
+func running(dir string) bool {
+	balancer, nodes, nomad, vault := stackParts()
+	for _, part := range []string{balancer, nomad, vault} {
+		if findProcess(filepath.Join(dir, part), part) != nil {
+			return true
+		}
+	}
+	for _, n := range nodes {
+		if findProcess(filepath.Join(dir, n), "bivouac") != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ReadStack reads what Up left in dir.
+func ReadStack(dir string) (*Stack, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "stack.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the stack: %w", err)
+	}
+	s := &Stack{}
+	if err := json.Unmarshal(raw, s); err != nil {
+		return nil, fmt.Errorf("reading the stack: stack.json: %w", err)
+	}
+	return s, nil
+}
+
+// Down stops what Up started in dir, sandboxes included, and removes dir and
+// the image. Nothing there is fine. What it could not stop is in the error,
+// and then dir stays.
+func Down(dir string, progress io.Writer) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(progress, "no stack is up")
+		return nil
+	}
+	balancer, nodes, nomad, vault := stackParts()
+	var errs []error
+	fmt.Fprintln(progress, "stopping HAProxy and the nodes")
+	errs = append(errs, findProcess(filepath.Join(dir, balancer), balancer).stop(2*time.Second))
+	var wg sync.WaitGroup
+	failed := make([]error, len(nodes))
+	for i, n := range nodes {
+		wg.Go(func() { failed[i] = findProcess(filepath.Join(dir, n), "bivouac").stop(stopNode) })
+	}
+	wg.Wait()
+	errs = append(errs, failed...)
+
+	fmt.Fprintln(progress, "stopping the sandboxes and Nomad")
+	n := &Nomad{Dir: filepath.Join(dir, nomad), proc: findProcess(filepath.Join(dir, nomad), nomad)}
+	stack, err := ReadStack(dir)
+	if err == nil {
+		n.Address = stack.Nomad
+	}
+	errs = append(errs, n.Close())
+
+	fmt.Fprintln(progress, "stopping Vault")
+	errs = append(errs, findProcess(filepath.Join(dir, vault), vault).stop(10*time.Second))
+	if stack != nil && stack.Image != "" {
+		errs = append(errs, removeStackImage())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return clear(dir)
+}
+
+// clear removes the directory of a stack that does not run. Anything else in
+// its place is left alone.
+func clear(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 && !isDir(filepath.Join(dir, "vault")) && !isFile(filepath.Join(dir, "stack.json")) {
+		return fmt.Errorf("%s is not the directory of a stack; nothing is removed", dir)
+	}
+	if err := sweep(filepath.Join(dir, "nomad")); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func isDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
+
+// removeStackImage removes the image; one that is not there is fine.
+func removeStackImage() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if !DockerReachable(ctx) {
+		return nil
+	}
+	if exec.CommandContext(ctx, "docker", "image", "inspect", StackImage).Run() != nil {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "docker", "rmi", "-f", StackImage).CombinedOutput(); err != nil {
+		return fmt.Errorf("removing image %s: %w: %s", StackImage, err, out)
+	}
+	return nil
+}

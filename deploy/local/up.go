@@ -1,0 +1,353 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/deploy"
+)
+
+// stackNodes is how many Bivouac nodes the stack has.
+const stackNodes = 3
+
+// The ports of the stack, when they are free; otherwise others are taken.
+const (
+	balancerPort = 8400
+	nodePort     = 8401 // and the following two; peer ports are ten higher
+	vaultPort    = 8200
+	nomadPort    = 4646
+)
+
+// StackImage is the tag of the sandbox image `make stack` builds.
+const StackImage = "bivouac/sandbox-agent:stack"
+
+// Stack is what Up started: the content of stack.json in its directory.
+type Stack struct {
+	Dir   string `json:"dir"`
+	Vault string `json:"vault,omitempty"`
+	Nomad string `json:"nomad,omitempty"`
+	// Nodes are Bivouac's.
+	Nodes []StackNode `json:"nodes,omitempty"`
+	// Balancer is HAProxy's address, empty where it is not installed.
+	Balancer string `json:"balancer,omitempty"`
+	// APIKeyFile holds an operator's key.
+	APIKeyFile string `json:"api_key_file,omitempty"`
+	// Image is the sandbox image that was built, empty without Docker.
+	Image string `json:"image,omitempty"`
+}
+
+// StackNode is one `bivouac server`.
+type StackNode struct {
+	Name string `json:"name"`
+	HTTP string `json:"http"` // http://127.0.0.1:<port>
+	Pid  int    `json:"pid"`
+	Log  string `json:"log"`
+}
+
+// Address is where a client goes: the load balancer, else the first node.
+func (s *Stack) Address() string {
+	if s.Balancer != "" {
+		return s.Balancer
+	}
+	return s.Nodes[0].HTTP
+}
+
+// builder is one Up under way.
+type builder struct {
+	stack    *Stack
+	root     string
+	progress io.Writer
+	undo     []func() error
+	vault    *Vault
+	nomad    *Nomad
+}
+
+// ErrAlreadyUp: something of a stack runs in that directory.
+var ErrAlreadyUp = errors.New("the stack is already up; stop it first (make stack-down)")
+
+// Up starts the real stack on this machine in dir, which it makes: Vault and
+// Nomad, three Bivouac nodes with mutual TLS, and HAProxy when it is installed;
+// loads the sandbox specs; and returns when all is ready. The programs outlive
+// this process; Down stops them. When it fails, or ctx ends, it stops what it
+// had started and leaves the logs. Lines about what goes on are written to
+// progress.
+func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	if running(dir) {
+		return nil, ErrAlreadyUp
+	}
+	if err := clear(dir); err != nil {
+		return nil, err
+	}
+	b := &builder{stack: &Stack{Dir: dir}, root: root, progress: progress}
+	defer func() {
+		if err == nil {
+			return
+		}
+		fmt.Fprintln(progress, "stopping what was started")
+		for i := len(b.undo) - 1; i >= 0; i-- {
+			err = errors.Join(err, b.undo[i]())
+		}
+	}()
+	for _, s := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"building bin/bivouac and bin/sandbox-agent", b.build},
+		{"starting Vault", b.startVault},
+		{"starting Nomad", b.startNomad},
+		{"making certificates and keys", b.makeKeys},
+		{"starting three nodes", b.startNodes},
+		{"starting HAProxy", b.startBalancer},
+		{"issuing the first API key", b.bootstrap},
+		{"loading sandbox specs", b.loadSpecs},
+	} {
+		fmt.Fprintln(progress, s.what)
+		done := tick(progress, s.what)
+		err := s.do(ctx)
+		done()
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.what, err)
+		}
+		if err := b.save(); err != nil {
+			return nil, err
+		}
+	}
+	return b.stack, nil
+}
+
+func (b *builder) path(elem ...string) string {
+	return filepath.Join(append([]string{b.stack.Dir}, elem...)...)
+}
+
+func (b *builder) save() error {
+	raw, err := json.MarshalIndent(b.stack, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(b.path("stack.json"), append(raw, '\n'), 0o600)
+}
+
+func (b *builder) onFail(fn func() error) { b.undo = append(b.undo, fn) }
+
+func (b *builder) build(ctx context.Context) error {
+	for _, name := range []string{"bivouac", "sandbox-agent"} {
+		if err := BuildGo(ctx, "./cmd/"+name, filepath.Join(b.root, "bin", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) startVault(ctx context.Context) error {
+	port, err := preferPort(vaultPort)
+	if err != nil {
+		return err
+	}
+	b.vault, err = StartVault(ctx, VaultOptions{Dir: b.path("vault"), Port: port, Durable: true, Detach: true, Progress: b.progress})
+	if err != nil {
+		return err
+	}
+	b.onFail(b.vault.Close)
+	b.stack.Vault = b.vault.Address
+	return nil
+}
+
+func (b *builder) startNomad(ctx context.Context) error {
+	port, err := preferPort(nomadPort)
+	if err != nil {
+		return err
+	}
+	b.nomad, err = StartNomad(ctx, NomadOptions{Dir: b.path("nomad"), Port: port, Vault: b.vault, Detach: true, Progress: b.progress})
+	if err != nil {
+		return err
+	}
+	b.onFail(b.nomad.Close)
+	b.stack.Nomad = b.nomad.Address
+	return nil
+}
+
+// bivouac runs one of our own commands.
+func (b *builder) bivouac(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(b.root, "bin", "bivouac"), args...)
+	cmd.Env = cleanEnv()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("bivouac %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func (b *builder) makeKeys(ctx context.Context) error {
+	if _, err := b.bivouac(ctx, "tls", "init", "--dir", b.path("tls")); err != nil {
+		return err
+	}
+	for i := range stackNodes {
+		if _, err := b.bivouac(ctx, "tls", "issue", "--dir", b.path("tls"), "--node", nodeName(i)); err != nil {
+			return err
+		}
+	}
+	role, err := b.vault.NewAppRole(ctx, AppRoleOptions{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		writeFile(b.path("approle", "role-id"), []byte(role.RoleID+"\n"), 0o600),
+		writeFile(b.path("approle", "secret-id"), []byte(role.SecretID+"\n"), 0o600),
+	)
+}
+
+func nodeName(i int) string { return "node-" + strconv.Itoa(i+1) }
+
+func (b *builder) startNodes(ctx context.Context) error {
+	var addresses, peers []string
+	for i := range stackNodes {
+		h, err := preferPort(nodePort + i)
+		if err != nil {
+			return err
+		}
+		p, err := preferPort(nodePort + 10 + i)
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(h)))
+		peers = append(peers, net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+	}
+	for i := range stackNodes {
+		node, err := b.startNode(nodeName(i), addresses[i], peers[i], peers)
+		if err != nil {
+			return err
+		}
+		b.stack.Nodes = append(b.stack.Nodes, node)
+		if err := b.save(); err != nil {
+			return err
+		}
+	}
+	for _, n := range b.stack.Nodes {
+		if err := n.waitReady(ctx, b.path(n.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) startNode(name, httpAddress, peerAddress string, peers []string) (StackNode, error) {
+	text, err := deploy.Files.ReadFile("config/stack.hcl")
+	if err != nil {
+		return StackNode{}, err
+	}
+	config := b.path(name, "node.hcl")
+	filled := strings.NewReplacer(
+		"NODE_NAME", name, "HTTP_ADDRESS", httpAddress, "PEER_ADDRESS", peerAddress,
+		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "VAULT_URL", b.vault.Address,
+	).Replace(string(text))
+	if err := writeFile(config, []byte(filled), 0o600); err != nil {
+		return StackNode{}, err
+	}
+	p, err := command{
+		name: "bivouac", dir: b.path(name), detach: true,
+		path: filepath.Join(b.root, "bin", "bivouac"), args: []string{"server", "--config", config},
+	}.start()
+	if err != nil {
+		return StackNode{}, err
+	}
+	b.onFail(func() error { return p.stop(stopNode) })
+	return StackNode{Name: name, HTTP: "http://" + httpAddress, Pid: p.pid, Log: p.log}, nil
+}
+
+// waitReady waits until the node can serve.
+func (n StackNode) waitReady(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return until(ctx, findProcess(dir, "bivouac"), "a ready "+n.Name, func(ctx context.Context) error {
+		return call{method: http.MethodGet, url: n.HTTP + "/ready"}.do(ctx)
+	})
+}
+
+func (b *builder) startBalancer(ctx context.Context) error {
+	if HAProxyInstalled() == "" {
+		fmt.Fprintln(b.progress, "  it is not installed; every node serves everything")
+		return nil
+	}
+	port, err := preferPort(balancerPort)
+	if err != nil {
+		return err
+	}
+	var nodes []string
+	for _, n := range b.stack.Nodes {
+		nodes = append(nodes, strings.TrimPrefix(n.HTTP, "http://"))
+	}
+	h, err := StartHAProxy(ctx, HAProxyOptions{Dir: b.path("haproxy"), Port: port, Nodes: nodes, Detach: true})
+	if err != nil {
+		return err
+	}
+	b.onFail(h.Close)
+	b.stack.Balancer = h.Address
+	return until(ctx, h.proc, "a ready node behind it", func(ctx context.Context) error {
+		return call{method: http.MethodGet, url: h.Address + "/ready"}.do(ctx)
+	})
+}
+
+func (b *builder) bootstrap(ctx context.Context) error {
+	key, err := b.bivouac(ctx, "keys", "bootstrap", "--config", b.path(nodeName(0), "node.hcl"))
+	if err != nil {
+		return err
+	}
+	b.stack.APIKeyFile = b.path("api-key")
+	return writeFile(b.stack.APIKeyFile, []byte(key+"\n"), 0o600)
+}
+
+// loadSpecs loads the docker spec, as the default, where Docker is reachable,
+// and the raw_exec one everywhere.
+func (b *builder) loadSpecs(ctx context.Context) error {
+	agent := filepath.Join(b.root, "bin", "sandbox-agent")
+	var text strings.Builder
+	files := []string{"config/stack-agent.hcl"}
+	if DockerReachable(ctx) {
+		if err := BuildImage(ctx, agent, StackImage); err != nil {
+			return err
+		}
+		b.onFail(removeStackImage)
+		b.stack.Image = StackImage
+		files = append([]string{"config/stack-docker.hcl"}, files...)
+	} else {
+		fmt.Fprintln(b.progress, "  Docker is not reachable; sandboxes run with raw_exec")
+	}
+	for _, f := range files {
+		raw, err := deploy.Files.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		text.Write(raw)
+		text.WriteString("\n")
+	}
+	specs := b.path("specs.hcl")
+	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(StackImage), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(text.String())
+	if err := writeFile(specs, []byte(filled), 0o600); err != nil {
+		return err
+	}
+	_, err := b.bivouac(ctx, "specs", "apply", specs, "--replace", "--address", b.stack.Nodes[0].HTTP, "--api-key-file", b.stack.APIKeyFile)
+	return err
+}

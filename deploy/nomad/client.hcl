@@ -1,0 +1,40 @@
+# What a Nomad client needs so that Bivouac's sandboxes can run on it: merge it
+# into the agent's configuration. Once per cluster, with a Vault token that may:
+#
+#   nomad setup vault -y -jwks-url https://nomad.example.org:4646/.well-known/jwks.json
+#
+# and then, instead of the policy that makes, deploy/vault/nomad-workloads.hcl.
+
+client {
+  # Where the plugin "mkdir" makes the sandboxes' workspaces: keep it on a disk
+  # with room, and back it up if the work in it matters.
+  host_volumes_dir = "/var/lib/nomad/host_volumes"
+}
+
+vault {
+  enabled               = true
+  address               = "https://vault.example.org:8200"
+  jwt_auth_backend_path = "jwt-nomad/"
+}
+
+# On Nomad's servers (the same block on a machine that is both):
+#
+# vault {
+#   enabled = true
+#   default_identity {
+#     aud = ["vault.io"]
+#     ttl = "1h"
+#   }
+# }
+
+plugin "docker" {
+  config {
+    # A paused sandbox comes back with the image it had.
+    gc {
+      image_delay = "168h"
+    }
+
+    # Sandboxes run what a model wrote.
+    allow_privileged = false
+  }
+}
