@@ -45,19 +45,40 @@ func TestRunner_PauseAndResume_KeepWorkspaceAndKey(t *testing.T) {
 	}
 }
 
-func TestRunner_SystemGCBetweenPauseAndResume_RegistersAgainAndKeepsWorkspace(t *testing.T) {
+// A tagged version keeps the whole job from being collected (Nomad 1.11); an
+// operator's untagging, or a pause whose tag failed, leaves one that is.
+func TestRunner_SystemGCBetweenPauseAndResume_KeepsWorkspace(t *testing.T) {
 	for _, driver := range drivers {
 		t.Run(string(driver), func(t *testing.T) {
 			b := newBench(t)
-			job, o := b.started(b.job(driver))
-			b.createConversation(o, job, conversation)
-			job = b.paused(job)
-			b.systemGC(job)
-			if o := b.observed(job); o.Exists || !o.Workspace {
+			tagged, o := b.started(b.job(driver))
+			b.createConversation(o, tagged, conversation)
+			tagged = b.paused(tagged)
+			untagged, o := b.started(b.job(driver))
+			b.createConversation(o, untagged, conversation)
+			untagged.HasVersion = false
+			untagged = b.paused(untagged)
+			untagged.HasVersion = true
+
+			b.systemGC(untagged)
+			if o := b.observed(untagged); o.Exists || !o.Workspace {
 				t.Fatalf("after the collection: %+v", o)
 			}
-			job, o = b.started(job)
-			b.hasConversation(o, job, conversation)
+			if o := b.observed(tagged); !o.Exists || !o.Stopped {
+				t.Fatalf("a job with a tagged version was collected: %+v", o)
+			}
+			untagged.ModifyIndex = 0
+			untagged, o = b.started(untagged)
+			b.hasConversation(o, untagged, conversation)
+			if untagged.RevertTo != 0 {
+				t.Fatalf("registered again as version %d", untagged.RevertTo)
+			}
+			ran := tagged.RevertTo
+			tagged, o = b.started(tagged)
+			b.hasConversation(o, tagged, conversation)
+			if tagged.RevertTo <= ran {
+				t.Fatalf("version %d after a revert to version %d", tagged.RevertTo, ran)
+			}
 		})
 	}
 }
