@@ -69,4 +69,3 @@ func TestCluster_Forms_AndAppliesOnEveryNode(t *testing.T) {
 		}
 	})
 }
-

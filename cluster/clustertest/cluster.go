@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ type Cluster struct {
 	fabric  *fabric
 	options []func(i int, c *cluster.Config)
 	nodes   []*member
+	expect  int
 
 	mu    sync.Mutex
 	acked map[string]uint64 // index by command id
@@ -54,40 +56,53 @@ type member struct {
 // nodes' logs.
 func New(t testing.TB, count int, options ...func(i int, c *cluster.Config)) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, fabric: newFabric(), options: options, acked: map[string]uint64{}}
-	for i := range count {
-		c.add(i)
-	}
+	c := NewStopped(t, count, options...)
 	for i := range count {
 		c.Start(i)
 	}
 	return c
 }
 
-func (c *Cluster) add(i int) {
-	name := fmt.Sprintf("n%d", i)
-	c.nodes = append(c.nodes, &member{name: name, address: name + ":1", disk: newDisk()})
+// NewStopped is New without starting the nodes.
+func NewStopped(t testing.TB, count int, options ...func(i int, c *cluster.Config)) *Cluster {
+	c := &Cluster{t: t, fabric: newFabric(), options: options, acked: map[string]uint64{}, expect: count}
+	for i := range count {
+		c.add(fmt.Sprintf("n%d", i))
+	}
+	return c
+}
+
+func (c *Cluster) add(name string) {
+	c.nodes = append(c.nodes, &member{name: name, address: fmt.Sprintf("n%d:1", len(c.nodes)), disk: newDisk()})
 }
 
 // Join adds one more node, which finds the cluster by the others' addresses. It
 // returns the node's number.
 func (c *Cluster) Join() int {
 	c.t.Helper()
-	c.add(len(c.nodes))
+	return c.JoinAs(fmt.Sprintf("n%d", len(c.nodes)))
+}
+
+// JoinAs is Join with a name of choice, for an impostor.
+func (c *Cluster) JoinAs(name string) int {
+	c.t.Helper()
+	c.add(name)
 	i := len(c.nodes) - 1
-	c.start(i, 0)
+	c.Start(i)
 	return i
 }
+
+// Move gives a stopped node another address.
+func (c *Cluster) Move(i int, address string) { c.nodes[i].address = address }
 
 // Start starts a stopped node on its old disk.
 func (c *Cluster) Start(i int) {
 	c.t.Helper()
-	c.start(i, len(c.nodes))
-}
-
-func (c *Cluster) start(i, expect int) {
-	c.t.Helper()
 	m := c.nodes[i]
+	expect := c.expect
+	if i >= expect {
+		expect = 0 // joined later
+	}
 	if m.node != nil {
 		c.t.Fatalf("%s runs already", m.name)
 	}
@@ -140,20 +155,24 @@ func (c *Cluster) Wipe(i int) {
 // Forget leaves a node out of the invariants of Close: it was removed.
 func (c *Cluster) Forget(i int) { c.nodes[i].gone = true }
 
-// Failed waits until a node's Run has returned by itself, and gives its error.
-// The node stays out of the invariants.
-func (c *Cluster) Failed(i int) error {
+// Failed waits until some node's Run has returned by itself, and gives its
+// number and error. The node stays out of the invariants.
+func (c *Cluster) Failed() (i int, err error) {
 	c.t.Helper()
-	m := c.nodes[i]
-	select {
-	case err := <-m.ended:
-		m.node, m.gone = nil, true
-		m.stop(nil)
-		return err
-	case <-time.After(patience):
-		c.t.Fatalf("%s did not stop by itself", m.name)
-		return nil
-	}
+	c.Eventually("a node stops by itself", func() bool {
+		for number, m := range c.nodes {
+			if m.node == nil || len(m.ended) == 0 {
+				continue
+			}
+			err = <-m.ended
+			m.stop(nil)
+			m.node, m.gone = nil, true
+			i = number
+			return true
+		}
+		return false
+	})
+	return i, err
 }
 
 func (c *Cluster) end(i int, cause error) {
@@ -293,7 +312,7 @@ func (c *Cluster) Settle() {
 // Close settles the cluster, checks the invariants and stops every node.
 func (c *Cluster) Close() {
 	c.t.Helper()
-	if !c.t.Failed() {
+	if !c.t.Failed() && slices.ContainsFunc(c.nodes, func(m *member) bool { return !m.gone }) {
 		c.Settle()
 		time.Sleep(quiet)
 		c.Settle()
