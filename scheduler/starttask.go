@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
 
 	"bivouac.dev/bivouac/fsm"
@@ -241,7 +242,7 @@ func (r *StartTasks) sleep(ctx context.Context, d time.Duration, wake <-chan str
 
 // propose puts a leader's command through the log.
 func (r *StartTasks) propose(ctx context.Context, body fsm.Body) (fsm.Result, error) {
-	return r.cluster.Propose(ctx, fsm.NewCommand("", r.now(), "", body))
+	return r.cluster.Propose(ctx, fsm.NewCommand(uuid.NewString(), r.now(), "", body))
 }
 
 // note shows a task's reason for waiting, if it is another than it showed.
