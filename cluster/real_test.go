@@ -1,0 +1,372 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// real is a cluster on real sockets and disks, in this process.
+type real struct {
+	t     testing.TB
+	dir   string
+	ca    cluster.PEM
+	store string
+	nodes []*realNode
+}
+
+type realNode struct {
+	cfg   cluster.Config
+	node  *cluster.Node
+	store *fsm.Store
+	stop  context.CancelCauseFunc
+	ended chan error
+}
+
+// newReal prepares nodes that expect each other; none is started.
+func newReal(t testing.TB, count int, logStore string) *real {
+	t.Helper()
+	r := &real{t: t, dir: t.TempDir(), store: logStore}
+	var err error
+	if r.ca, err = cluster.NewCA(time.Now(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	var addresses []string
+	var listeners []net.Listener
+	for range count {
+		l := listen(t)
+		listeners = append(listeners, l)
+		addresses = append(addresses, l.Addr().String())
+	}
+	for i := range count {
+		cfg := cluster.DefaultConfig()
+		cfg.NodeName = fmt.Sprintf("n%d", i)
+		cfg.DataDir = filepath.Join(r.dir, cfg.NodeName)
+		cfg.PeerAddress, cfg.Listener = addresses[i], listeners[i]
+		cfg.TLS = r.issue(cfg.NodeName, cfg.NodeName, r.ca, time.Hour)
+		cfg.BootstrapExpect, cfg.RetryJoin = count, addresses
+		cfg.LogStore, cfg.Logger = logStore, testLogger(t)
+		r.nodes = append(r.nodes, &realNode{cfg: cfg})
+	}
+	t.Cleanup(func() {
+		for i, n := range r.nodes {
+			if n.node != nil {
+				r.kill(i)
+			} else if n.cfg.Listener != nil {
+				_ = n.cfg.Listener.Close()
+			}
+		}
+	})
+	return r
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func testLogger(t testing.TB) *slog.Logger {
+	var level slog.Level
+	if level.UnmarshalText([]byte(os.Getenv("BIVOUAC_TEST_LOG"))) != nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level}))
+}
+
+// issue writes a certificate for node into files named after file.
+func (r *real) issue(file, node string, ca cluster.PEM, lifetime time.Duration) cluster.TLSConfig {
+	r.t.Helper()
+	begin := time.Now()
+	if lifetime < 0 {
+		begin = begin.Add(10 * lifetime)
+		lifetime = -lifetime
+	}
+	pair, err := cluster.Issue(ca, node, []string{"127.0.0.1", "localhost"}, begin, lifetime)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	files := cluster.TLSConfig{
+		CAFile: filepath.Join(r.dir, file+"-ca.pem"), CertFile: filepath.Join(r.dir, file+".pem"), KeyFile: filepath.Join(r.dir, file+"-key.pem"),
+	}
+	for name, data := range map[string][]byte{files.CAFile: r.ca.Certificate, files.CertFile: pair.Certificate, files.KeyFile: pair.Key} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return files
+}
+
+func (r *real) start(i int) {
+	r.t.Helper()
+	n := r.nodes[i]
+	n.store = fsm.NewStore()
+	cfg := n.cfg
+	cfg.Registerer = prometheus.NewRegistry()
+	var err error
+	if n.node, err = cluster.New(cfg, n.store); err != nil {
+		r.t.Fatalf("n%d: %v", i, err)
+	}
+	n.cfg.Listener = nil // a restart listens itself
+	ctx, stop := context.WithCancelCause(context.Background())
+	n.stop, n.ended = stop, make(chan error, 1)
+	go func() { n.ended <- n.node.Run(ctx) }()
+}
+
+func (r *real) kill(i int)     { r.end(i, cluster.ErrAbrupt) }
+func (r *real) shutdown(i int) { r.end(i, nil) }
+
+func (r *real) end(i int, cause error) {
+	r.t.Helper()
+	n := r.nodes[i]
+	n.stop(cause)
+	select {
+	case err := <-n.ended:
+		if err != nil {
+			r.t.Errorf("n%d: Run: %v", i, err)
+		}
+	case <-time.After(30 * time.Second):
+		r.t.Fatalf("n%d does not stop", i)
+	}
+	n.node = nil
+}
+
+// ready waits until node i can serve.
+func (r *real) ready(i int) *cluster.Node {
+	r.t.Helper()
+	n := r.nodes[i].node
+	var err error
+	eventually(r.t, func() bool { err = n.Ready(); return err == nil }, func() string {
+		return fmt.Sprintf("n%d is not ready: %v; %+v", i, err, n.Status())
+	})
+	return n
+}
+
+// leader waits until a node leads and gives its number.
+func (r *real) leader() int {
+	r.t.Helper()
+	leader := -1
+	eventually(r.t, func() bool {
+		for i, n := range r.nodes {
+			if n.node != nil && n.node.Status().State == cluster.StateLeader && n.node.Ready() == nil {
+				leader = i
+				return true
+			}
+		}
+		return false
+	}, func() string { return "no leader" })
+	return leader
+}
+
+// eventually waits for a condition with a ticker, for half a minute.
+func eventually(t testing.TB, ok func() bool, what func() string) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal(what())
+		}
+	}
+}
+
+func (r *real) put(ctx context.Context, i, number int) {
+	r.t.Helper()
+	if _, err := r.nodes[i].node.Propose(ctx, put("ada", number)); err != nil {
+		r.t.Fatalf("n%d: Propose: %v", i, err)
+	}
+}
+
+func (r *real) want(ctx context.Context, number int) {
+	r.t.Helper()
+	for i, n := range r.nodes {
+		if n.node == nil {
+			continue
+		}
+		v, err := n.node.View(ctx, cluster.Linearizable)
+		if err != nil {
+			r.t.Fatalf("n%d: View: %v", i, err)
+		}
+		if got(v, "ada") != number {
+			r.t.Errorf("n%d reads %d, want %d", i, got(v, "ada"), number)
+		}
+	}
+}
+
+func TestReal_ThreeNodes_FormRestartAndLoseOne(t *testing.T) {
+	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
+		t.Run(logStore, func(t *testing.T) {
+			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			r := newReal(t, 3, logStore)
+			for _, i := range rand.Perm(3) {
+				r.start(i)
+			}
+			for i := range 3 {
+				r.ready(i)
+				r.put(t.Context(), i, i+1)
+				r.want(t.Context(), i+1)
+			}
+			// Every node in turn is killed and comes back.
+			number := 10
+			for i := range 3 {
+				r.kill(i)
+				number++
+				r.put(t.Context(), (i+1)%3, number)
+				r.start(i)
+				r.ready(i)
+				r.want(t.Context(), number)
+			}
+			// All are stopped and come back in another order.
+			for _, i := range rand.Perm(3) {
+				r.shutdown(i)
+			}
+			for _, i := range rand.Perm(3) {
+				r.start(i)
+			}
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.want(t.Context(), number)
+			r.put(t.Context(), 0, 99)
+			r.want(t.Context(), 99)
+			if a, b := r.nodes[0].store.Checksum(), r.nodes[1].store.Checksum(); a != b {
+				t.Errorf("n0 and n1 differ: %s %s", a, b)
+			}
+			for i := range 3 {
+				r.kill(i)
+			}
+		})
+	}
+}
+
+func TestReal_Formation_OneNodeAfterTheOther(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r.start(2)
+	r.start(0)
+	if err := r.nodes[2].node.Ready(); err == nil {
+		t.Error("a node is ready before there is a cluster")
+	}
+	r.start(1)
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.put(t.Context(), 2, 5)
+	r.want(t.Context(), 5)
+}
+
+func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	for i := range 3 {
+		r.start(i)
+	}
+	r.leader()
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.put(t.Context(), 0, 1)
+	for i := range 3 {
+		r.shutdown(i)
+	}
+	var addresses []string
+	for i := range 3 {
+		l := listen(t)
+		r.nodes[i].cfg.Listener, r.nodes[i].cfg.PeerAddress = l, l.Addr().String()
+		addresses = append(addresses, l.Addr().String())
+	}
+	for i := range 3 {
+		r.nodes[i].cfg.RetryJoin = addresses
+		r.start(i)
+	}
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.want(t.Context(), 1)
+	n := r.nodes[0].node
+	eventually(t, func() bool {
+		for i, s := range n.Status().Servers {
+			if s.Address != addresses[i] {
+				return false
+			}
+		}
+		return true
+	}, func() string { return fmt.Sprintf("servers %+v, want addresses %v", n.Status().Servers, addresses) })
+}
+
+func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	for i := range 3 {
+		r.start(i)
+	}
+	for i := range 3 {
+		r.ready(i)
+	}
+	leader := r.leader()
+	var wg sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	asked := r.nodes[(leader+1)%3].node
+	wg.Go(func() { // writes go on all the time
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := asked.Propose(t.Context(), newKey(i)); err != nil {
+				t.Errorf("while the leader stops: %v", err)
+			}
+		}
+	})
+	r.shutdown(leader)
+	stop()
+	wg.Wait()
+}
+
+func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	for i := range 3 {
+		r.start(i)
+	}
+	for i := range 3 {
+		c, err := cluster.NewPeerClient(r.nodes[i].cfg.TLS, r.nodes[i].node.PeerAddr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := newKey(i)
+		result, err := c.Propose(t.Context(), cmd)
+		if err != nil || result.APIKey == nil {
+			t.Errorf("through n%d: %+v, %v", i, result, err)
+		}
+		if result, err = c.Propose(t.Context(), cmd); err != nil || !result.Replayed {
+			t.Errorf("again through n%d: %+v, %v", i, result, err)
+		}
+		if _, err = c.Propose(t.Context(), newKey(i)); fsm.CodeOf(err) != fsm.CodeConflict {
+			t.Errorf("taken lookup through n%d: %v, want CodeConflict", i, err)
+		}
+		c.Close()
+	}
+	l := listen(t)
+	_ = l.Close()
+	c, err := cluster.NewPeerClient(r.nodes[0].cfg.TLS, l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Propose(t.Context(), newKey(9)); fsm.CodeOf(err) != fsm.CodeNoLeader {
+		t.Errorf("nobody listens: %v, want CodeNoLeader", err)
+	}
+}
