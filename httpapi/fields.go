@@ -69,13 +69,18 @@ func (o object) notNull(name string, k kind) bool {
 	return true
 }
 
-// strict notes every member that is not among the known ones.
+// strict notes every member that is not among the known ones. Among secrets a
+// name that is none of ours may be one itself.
 func (o object) strict(known ...string) {
 	for _, k := range sortedKeys(o.m) {
 		if slices.Contains(known, k) {
 			continue
 		}
-		o.errs.add("extra_forbidden", at(o.loc, truncate(k, 64)), "Extra inputs are not permitted", echo(o.m[k], true), nil)
+		shown := truncate(k, 64)
+		if o.secret {
+			shown = plainOr(k)
+		}
+		o.errs.add("extra_forbidden", at(o.loc, shown), "Extra inputs are not permitted", echo(o.m[k], true), nil)
 	}
 }
 

@@ -227,7 +227,7 @@ var processorKind = regexp.MustCompile(`^[A-Za-z0-9]{1,64}CallbackProcessor$`)
 // readProcessors reads objects tagged by kind. Members that look like secrets
 // are masked, because the whole request is echoed.
 func readProcessors(o object) []json.RawMessage {
-	items, ok := o.list("processors")
+	items, ok := o.masked().list("processors")
 	if !ok {
 		return nil
 	}

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// sampleRequest is a request that a route answers 2xx to, for alice or root.
+func sampleRequest(r route, sandbox string) (method, path, body string) {
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":id", "2", "*id", "small").Replace(r.path)
+	switch r.name {
+	case "sandbox.get", "spec.get":
+		path += "?id=x"
+	case "start_task.get":
+		path += "?ids=" + strings.Repeat("a", 32)
+	}
+	switch r.name {
+	case "api_key.create":
+		body = `{"user":"carol","name":"laptop"}`
+	case "spec.apply":
+		body = `{"specs":[]}`
+	default:
+		body = `{}`
+	}
+	return r.method, path, body
+}
+
+func TestAuth_EveryRoute(t *testing.T) {
+	for _, r := range routes() {
+		t.Run(r.name, func(t *testing.T) {
+			h := newHarness(t).withSpec().withSettings()
+			method, path, body := sampleRequest(r, h.createSandbox(h.alice))
+			if r.access == open {
+				h.do("", method, path, "").want(t, 200)
+				return
+			}
+			before := h.cluster.count()
+			wrong := h.alice[:len(h.alice)-1] + "!"
+			other := "bvk_" + strings.Repeat("x", 12) + "_" + strings.Repeat("y", 43)
+			for _, key := range []string{"", "nonsense", wrong, other, h.alice + "x", "bvk_", "bvk_" + strings.Repeat("é", 28)} {
+				res := h.do(key, method, path, body).want(t, 401)
+				res.is(t, `{"detail":"Unauthorized"}`)
+				if res.header.Get("WWW-Authenticate") == "" {
+					t.Error("no WWW-Authenticate")
+				}
+			}
+			if h.cluster.count() != before {
+				t.Fatal("a stranger changed something")
+			}
+			if r.access == operator {
+				h.do(h.alice, method, path, body).want(t, 403).is(t, `{"detail":"Forbidden"}`)
+				h.do(h.root, method, path, body)
+				return
+			}
+			if res := h.do(h.alice, method, path, body); res.status/100 != 2 {
+				t.Fatalf("status %d: %s", res.status, res.body)
+			}
+		})
+	}
+}
+
+func TestAuth_Credentials(t *testing.T) {
+	h := newHarness(t)
+	list := func(want int, headers ...string) {
+		t.Helper()
+		h.do("", "GET", "/api/v1/sandboxes/search", "", headers...).want(t, want)
+	}
+	list(200, "X-Session-API-Key", h.alice)
+	list(200, "Authorization", "Bearer "+h.alice)
+	list(200, "Authorization", "bearer   "+h.alice)
+	list(200, "Authorization", "Bearer "+h.alice, "X-Session-API-Key", "a-sandbox-key")
+	list(401, "Authorization", "Bearer nonsense", "X-Session-API-Key", h.alice)
+	list(401, "Authorization", "Bearer", "X-Session-API-Key", h.alice)
+	list(200, "Authorization", "Basic abc", "X-Session-API-Key", h.alice)
+	list(401, "Authorization", h.alice)
+}
+
+func TestAuth_BearerDecidesWho(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.createSandbox(h.alice)
+	res := h.do("", "GET", "/api/v1/sandboxes/search", "", "Authorization", "Bearer "+h.bob, "X-Session-API-Key", h.alice).want(t, 200)
+	res.is(t, `{"items":[],"next_page_id":null}`)
+}
+
+func TestAuth_RevokedKey(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+	v, _ := h.cluster.View(t.Context(), cluster.Stale)
+	h.apply("", &fsm.APIKeyRevokeBody{ID: v.APIKeyByLookup(lookupOf(h.alice)).ID})
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401).is(t, `{"detail":"Unauthorized"}`)
+}
+
+func TestAuth_KeyIssuedOnAnotherNode(t *testing.T) {
+	h := newHarness(t)
+	v, _ := h.cluster.View(t.Context(), cluster.Stale)
+	h.cluster.set(func(c *fakeCluster) { c.behind = v })
+	fresh := h.issue("carol", false)
+	h.do(fresh, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+	// Without a leader nobody can say that the key is unknown.
+	h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+	h.do(fresh, "GET", "/api/v1/sandboxes/search?stale", "").want(t, 503)
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search?stale", "").want(t, 200)
+	h.do("nonsense", "GET", "/api/v1/sandboxes/search?stale", "").want(t, 401)
+}
+
+func TestAuth_GuessingIsBounded(t *testing.T) {
+	h := newHarness(t)
+	refused := 0
+	for range 3 * unknownKeyBurst {
+		key := "bvk_" + randomBase62(lookupLen) + "_" + randomBase62(secretLen)
+		if h.do(key, "GET", "/api/v1/sandboxes/search", "").status == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Fatal("every guess cost the cluster a read")
+	}
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+}
+
+func TestLookupOf(t *testing.T) {
+	value, lookup, err := newAPIKey(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\xff", 100)))
+	if err != nil || lookupOf(value) != lookup || len(lookup) != lookupLen {
+		t.Fatalf("%s %s %v", value, lookup, err)
+	}
+	for _, s := range []string{"", "bvk_", value + "x", strings.Replace(value, "bvk", "BVK", 1), strings.Replace(value, lookup+"_", lookup+"-", 1)} {
+		if lookupOf(s) != "" {
+			t.Errorf("%q is taken for a key", s)
+		}
+	}
+}

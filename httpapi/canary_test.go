@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// canaryBodies put a canary into every field that may hold a secret, and into
+// places where a confused client could put one.
+func canaryBodies() []struct{ path, body string } {
+	const c = "CANARY"
+	mcp := `{"sse_servers":[{"url":"https://u:CANARY@x/sse?t=CANARY","api_key":"CANARY"},"https://CANARY@y"],
+	  "shttp_servers":[{"url":"https://x/CANARY","api_key":"CANARY"}],
+	  "stdio_servers":[{"name":"a","command":"b","args":["--token","CANARY"],"env":{"K":"CANARY"}}]}`
+	badMCP := `{"sse_servers":[{"url":"CANARY","api_key":{"x":"CANARY"}},{"api_key":"CANARY"},["CANARY"]],"CANARY":"CANARY",
+	  "shttp_servers":[{"url":"ftp://CANARY","timeout":"CANARY"}],
+	  "stdio_servers":[{"name":"CANARY x","command":"CANARY CANARY","args":"'CANARY","env":"CANARY"},{"env":{"K":["CANARY"]},"args":[{"a":"CANARY"}]}]}`
+	return []struct{ path, body string }{
+		{settingsPath, `{"llm_api_key":"CANARY","search_api_key":"CANARY","sandbox_api_key":"CANARY","mcp_config":` + mcp + `,
+		  "secrets_store":{"provider_tokens":{"github":{"token":"CANARY"}},"custom_secrets":{"N":{"secret":"CANARY"}}}}`},
+		{settingsPath, `{"llm_api_key":["CANARY"],"search_api_key":{"a":"CANARY"},"sandbox_api_key":5,"mcp_config":` + badMCP + `,
+		  "secrets_store":{"provider_tokens":{"github":"CANARY","CANARY":{"token":"CANARY"},"gitlab":{"token":["CANARY"],"host":"u:CANARY@h"}},
+		  "custom_secrets":{"N":"CANARY","M":{"secret":["CANARY"]},"L":{"value":"CANARY"}}}}`},
+		{settingsPath, `{"secrets_store":"CANARY","mcp_config":"CANARY"}`},
+		{settingsPath, `{"secrets_store":{"provider_tokens":"CANARY","custom_secrets":["CANARY"]},"language":{"a":"CANARY"},"max_iterations":["CANARY"]}`},
+		{settingsPath, `["CANARY"]`},
+		{settingsPath, `"CANARY"`},
+		{settingsPath, `{"llm_api_key":"CANARY"`},
+		{settingsPath, `{"llm_api_key":CANARY}`},
+		{providersPath, `{"provider_tokens":{"github":{"token":"CANARY"},"gitlab":{"token":"CANARY","host":"gitlab.example.org"}},"mcp_config":` + mcp + `}`},
+		{providersPath, `{"provider_tokens":{"github":{"token":5,"user_id":["CANARY"]},"CANARY_x":{}},"mcp_config":` + badMCP + `}`},
+		{v0Path, `{"initial_user_msg":"hi","mcp_config":` + mcp + `}`},
+		{v0Path, `{"mcp_config":` + badMCP + `,"api_key":"CANARY"}`},
+		{pathConversations, `{"secrets":{"A":"CANARY"},"plugins":[{"source":"https://CANARY@h/p?token=CANARY","parameters":{"token":"CANARY","deep":[{"apiKey":"CANARY"}]}}],
+		  "processors":[{"kind":"XCallbackProcessor","secret":"CANARY","url":"https://CANARY@h"}]}`},
+		{pathConversations, `{"secrets":{"A":["CANARY"],"OH_X":"CANARY"},"plugins":[{"source":["CANARY"],"parameters":"CANARY"},"CANARY"],"processors":"CANARY"}`},
+		{pathConversations, `{"secrets":["CANARY"],"plugins":{"source":"CANARY"}}`},
+	}
+}
+
+func TestCanaries(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	canary := "c4n4ry" + randomBase62(20)
+	check := func(where, text string) {
+		t.Helper()
+		if i := strings.Index(text, canary); i >= 0 {
+			t.Errorf("a canary is in %s: …%s…", where, text[max(0, i-80):min(len(text), i+60)])
+		}
+	}
+	send := func(when string) {
+		t.Helper()
+		for _, r := range canaryBodies() {
+			body := strings.ReplaceAll(r.body, "CANARY", canary)
+			for _, query := range []string{"", "?token=" + canary} {
+				res := h.do(h.alice, "POST", r.path+query, body)
+				check(when+": the answer of "+r.path+" to "+r.body, string(res.body))
+			}
+		}
+	}
+	send("all well")
+	h.do(h.alice, "POST", pathSandboxes, canary).want(t, 200)
+	h.do("bvk_"+canary, "GET", settingsPath+"?key="+canary, "")
+	h.do("", "GET", settingsPath, "", "Authorization", "Bearer "+canary)
+	h.do(h.alice, "GET", "/"+canary, "")
+	h.secrets.set(func(s *fakeSecrets) { s.err = fsm.Errorf(fsm.CodeSecretStore, "vault is sealed") })
+	send("secret store away")
+	h.secrets.set(func(s *fakeSecrets) { s.err = nil })
+	h.cluster.set(func(c *fakeCluster) { c.proposeErr = fsm.Errorf(fsm.CodeInternal, "boom") })
+	send("cluster broken")
+	h.cluster.set(func(c *fakeCluster) { c.proposeErr = nil })
+
+	check("the log of requests", h.logs.String())
+	for _, entry := range h.cluster.log {
+		check("the Raft log", string(entry))
+	}
+	var snapshot bytes.Buffer
+	if err := h.cluster.store.Snapshot().Persist(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	check("a snapshot", snapshot.String())
+	check("the metrics", string(h.do("", "GET", "/metrics", "").body))
+	// The test is worth something only if the canaries did arrive.
+	h.do(h.alice, "POST", settingsPath, `{"mcp_config":{"sse_servers":["https://`+canary+`"]}}`).want(t, 200)
+	if !strings.Contains(string(h.do(h.alice, "GET", settingsPath, "").body), canary) || h.secrets.last("users/alice/settings/llm_api_key")["value"] != canary {
+		t.Error("the canaries were not stored")
+	}
+	for _, path := range []string{"/api/v1/app-conversations/start-tasks/search", "/api/v1/sandboxes/search", pathConversations} {
+		check("GET "+path, string(h.do(h.alice, "GET", path, "").body))
+	}
+}
+
+func TestCanaries_SandboxKeysStayOutOfTheLog(t *testing.T) {
+	h := newHarness(t).withSpec()
+	id := h.createSandbox(h.alice)
+	entry := h.secrets.last("sandboxes/" + id + "/session")
+	for _, b := range h.cluster.log {
+		if bytes.Contains(b, []byte(entry["key"])) || bytes.Contains(b, []byte(entry["secret_key"])) {
+			t.Fatalf("the key is in the Raft log: %s", b)
+		}
+	}
+	if strings.Contains(h.logs.String(), entry["key"]) || strings.Contains(h.logs.String(), h.alice) {
+		t.Fatal("a key is in the request log")
+	}
+}

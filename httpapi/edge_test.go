@@ -1,0 +1,488 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+func TestRouter_WrongMethodAndUnknownPath(t *testing.T) {
+	h := newHarness(t)
+	for _, tt := range []struct{ method, path, allow string }{
+		{"PUT", "/api/settings", "GET, POST"},
+		{"DELETE", "/api/conversations", "POST"},
+		{"GET", "/api/v1/sandboxes/x/pause", "POST"},
+		{"POST", "/api/v1/sandboxes/search", "DELETE, GET"},
+		{"GET", "/api/v1/sandboxes/x", "DELETE"},
+		{"HEAD", "/api/settings", "GET, POST"},
+		{"POST", "/health", "GET, HEAD"},
+		{"BREW", "/alive", "GET, HEAD"},
+	} {
+		res := h.do(h.alice, tt.method, tt.path, "").want(t, 405)
+		if tt.method != "HEAD" {
+			res.is(t, `{"detail":"Method Not Allowed"}`)
+		}
+		if got := res.header.Get("Allow"); got != tt.allow {
+			t.Errorf("%s %s: Allow %q", tt.method, tt.path, got)
+		}
+	}
+	for _, path := range []string{
+		"/", "/api", "/api/", "/api/settings/", "/API/settings", "//api/settings", "/api/v1/sandboxes/", "/api/v1/sandboxes//pause",
+		"/api/v1/sandboxes/a/b/pause", "/api/v1/app-conversations/x", "/api/../alive", "/alive/", "/api/v1/operator/specs/", "/api/v1/operator",
+	} {
+		for _, method := range []string{"GET", "POST", "DELETE"} {
+			res := h.do(h.alice, method, path, "").want(t, 404).is(t, `{"detail":"Not Found"}`)
+			if res.header.Get("Location") != "" {
+				t.Errorf("%s redirects", path)
+			}
+		}
+	}
+	h.do("", "OPTIONS", "/api/settings", "").want(t, 204)
+	h.do("", "OPTIONS", "/nowhere", "").want(t, 404)
+	for _, path := range []string{"/alive", "/health", "/ready", "/metrics"} {
+		h.do("", "HEAD", path, "").want(t, 200)
+	}
+}
+
+func TestEdge_HeadersOnEveryAnswer(t *testing.T) {
+	h := newHarness(t)
+	for _, res := range []response{
+		h.do(h.alice, "GET", "/api/v1/sandboxes/search", ""), h.do("", "GET", "/api/settings", ""), h.do("", "GET", "/nowhere", ""),
+		h.do(h.alice, "POST", "/api/settings", "{"), h.do("", "GET", "/health", ""), h.do(h.alice, "PATCH", "/api/settings", ""),
+		h.do(h.alice, "POST", "/api/settings", "{}"),
+	} {
+		want := map[string]string{"Cache-Control": "no-cache, no-store, must-revalidate, max-age=0", "Pragma": "no-cache", "Expires": "0"}
+		for k, v := range want {
+			if res.header.Get(k) != v {
+				t.Errorf("%s is %q", k, res.header.Get(k))
+			}
+		}
+		if res.header.Get(headerRequestID) == "" || res.header.Get(headerIndex) == "" || res.header.Get(headerIndex) == "0" {
+			t.Errorf("headers %v", res.header)
+		}
+	}
+	if got := h.do("", "GET", "/alive", "", headerRequestID, "my-id.1").header.Get(headerRequestID); got != "my-id.1" {
+		t.Errorf("request id %q", got)
+	}
+	for _, bad := range []string{"a b", "x\"y", strings.Repeat("a", 129), "é"} {
+		if got := h.do("", "GET", "/alive", "", headerRequestID, bad).header.Get(headerRequestID); got == bad {
+			t.Errorf("request id %q was taken", got)
+		}
+	}
+}
+
+func TestEdge_IndexOfWritesAndReads(t *testing.T) {
+	h := newHarness(t)
+	index := func(r response) string { return r.header.Get(headerIndex) }
+	put := h.do(h.alice, "POST", "/api/settings", "{}").want(t, 200)
+	if got := index(h.do(h.alice, "GET", "/api/settings", "")); got != index(put) {
+		t.Fatalf("wrote at %s, read at %s", index(put), got)
+	}
+}
+
+func TestReads_ConsistencyIsTheClients(t *testing.T) {
+	h := newHarness(t)
+	v, _ := h.cluster.View(t.Context(), cluster.Stale)
+	h.cluster.set(func(c *fakeCluster) { c.behind = v })
+	h.do(h.alice, "POST", "/api/settings", "{}").want(t, 200)
+	h.do(h.alice, "GET", "/api/settings", "").want(t, 200)
+	h.do(h.alice, "GET", "/api/settings", "", headerConsistency, "stale").want(t, 404)
+	h.do(h.alice, "GET", "/api/settings?stale", "").want(t, 404)
+	h.do(h.alice, "GET", "/api/settings?stale=true", "").want(t, 404)
+	h.do(h.alice, "GET", "/api/settings?stale=false", "").want(t, 200)
+	h.do(h.alice, "GET", "/api/settings", "", headerConsistency, "linearizable").want(t, 200)
+	h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+	res := h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 503)
+	if res.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After %q", res.header.Get("Retry-After"))
+	}
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search?stale", "").want(t, 200)
+}
+
+func TestErrors_EveryCode(t *testing.T) {
+	for code, want := range map[fsm.Code]int{
+		fsm.CodeInvalid: 422, fsm.CodeUnauthorized: 401, fsm.CodeForbidden: 403, fsm.CodeNotFound: 404, fsm.CodeConflict: 409,
+		fsm.CodeIdempotencyMismatch: 422, fsm.CodeNoLeader: 503, fsm.CodeOutcomeUnknown: 503, fsm.CodeSecretStore: 503,
+		fsm.CodeScheduler: 503, fsm.CodeProtocol: 503, fsm.CodeShuttingDown: 503, fsm.CodeTimeout: 503, fsm.CodeInternal: 500, "new": 500,
+	} {
+		h := newHarness(t).withSpec()
+		h.cluster.set(func(c *fakeCluster) { c.proposeErr = &fsm.Error{Code: code, Message: "words for the reader"} })
+		res := h.do(h.alice, "POST", pathSandboxes+"/x/pause", "").want(t, want)
+		if (want == 503) != (res.header.Get("Retry-After") != "") {
+			t.Errorf("%s: Retry-After %q", code, res.header.Get("Retry-After"))
+		}
+		if want == 500 {
+			res.is(t, `{"detail":"Internal Server Error"}`)
+		}
+		var body struct{ Detail any }
+		res.json(t, &body)
+		if body.Detail == nil {
+			t.Errorf("%s: %s", code, res.body)
+		}
+	}
+	h := newHarness(t).withSpec()
+	h.cluster.set(func(c *fakeCluster) {
+		c.proposeErr = &fsm.Error{Code: fsm.CodeNoLeader, Message: "x", RetryAfter: 1500 * time.Millisecond}
+	})
+	if got := h.do(h.alice, "POST", pathSandboxes, "").want(t, 503).header.Get("Retry-After"); got != "2" {
+		t.Errorf("Retry-After %q", got)
+	}
+	// An error without a code came from we don't know where: the outcome is
+	// unknown, and its words are not the client's business.
+	h.cluster.set(func(c *fakeCluster) { c.proposeErr = errors.New("dial tcp 10.0.0.1: secret words") })
+	res := h.do(h.alice, "POST", pathSandboxes, "").want(t, 503)
+	if strings.Contains(string(res.body), "secret words") || !strings.Contains(string(res.body), "unknown") {
+		t.Errorf("body %s", res.body)
+	}
+}
+
+func TestLimits_Body(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.MaxBodyBytes = 2048 })
+	big := `{"language":"` + strings.Repeat("x", 2048) + `"}`
+	h.do(h.alice, "POST", "/api/settings", big).want(t, 413).is(t, `{"detail":"Request body is larger than 2048 bytes"}`)
+	h.do("", "POST", "/api/settings", big).want(t, 401)
+	r := httptest.NewRequest("POST", "/api/settings", io.MultiReader(strings.NewReader(big))) // of unknown length
+	r.Header.Set("X-Session-API-Key", h.alice)
+	w := httptest.NewRecorder()
+	h.handler.ServeHTTP(w, r)
+	if w.Code != 413 {
+		t.Fatalf("status %d", w.Code)
+	}
+	h.do(h.alice, "POST", pathSandboxes, big).want(t, 413)
+}
+
+func TestLimits_Rate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, func(c *Config) { c.RatePerSecond = 10 })
+		counts := map[int]int{}
+		start := time.Now()
+		for range 10 {
+			counts[h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").status]++
+		}
+		if time.Since(start) != 0 || counts[200] != 10 {
+			t.Fatalf("ten requests took %s: %v", time.Since(start), counts)
+		}
+		h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+		if time.Since(start) != time.Second {
+			t.Fatalf("the eleventh waited %s", time.Since(start))
+		}
+		time.Sleep(10 * time.Second)
+		results := make(chan response, 40)
+		for range 40 {
+			go func() { results <- h.do(h.alice, "GET", "/api/v1/sandboxes/search", "") }()
+		}
+		counts = map[int]int{}
+		for range 40 {
+			res := <-results
+			counts[res.status]++
+			if res.status == 429 {
+				res.is(t, `{"message":"Too many requests","detail":"Too many requests"}`)
+				if res.header.Get("Retry-After") != "1" {
+					t.Errorf("Retry-After %q", res.header.Get("Retry-After"))
+				}
+			}
+		}
+		if counts[200] != 20 || counts[429] != 20 {
+			t.Fatalf("forty at once: %v", counts)
+		}
+		h.do("", "GET", "/alive", "").want(t, 200)
+	})
+}
+
+func TestClientAddress(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
+	for _, tt := range []struct{ remote, forwarded, want string }{
+		{"1.2.3.4:5", "9.9.9.9", "1.2.3.4"}, {"10.0.0.1:5", "9.9.9.9", "9.9.9.9"}, {"10.0.0.1:5", "8.8.8.8, 9.9.9.9, 10.0.0.2", "9.9.9.9"},
+		{"10.0.0.1:5", "", "10.0.0.1"}, {"10.0.0.1:5", "junk", "10.0.0.1"}, {"[::1]:5", "9.9.9.9", "::1"}, {"10.0.0.1:5", "10.0.0.3", "10.0.0.3"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = tt.remote
+		if tt.forwarded != "" {
+			r.Header.Set("X-Forwarded-For", tt.forwarded)
+		}
+		if got := h.server.clientAddress(r); got != tt.want {
+			t.Errorf("%s via %q: %s", tt.remote, tt.forwarded, got)
+		}
+	}
+}
+
+func TestCORS(t *testing.T) {
+	preflight := func(h *harness, origin string) http.Header {
+		return h.do("", "OPTIONS", "/api/settings", "", "Origin", origin, "Access-Control-Request-Method", "POST",
+			"Access-Control-Request-Headers", "content-type,x-session-api-key").header
+	}
+	h := newHarness(t)
+	for origin, fine := range map[string]bool{
+		"http://localhost:3000": true, "https://localhost": true, "http://127.0.0.1:1234": true, "https://evil.example.org": false,
+		"http://localhost.evil.example.org": false, "null": false, "file://localhost": false,
+	} {
+		got := preflight(h, origin)
+		if (got.Get("Access-Control-Allow-Origin") == origin) != fine {
+			t.Errorf("%s: %v", origin, got)
+		}
+		if fine && (got.Get("Access-Control-Allow-Credentials") != "true" || !strings.Contains(got.Get("Access-Control-Allow-Headers"), "x-session-api-key")) {
+			t.Errorf("%s: %v", origin, got)
+		}
+	}
+	h = newHarness(t, func(c *Config) { c.CORSOrigins = []string{"https://app.example.org"} })
+	if preflight(h, "https://app.example.org").Get("Access-Control-Allow-Origin") == "" || preflight(h, "http://localhost:1").Get("Access-Control-Allow-Origin") != "" {
+		t.Error("configured origins")
+	}
+	res := h.do(h.alice, "GET", "/api/v1/sandboxes/search", "", "Origin", "https://app.example.org").want(t, 200)
+	if res.header.Get("Access-Control-Allow-Origin") != "https://app.example.org" || !strings.Contains(res.header.Get("Access-Control-Expose-Headers"), headerIndex) {
+		t.Errorf("headers %v", res.header)
+	}
+}
+
+func TestEdge_PanicIsA500WithTheRequestIDOfTheLog(t *testing.T) {
+	h := newHarness(t).withSpec()
+	id := h.createSandbox(h.alice)
+	h.observe(id, running())
+	h.conversation("alice", id)
+	handler := h.server.edge(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest("GET", "/x", nil))
+	if w.Code != 500 || w.Body.String() != `{"detail":"Internal Server Error"}` {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	if id := w.Header().Get(headerRequestID); id == "" || !strings.Contains(h.logs.String(), id) || !strings.Contains(h.logs.String(), "boom") {
+		t.Fatal("the panic is not in the log")
+	}
+}
+
+func TestEdge_AccessLogAndMetrics(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search?token=hush", "").want(t, 200)
+	h.do(h.alice, "POST", "/api/v1/sandboxes/abc/pause", "").want(t, 404)
+	h.do("", "GET", "/who?token=hush", "").want(t, 404)
+	var lines []map[string]any
+	for line := range strings.Lines(h.logs.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, m)
+	}
+	if len(lines) != 3 || lines[0]["route"] != "GET /api/v1/sandboxes/search" || lines[0]["user"] != "alice" || lines[0]["status"] != 200.0 ||
+		lines[1]["route"] != "POST /api/v1/sandboxes/:sandbox_id/pause" || lines[2]["route"] != "GET unknown" {
+		t.Fatalf("lines %v", lines)
+	}
+	if strings.Contains(h.logs.String(), "hush") {
+		t.Fatal("the query is in the log")
+	}
+	got := string(h.do("", "GET", "/metrics", "").want(t, 200).body)
+	for _, want := range []string{
+		`bivouac_http_requests_total{method="GET",route="/api/v1/sandboxes/search",status="200"} 1`,
+		`bivouac_http_requests_total{method="POST",route="/api/v1/sandboxes/:sandbox_id/pause",status="404"} 1`,
+		`bivouac_http_requests_total{method="GET",route="unknown",status="404"} 1`,
+		`bivouac_http_request_duration_seconds_count{route="/api/v1/sandboxes/search"} 1`,
+		`bivouac_http_requests_in_flight 1`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	h := newHarness(t)
+	h.do("", "GET", "/alive", "").want(t, 200).is(t, `{"status":"ok"}`)
+	if got := h.do("", "GET", "/health", "").want(t, 200); string(got.body) != `"OK"` {
+		t.Errorf("health %s", got.body)
+	}
+	if got := h.do("", "GET", "/ready", "").want(t, 200); string(got.body) != `"OK"` {
+		t.Errorf("ready %s", got.body)
+	}
+	h.cluster.set(func(c *fakeCluster) { c.readyErr = errors.New("no leader known") })
+	h.do("", "GET", "/ready", "").want(t, 503).is(t, `{"detail":"no leader known"}`)
+	h.do("", "GET", "/alive", "").want(t, 200)
+	var info map[string]any
+	h.do("", "GET", "/server_info", "").want(t, 200).json(t, &info)
+	res, _ := info["resources"].(map[string]any)
+	mem, _ := res["memory"].(map[string]any)
+	disk, _ := res["disk"].(map[string]any)
+	if rss, _ := mem["rss"].(float64); rss <= 0 {
+		t.Errorf("memory %v", mem)
+	}
+	if total, _ := disk["total"].(float64); total <= 0 || res["io"] == nil || info["uptime"] == nil || info["idle_time"] == nil {
+		t.Errorf("server_info %v", info)
+	}
+}
+
+func TestServer_RunServesAndDrains(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	h := newHarness(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	h.server.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			close(entered)
+			<-release
+		}
+		io.WriteString(w, "done")
+	})
+	a, b := listen(t), listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.server.Run(ctx, a, b) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for _, l := range []net.Listener{a, b} {
+		res, err := client.Get("http://" + l.Addr().String() + "/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+	}
+	slow := make(chan string, 1)
+	go func() {
+		res, err := client.Get("http://" + a.Addr().String() + "/slow")
+		if err != nil {
+			slow <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		body, _ := io.ReadAll(res.Body)
+		slow <- string(body)
+	}()
+	<-entered
+	cancel()
+	for !h.server.draining.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	close(release)
+	if got := <-slow; got != "done" {
+		t.Fatalf("the request in progress got %q", got)
+	}
+	if err := <-done; err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+	if _, err := net.Dial("tcp", a.Addr().String()); err == nil {
+		t.Fatal("the listener is still open")
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestServer_RunFailsWithItsListener(t *testing.T) {
+	h := newHarness(t)
+	l := listen(t)
+	l.Close()
+	if err := h.server.Run(t.Context(), l); err == nil {
+		t.Fatal("Run on a closed listener gave no error")
+	}
+}
+
+func TestServer_TLSAndHeaderLimit(t *testing.T) {
+	pair := httptest.NewUnstartedServer(nil)
+	pair.StartTLS()
+	defer pair.Close()
+	h := newHarness(t, func(c *Config) {
+		c.TLS = &tls.Config{Certificates: pair.TLS.Certificates, MinVersion: tls.VersionTLS12}
+		c.MaxHeaderBytes = 4096
+	})
+	l := listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.server.Run(ctx, l) }()
+	client := pair.Client()
+	// The certificate of httptest is made out to example.com.
+	client.Transport.(*http.Transport).TLSClientConfig.ServerName = "example.com"
+	res, err := client.Get("https://" + l.Addr().String() + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != 200 {
+		t.Fatalf("status %d", res.StatusCode)
+	}
+	req, _ := http.NewRequest("GET", "https://"+l.Addr().String()+"/health", nil)
+	req.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+	if res, err := client.Do(req); err == nil {
+		res.Body.Close()
+		if res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+	}
+	client.CloseIdleConnections()
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConfig_Validate(t *testing.T) {
+	good := DefaultConfig()
+	registry := prometheus.NewRegistry()
+	good.Logger, good.Registerer, good.Gatherer = slog.New(slog.DiscardHandler), registry, registry
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Config){
+		"RequestTimeout": func(c *Config) { c.RequestTimeout = 0 }, "MaxBodyBytes": func(c *Config) { c.MaxBodyBytes = 1 },
+		"MaxHeaderBytes": func(c *Config) { c.MaxHeaderBytes = 1 }, "WriteTimeout": func(c *Config) { c.WriteTimeout = c.RequestTimeout },
+		"RatePerSecond": func(c *Config) { c.RatePerSecond = -1 }, "SandboxURL": func(c *Config) { c.SandboxURL = "x" },
+		"Logger": func(c *Config) { c.Logger = nil }, "Registerer": func(c *Config) { c.Registerer = nil },
+		"GitSchemes": func(c *Config) { c.GitSchemes = []string{"ftp"} },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+		if _, err := New(c, nil, nil, nil); err == nil {
+			t.Errorf("New took a bad %s", want)
+		}
+	}
+}
+
+func TestRoutes_TableIsWhole(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range routes() {
+		if seen[r.name] || seen[r.method+r.path] {
+			t.Errorf("%s twice", r.name)
+		}
+		seen[r.name], seen[r.method+r.path] = true, true
+		if (r.handle == nil) == (r.serve == nil) {
+			t.Errorf("%s needs one handler", r.name)
+		}
+	}
+	// The eleven of seed-api.md section 4.
+	var missing []string
+	for _, want := range []string{
+		"POST/api/settings", "GET/api/settings", "POST/api/conversations", "POST/api/add-git-providers",
+		"POST/api/v1/app-conversations", "GET/api/v1/app-conversations", "GET/api/v1/sandboxes/search", "POST/api/v1/sandboxes",
+		"POST/api/v1/sandboxes/:sandbox_id/pause", "POST/api/v1/sandboxes/:sandbox_id/resume", "GET/api/v1/sandbox-specs/search",
+	} {
+		if !seen[want] {
+			missing = append(missing, want)
+		}
+	}
+	if diff := cmp.Diff([]string(nil), missing); diff != "" {
+		t.Fatal(diff)
+	}
+}

@@ -1,0 +1,75 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestForeign has bob ask for what is alice's, at every endpoint that takes an
+// id: the answer is the one for an id that does not exist.
+func TestForeign(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	box := h.createSandbox(h.alice)
+	h.observe(box, running())
+	conv := h.conversation("alice", box)
+	var task struct{ ID string }
+	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200).json(t, &task)
+	unknown := strings.Repeat("0", 32)
+	for _, tt := range []struct{ method, path, body string }{
+		{"POST", pathSandboxes + "/ID/pause", ""},
+		{"POST", pathSandboxes + "/ID/resume", ""},
+		{"DELETE", pathSandboxes + "/ID", ""},
+		{"DELETE", pathSandboxes + "/x?sandbox_id=ID", ""},
+		{"GET", pathSandboxes + "?id=ID", ""},
+		{"GET", pathConversations + "?ids=ID", ""},
+		{"GET", pathConversations + "/search?sandbox_id__eq=ID", ""},
+		{"GET", pathConversations + "/count?sandbox_id__eq=ID", ""},
+		{"GET", pathStartTasks + "?ids=ID", ""},
+		{"GET", pathStartTasks + "/search?conversation_id__eq=ID", ""},
+		{"GET", pathStartTasks + "/count?conversation_id__eq=ID", ""},
+		{"POST", pathConversations, `{"parent_conversation_id":"ID"}`},
+	} {
+		id := box
+		switch {
+		case strings.Contains(tt.path, "start-tasks?"):
+			id = task.ID
+		case strings.Contains(tt.path, "conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
+			id = conv
+		}
+		ask := func(id string) response {
+			return h.do(h.bob, tt.method, strings.Replace(tt.path, "ID", id, 1), strings.Replace(tt.body, "ID", id, 1))
+		}
+		theirs, none := ask(id), ask(unknown)
+		if theirs.status != none.status || strings.ReplaceAll(string(theirs.body), id, unknown) != string(none.body) {
+			t.Errorf("%s %s: %d %s for alice's, %d %s for none", tt.method, tt.path, theirs.status, theirs.body, none.status, none.body)
+		}
+	}
+	for _, path := range []string{pathSandboxes + "/search", pathConversations + "/search", pathStartTasks + "/search"} {
+		h.do(h.bob, "GET", path, "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+	}
+	h.do(h.bob, "GET", pathConversations, "").want(t, 200).is(t, `[]`)
+	// A page token of alice's leads nowhere else.
+	h.createSandbox(h.alice)
+	var p struct {
+		Next string `json:"next_page_id"`
+	}
+	h.do(h.alice, "GET", pathSandboxes+"/search?limit=1", "").json(t, &p)
+	h.do(h.bob, "GET", pathSandboxes+"/search?page_id="+p.Next, "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+	h.do(h.alice, "GET", pathSandboxes+"?id="+box, "").want(t, 200)
+	var boxes []struct{ Status string }
+	h.do(h.alice, "GET", pathSandboxes+"?id="+box, "").json(t, &boxes)
+	if boxes[0].Status != "RUNNING" {
+		t.Fatalf("bob changed alice's sandbox: %v", boxes)
+	}
+}
+
+// A sandbox of bob's that a start names is no HTTP error (A.5): the task fails
+// later, as for an unknown id.
+func TestForeign_SandboxOfAStart(t *testing.T) {
+	h := newHarness(t).withSpec()
+	box := h.createSandbox(h.alice)
+	h.do(h.bob, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, box)).want(t, 200)
+	if *h.openTask("bob").Request.SandboxID != box {
+		t.Fatal("the wish is not in the request")
+	}
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// postBodies are requests with side effects in the secret store where the route
+// has any.
+func postBodies(sandbox string) map[string]struct{ path, body, other string } {
+	return map[string]struct{ path, body, other string }{
+		"settings.put":          {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
+		"conversation.v0_start": {v0Path, `{"mcp_config":{}}`, `{}`},
+		"providers.replace":     {providersPath, `{"provider_tokens":{"github":{"token":"a"}}}`, `{}`},
+		"conversation.start":    {pathConversations, `{"secrets":{"A":"b"}}`, `{}`},
+		"sandbox.create":        {pathSandboxes, ``, `{}`},
+		"sandbox.pause":         {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
+		"sandbox.resume":        {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
+		"api_key.create":        {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
+		"spec.apply":            {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+	}
+}
+
+func TestIdempotency_EveryPost(t *testing.T) {
+	for _, r := range routes() {
+		if r.method != "POST" {
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) {
+			h := newHarness(t).withSpec().withSettings()
+			req, known := postBodies(h.createSandbox(h.alice))[r.name]
+			if !known {
+				t.Fatal("this POST has no idempotency test")
+			}
+			key := h.alice
+			if r.access == operator {
+				key = h.root
+			}
+			first := h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1")
+			if first.status/100 != 2 {
+				t.Fatalf("status %d: %s", first.status, first.body)
+			}
+			writes, reads := h.secrets.written(), h.secrets.reads
+			commands := h.cluster.count()
+			again := h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
+			if string(again.body) != string(first.body) {
+				t.Fatalf("answers differ:\n%s\n%s", first.body, again.body)
+			}
+			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands {
+				t.Fatal("the repeated request had side effects")
+			}
+			got := h.do(key, "POST", req.path, req.other, "Idempotency-Key", "k-1").problems(t)
+			if len(got) != 1 || strings.Join(got[0].Loc, ".") != "header.Idempotency-Key" {
+				t.Fatalf("other body: %v", summary(got))
+			}
+			h.do(key, "POST", req.path+"?x=1", req.body, "Idempotency-Key", "k-1").want(t, 422)
+			if h.secrets.written() != writes {
+				t.Fatal("a mismatch wrote secrets")
+			}
+			// While the secret store is away the answer is still known.
+			h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
+			h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
+		})
+	}
+}
+
+func TestIdempotency_RecordedErrorIsRepeated(t *testing.T) {
+	h := newHarness(t).withSpec()
+	path := pathSandboxes + "/unknown/pause"
+	first := h.do(h.alice, "POST", path, "", "Idempotency-Key", "e").want(t, 404)
+	commands := h.cluster.count()
+	again := h.do(h.alice, "POST", path, "", "Idempotency-Key", "e").want(t, 404)
+	if string(first.body) != string(again.body) || h.cluster.count() != commands {
+		t.Fatalf("%s, then %s", first.body, again.body)
+	}
+}
+
+func TestIdempotency_KeysAreTheUsers(t *testing.T) {
+	h := newHarness(t).withSpec()
+	a := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	b := h.do(h.bob, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	if string(a.body) == string(b.body) {
+		t.Fatal("bob got alice's answer")
+	}
+}
+
+func TestIdempotency_ConcurrentTwins(t *testing.T) {
+	h := newHarness(t).withSpec()
+	const twins = 8
+	bodies := make([]string, twins)
+	var wg sync.WaitGroup
+	for i := range twins {
+		wg.Go(func() {
+			bodies[i] = string(h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "twin").want(t, 200).body)
+		})
+	}
+	wg.Wait()
+	for _, b := range bodies {
+		if b != bodies[0] {
+			t.Fatalf("answers differ:\n%s\n%s", bodies[0], b)
+		}
+	}
+	var p struct{ Items []struct{ ID string } }
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").json(t, &p)
+	if len(p.Items) != 1 {
+		t.Fatalf("%d sandboxes", len(p.Items))
+	}
+}
+
+func TestIdempotency_RepeatAfterALostAnswer(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.cluster.set(func(c *fakeCluster) { c.lostErr = fsm.Errorf(fsm.CodeOutcomeUnknown, "the leader went away") })
+	res := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "lost").want(t, 503)
+	if !strings.Contains(string(res.body), "unknown") || res.header.Get("Retry-After") == "" {
+		t.Fatalf("body %s", res.body)
+	}
+	h.cluster.set(func(c *fakeCluster) { c.lostErr = nil })
+	h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "lost").want(t, 200)
+	var p struct{ Items []struct{ ID string } }
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").json(t, &p)
+	if len(p.Items) != 1 {
+		t.Fatalf("%d sandboxes", len(p.Items))
+	}
+}
+
+func TestIdempotency_KeyBounds(t *testing.T) {
+	h := newHarness(t).withSpec()
+	for _, key := range []string{"a b", strings.Repeat("x", 256), "é", "tab\there"} {
+		got := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", key).problems(t)
+		if strings.Join(got[0].Loc, ".") != "header.Idempotency-Key" {
+			t.Errorf("%q: %v", key, summary(got))
+		}
+	}
+	h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "").want(t, 422)
+	a := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", strings.Repeat("x", 255)).want(t, 200)
+	b := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", strings.Repeat("x", 254)+"y").want(t, 200)
+	if string(a.body) == string(b.body) {
+		t.Fatal("long keys are confused")
+	}
+	// On other methods the header means nothing.
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "", "Idempotency-Key", "a b").want(t, 200)
+}

@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOperator_Keys(t *testing.T) {
+	h := newHarness(t)
+	res := h.do(h.root, "POST", "/api/v1/operator/keys", `{"user":"carol","name":"laptop"}`).want(t, 201)
+	var made struct {
+		ID  int
+		Key string
+	}
+	res.json(t, &made)
+	res.golden(t, "operator_key_create")
+	h.do(made.Key, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+	list := h.do(h.root, "GET", "/api/v1/operator/keys", "").want(t, 200).golden(t, "operator_keys")
+	if strings.Contains(string(list.body), made.Key) {
+		t.Fatal("the listing shows a key")
+	}
+	h.do(h.root, "DELETE", sprint("/api/v1/operator/keys/%d", made.ID), "").want(t, 200).is(t, `{"success":true}`)
+	h.do(made.Key, "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+	h.do(h.root, "DELETE", sprint("/api/v1/operator/keys/%d", made.ID), "").want(t, 200)
+	for _, id := range []string{"99", "0", "-1", "x", "99999999999999999999"} {
+		h.do(h.root, "DELETE", "/api/v1/operator/keys/"+id, "").want(t, 404).is(t, `{"detail":"Not Found"}`)
+	}
+	h.do(h.root, "POST", "/api/v1/operator/keys", `{"name":"x"}`).want(t, 422)
+	h.do(h.root, "POST", "/api/v1/operator/keys", `{"user":"Not A User","name":"x"}`).want(t, 422)
+}
+
+func TestOperator_KeyWithIdempotencyKeyIsShownToTheSameCallerOnly(t *testing.T) {
+	h := newHarness(t)
+	body := `{"user":"carol","name":"laptop"}`
+	first := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 201)
+	again := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 201)
+	if string(first.body) != string(again.body) {
+		t.Fatalf("%s, then %s", first.body, again.body)
+	}
+	other := h.issue("root", true)
+	h.do(other, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 409)
+	fresh := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k2").want(t, 201)
+	if string(fresh.body) == string(first.body) {
+		t.Fatal("another Idempotency-Key gave the same key")
+	}
+}
+
+func TestOperator_Specs(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).is(t, `{"items":[]}`)
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"ghcr.io/a/b:1","template":{"driver":"docker","image":"ghcr.io/a/b:1",
+	  "args":["--port","8000"],"working_dir":"/workspace/project","env":{"A":"b"},"cpu":500,"memory":512,"ports":{"AGENT_SERVER":8000},
+	  "network_mode":"bridge","volume_path":"/workspace"}},
+	  {"id":"plain","template":{"driver":"raw_exec","command":"/bin/agent","working_dir":"project","cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}],
+	  "replace":true}`).want(t, 200).is(t, `{"success":true}`)
+	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).golden(t, "operator_specs")
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs/search", "").want(t, 200).golden(t, "spec_search")
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs?id=plain&id=x", "").want(t, 200).golden(t, "spec_batch")
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs", "").want(t, 422)
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs?"+strings.Repeat("&id=x", 101)[1:], "").want(t, 400)
+	var p struct {
+		Items []struct{ ID string }
+		Next  *string `json:"next_page_id"`
+	}
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs/search?limit=1", "").json(t, &p)
+	if len(p.Items) != 1 || p.Items[0].ID != "ghcr.io/a/b:1" || p.Next == nil {
+		t.Fatalf("first page %+v", p)
+	}
+	next := *p.Next
+	p.Next = nil
+	h.do(h.alice, "GET", "/api/v1/sandbox-specs/search?limit=1&page_id="+next, "").json(t, &p)
+	if len(p.Items) != 1 || p.Items[0].ID != "plain" || p.Next != nil {
+		t.Fatalf("second page %+v", p)
+	}
+	for _, body := range []string{
+		`{}`, `{"specs":{}}`, `{"specs":[1]}`, `{"specs":[{"id":5}]}`, `{"specs":[{"id":"x"}]}`, `{"specs":[{"id":"x","template":{"cpu":"many"}}]}`,
+	} {
+		h.do(h.root, "POST", "/api/v1/operator/specs", body).want(t, 422)
+	}
+	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io%2Fa%2Fb:1", "").want(t, 200).is(t, `{"success":true}`)
+	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io/a/b:1", "").want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
+}
+
+func TestOperator_Status(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.root, "GET", "/api/v1/operator/status", "").want(t, 200).golden(t, "operator_status")
+}
