@@ -46,6 +46,20 @@ func BuildImage(ctx context.Context, agentBinary, tag string) error {
 	return nil
 }
 
+// RemoveImage removes an image and its tag; one that is not there is fine, and
+// so is a Docker that is not.
+func RemoveImage(tag string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if !DockerReachable(ctx) || exec.CommandContext(ctx, "docker", "image", "inspect", tag).Run() != nil {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "docker", "rmi", "-f", tag).CombinedOutput(); err != nil {
+		return fmt.Errorf("removing image %s: %w: %s", tag, err, out)
+	}
+	return nil
+}
+
 // BuildGo compiles one of our commands, statically, to out. pkg is relative to
 // the tree's root: "./cmd/sandbox-agent".
 func BuildGo(ctx context.Context, pkg, out string) error {

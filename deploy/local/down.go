@@ -1,13 +1,11 @@
 package local
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -89,7 +87,7 @@ func Down(dir string, progress io.Writer) error {
 	fmt.Fprintln(progress, "stopping Vault")
 	errs = append(errs, findProcess(filepath.Join(dir, vault), vault).stop(10*time.Second))
 	if stack != nil && stack.Image != "" {
-		errs = append(errs, removeStackImage())
+		errs = append(errs, RemoveImage(stack.Image))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -119,20 +117,4 @@ func clear(dir string) error {
 func isDir(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()
-}
-
-// removeStackImage removes the image; one that is not there is fine.
-func removeStackImage() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if !DockerReachable(ctx) {
-		return nil
-	}
-	if exec.CommandContext(ctx, "docker", "image", "inspect", StackImage).Run() != nil {
-		return nil
-	}
-	if out, err := exec.CommandContext(ctx, "docker", "rmi", "-f", StackImage).CombinedOutput(); err != nil {
-		return fmt.Errorf("removing image %s: %w: %s", StackImage, err, out)
-	}
-	return nil
 }

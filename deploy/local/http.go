@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,10 +89,10 @@ func until(ctx context.Context, p *process, what string, cond func(context.Conte
 		}
 		select {
 		case <-ctx.Done():
-			if p != nil {
-				return p.failure(fmt.Sprintf("did not come to %s (%v)", what, err))
+			if p != nil && !errors.Is(ctx.Err(), context.Canceled) {
+				return fmt.Errorf("%w: %w", ctx.Err(), p.failure(fmt.Sprintf("did not come to %s (%v)", what, err)))
 			}
-			return fmt.Errorf("waiting for %s: %w (last: %w)", what, ctx.Err(), err)
+			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
 		case <-ticker.C:
 		}
 	}

@@ -79,7 +79,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
 		Dir:     dir,
 		Log:     filepath.Join(dir, "nomad.log"),
-		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach},
+		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach, inherit: dynamic.lock},
 		ports:   dynamic,
 	}
 	if err := writeFile(config, nomadConfig(n, ports, o), 0o600); err != nil {

@@ -69,7 +69,8 @@ func preferPort(want int) (int, error) {
 
 // portRange is a stretch of dynamic ports that one Nomad agent hands to its
 // tasks. Agents don't know of each other, so the stretches are claimed with
-// file locks that end with the process that took them.
+// file locks that last as long as any process has the file open: we, and the
+// agent.
 type portRange struct {
 	min, max int // both included
 	lock     *os.File

@@ -23,6 +23,8 @@ type command struct {
 	// detach lets the program outlive this process; otherwise the kernel kills
 	// it when we die, so that a test run that panics leaves nothing behind.
 	detach bool
+	// inherit is a file the program keeps open while it lives; nil is none.
+	inherit *os.File
 }
 
 // process is a program that was started, by this process or by an earlier one
@@ -55,6 +57,9 @@ func (c command) start() (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if !c.detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if c.inherit != nil {
+		cmd.ExtraFiles = []*os.File{c.inherit}
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.name, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -63,13 +62,6 @@ func eventually(t *testing.T, what string, cond func() error) {
 }
 
 func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
-
-func removeImage(t *testing.T, tag string) {
-	t.Helper()
-	if out, err := exec.Command("docker", "rmi", tag).CombinedOutput(); err != nil {
-		t.Errorf("removing image %s: %v\n%s", tag, err, out)
-	}
-}
 
 func TestVault_SealedStoppedKilled_KeepsItsData(t *testing.T) {
 	t.Parallel()

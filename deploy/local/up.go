@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,9 +28,6 @@ const (
 	vaultPort    = 8200
 	nomadPort    = 4646
 )
-
-// StackImage is the tag of the sandbox image `make stack` builds.
-const StackImage = "bivouac/sandbox-agent:stack"
 
 // Stack is what Up started: the content of stack.json in its directory.
 type Stack struct {
@@ -235,28 +233,32 @@ func (b *builder) startNodes(ctx context.Context) error {
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(h)))
 		peers = append(peers, net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 	}
+	var started []*process
 	for i := range stackNodes {
-		node, err := b.startNode(nodeName(i), addresses[i], peers[i], peers)
+		p, err := b.startNode(nodeName(i), addresses[i], peers[i], peers)
 		if err != nil {
 			return err
 		}
-		b.stack.Nodes = append(b.stack.Nodes, node)
-		if err := b.save(); err != nil {
-			return err
-		}
+		started = append(started, p)
+		b.stack.Nodes = append(b.stack.Nodes, StackNode{Name: nodeName(i), HTTP: "http://" + addresses[i], Pid: p.pid, Log: p.log})
 	}
-	for _, n := range b.stack.Nodes {
-		if err := n.waitReady(ctx, b.path(n.Name)); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for i, n := range b.stack.Nodes {
+		err := until(ctx, started[i], "being ready", func(ctx context.Context) error {
+			return call{method: http.MethodGet, url: n.HTTP + "/ready"}.do(ctx)
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *builder) startNode(name, httpAddress, peerAddress string, peers []string) (StackNode, error) {
+func (b *builder) startNode(name, httpAddress, peerAddress string, peers []string) (*process, error) {
 	text, err := deploy.Files.ReadFile("config/stack.hcl")
 	if err != nil {
-		return StackNode{}, err
+		return nil, err
 	}
 	config := b.path(name, "node.hcl")
 	filled := strings.NewReplacer(
@@ -264,26 +266,17 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "VAULT_URL", b.vault.Address,
 	).Replace(string(text))
 	if err := writeFile(config, []byte(filled), 0o600); err != nil {
-		return StackNode{}, err
+		return nil, err
 	}
 	p, err := command{
 		name: "bivouac", dir: b.path(name), detach: true,
 		path: filepath.Join(b.root, "bin", "bivouac"), args: []string{"server", "--config", config},
 	}.start()
 	if err != nil {
-		return StackNode{}, err
+		return nil, err
 	}
 	b.onFail(func() error { return p.stop(stopNode) })
-	return StackNode{Name: name, HTTP: "http://" + httpAddress, Pid: p.pid, Log: p.log}, nil
-}
-
-// waitReady waits until the node can serve.
-func (n StackNode) waitReady(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return until(ctx, findProcess(dir, "bivouac"), "a ready "+n.Name, func(ctx context.Context) error {
-		return call{method: http.MethodGet, url: n.HTTP + "/ready"}.do(ctx)
-	})
+	return p, nil
 }
 
 func (b *builder) startBalancer(ctx context.Context) error {
@@ -319,6 +312,13 @@ func (b *builder) bootstrap(ctx context.Context) error {
 	return writeFile(b.stack.APIKeyFile, []byte(key+"\n"), 0o600)
 }
 
+// imageOf is the tag of the sandbox image of a stack: each has its own, so that
+// one can be taken down beside another.
+func imageOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return fmt.Sprintf("bivouac/sandbox-agent:stack-%x", sum[:4])
+}
+
 // loadSpecs loads the docker spec, as the default, where Docker is reachable,
 // and the raw_exec one everywhere.
 func (b *builder) loadSpecs(ctx context.Context) error {
@@ -326,11 +326,12 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 	var text strings.Builder
 	files := []string{"config/stack-agent.hcl"}
 	if DockerReachable(ctx) {
-		if err := BuildImage(ctx, agent, StackImage); err != nil {
+		image := imageOf(b.stack.Dir)
+		if err := BuildImage(ctx, agent, image); err != nil {
 			return err
 		}
-		b.onFail(removeStackImage)
-		b.stack.Image = StackImage
+		b.onFail(func() error { return RemoveImage(image) })
+		b.stack.Image = image
 		files = append([]string{"config/stack-docker.hcl"}, files...)
 	} else {
 		fmt.Fprintln(b.progress, "  Docker is not reachable; sandboxes run with raw_exec")
@@ -344,7 +345,7 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 		text.WriteString("\n")
 	}
 	specs := b.path("specs.hcl")
-	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(StackImage), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(text.String())
+	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(b.stack.Image), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(text.String())
 	if err := writeFile(specs, []byte(filled), 0o600); err != nil {
 		return err
 	}
