@@ -93,6 +93,9 @@ func (r *StartTasks) read(ctx context.Context, in *inputs, v *fsm.View, s *fsm.S
 		if json.Unmarshal([]byte(doc), &in.requested) != nil {
 			return fmt.Errorf("the entry %s is not the document expected", in.task.Secrets.Path)
 		}
+		if string(in.requested.Plugins) == "null" {
+			in.requested.Plugins = nil
+		}
 		for _, value := range in.requested.Secrets {
 			in.values = append(in.values, value)
 		}

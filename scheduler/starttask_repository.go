@@ -169,11 +169,12 @@ func (j gitJob) script() string {
 	line("cd", quote(j.dir))
 	line("command -v git >/dev/null 2>&1 || { echo 'git is not installed in this sandbox' >&2; exit 69; }")
 	line("export GIT_TERMINAL_PROMPT=0")
-	if j.userName != "" {
-		line("git config --global user.name", quote(j.userName))
-	}
-	if j.userEmail != "" {
-		line("git config --global user.email", quote(j.userEmail))
+	for _, user := range [][2]string{{"user.name", j.userName}, {"user.email", j.userEmail}} {
+		if user[1] != "" {
+			// Another conversation of the sandbox may be setting it right now.
+			set := "git config --global " + user[0] + " " + quote(user[1])
+			line(set, "|| { sleep 1;", set+"; }")
+		}
 	}
 	if j.remote == "" {
 		return b.String()
