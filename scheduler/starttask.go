@@ -286,14 +286,12 @@ func (r *StartTasks) forget(ctx context.Context, t *fsm.StartTask) {
 	}
 }
 
-const maxTaskDetail = 1000
-
 // clipDetail bounds a detail for the store.
 func clipDetail(s string) string {
-	if s == "" || len(s) <= maxTaskDetail {
+	if s == "" || len(s) <= maxDetail {
 		return s
 	}
-	cut := maxTaskDetail
+	cut := maxDetail
 	for cut > 0 && s[cut]&0xC0 == 0x80 {
 		cut--
 	}

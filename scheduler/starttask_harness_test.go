@@ -22,7 +22,6 @@ type taskWorld struct {
 
 	mu    sync.Mutex
 	index uint64
-	ids   int
 	// lost, when set, decides for which applied command the answer is lost.
 	lost func(fsm.Command) bool
 
@@ -59,9 +58,8 @@ func (w *taskWorld) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, e
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.index++
-	w.ids++
 	if cmd.ID == "" {
-		cmd.ID = fmt.Sprintf("cmd-%d", w.ids)
+		return fsm.Result{}, fsm.Errorf(fsm.CodeInvalid, "a command needs an id")
 	}
 	res, err := w.store.Apply(w.index, cmd)
 	if err == nil && w.lost != nil && w.lost(cmd) {
@@ -72,7 +70,9 @@ func (w *taskWorld) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, e
 
 func (w *taskWorld) must(user string, body fsm.Body) fsm.Result {
 	w.t.Helper()
-	res, err := w.Propose(context.Background(), fsm.NewCommand("", time.Now(), user, body))
+	cmd := command(body)
+	cmd.UserID = user
+	res, err := w.Propose(context.Background(), cmd)
 	if err != nil {
 		w.t.Fatalf("%s: %v", body.CommandType(), err)
 	}

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -46,14 +47,16 @@ func (w *realWorld) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, e
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if cmd.ID == "" {
+		return fsm.Result{}, fsm.Errorf(fsm.CodeInvalid, "a command needs an id")
+	}
 	w.index++
-	cmd.ID = fmt.Sprintf("c%d", w.index)
 	return w.store.Apply(w.index, cmd)
 }
 
 func (w *realWorld) must(user string, body fsm.Body) fsm.Result {
 	w.t.Helper()
-	res, err := w.Propose(context.Background(), fsm.NewCommand("", time.Now(), user, body))
+	res, err := w.Propose(context.Background(), fsm.NewCommand(rand.Text(), time.Now(), user, body))
 	if err != nil {
 		w.t.Fatalf("%s: %v", body.CommandType(), err)
 	}
