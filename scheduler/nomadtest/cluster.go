@@ -2,6 +2,7 @@ package nomadtest
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
@@ -93,7 +94,7 @@ func (c *Cluster) Count(t fsm.CommandType) int {
 func (c *Cluster) Create(id, spec string, version int) *fsm.Sandbox {
 	return c.Must(&fsm.SandboxCreateBody{
 		ID: id, SpecID: spec, KeyRef: fsm.SecretRef{Path: KeyPath(id), Version: version},
-		KeyHash: "6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090",
+		KeyHash: fmt.Sprintf("%x", sha256.Sum256([]byte(id))),
 	}, "u1").Sandbox
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -12,14 +13,24 @@ import (
 // Secrets is a secret store in memory. It implements scheduler.Secrets.
 type Secrets struct {
 	mu      sync.Mutex
-	entries map[string][]map[string]string
+	entries map[string][]*secret
 	sealed  bool
 }
+
+// secret is one version; its data are nil once it was destroyed.
+type secret struct {
+	data    map[string]string
+	written time.Time
+}
+
+// Grace is how old a version must be before Collect destroys it: it may belong
+// to a command that is still on its way.
+const Grace = 15 * time.Minute
 
 var _ scheduler.Secrets = (*Secrets)(nil)
 
 // NewSecrets makes an empty store.
-func NewSecrets() *Secrets { return &Secrets{entries: map[string][]map[string]string{}} }
+func NewSecrets() *Secrets { return &Secrets{entries: map[string][]*secret{}} }
 
 // Seal makes every call fail until it is called with false.
 func (s *Secrets) Seal(sealed bool) {
@@ -49,7 +60,7 @@ func (s *Secrets) Write(_ context.Context, path string, data map[string]string) 
 	if err := s.check(); err != nil {
 		return 0, err
 	}
-	s.entries[path] = append(s.entries[path], maps.Clone(data))
+	s.entries[path] = append(s.entries[path], &secret{data: maps.Clone(data), written: time.Now()})
 	return len(s.entries[path]), nil
 }
 
@@ -60,10 +71,10 @@ func (s *Secrets) Read(_ context.Context, path string, version int) (map[string]
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if version < 1 || version > len(s.entries[path]) || s.entries[path][version-1] == nil {
+	if version < 1 || version > len(s.entries[path]) || s.entries[path][version-1].data == nil {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "no version %d of %s", version, path)
 	}
-	return maps.Clone(s.entries[path][version-1]), nil
+	return maps.Clone(s.entries[path][version-1].data), nil
 }
 
 // Delete implements scheduler.Secrets.
@@ -77,7 +88,7 @@ func (s *Secrets) Delete(_ context.Context, path string) error {
 	return nil
 }
 
-// Collect implements scheduler.Secrets, without a grace period.
+// Collect implements scheduler.Secrets.
 func (s *Secrets) Collect(_ context.Context, live func(path string, version int) bool) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +98,8 @@ func (s *Secrets) Collect(_ context.Context, live func(path string, version int)
 	n := 0
 	for path, versions := range s.entries {
 		for i, v := range versions {
-			if v != nil && !live(path, i+1) {
-				versions[i] = nil
+			if v.data != nil && time.Since(v.written) > Grace && !live(path, i+1) {
+				v.data = nil
 				n++
 			}
 		}

@@ -1,0 +1,380 @@
+package nomadtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// Options say how a Nomad behaves. Zero durations mean at once.
+type Options struct {
+	// PlaceAfter is from registering to placement, AnswerAfter from placement
+	// until the agent server answers, StopAfter from stopping until the task
+	// has ended.
+	PlaceAfter, AnswerAfter, StopAfter time.Duration
+	// Fault decides what becomes of an event; nil delivers it.
+	Fault func(scheduler.Observed) Fault
+}
+
+// Fault is what becomes of one event.
+type Fault struct {
+	Drop  bool
+	Times int
+	Delay time.Duration
+}
+
+// Nomad is a Nomad in memory. It implements scheduler.Runner and
+// scheduler.Agents, keeps the rules of the real one that the scheduler depends
+// on, and notes when more than one copy of a sandbox was ever live.
+type Nomad struct {
+	o       Options
+	secrets *Secrets
+
+	mu       sync.Mutex
+	index    uint64
+	ports    int
+	jobs     map[string]*job
+	volumes  map[string]string
+	allocs   map[string][]*alloc
+	watchers map[*watcher]bool
+	away     error
+	calls    map[string]int
+	before   func(call string, job scheduler.Job) error
+	faulty   []string
+}
+
+type job struct {
+	cluster     string
+	version     uint64
+	modifyIndex uint64
+	stopped     bool
+	versions    map[uint64]bool
+	keyRef      fsm.SecretRef
+	failure     *scheduler.Failure
+	waiting     *scheduler.Failure
+}
+
+type alloc struct {
+	id        string
+	sandbox   string
+	version   uint64
+	live      bool
+	stopping  bool
+	placed    bool
+	answering bool
+	port      int
+	keyRef    fsm.SecretRef
+}
+
+type watcher struct {
+	cluster string
+	events  chan scheduler.Observed
+	broken  chan error
+}
+
+var (
+	_ scheduler.Runner = (*Nomad)(nil)
+	_ scheduler.Agents = (*Nomad)(nil)
+)
+
+// NewNomad makes an empty Nomad whose tasks read their keys from secrets.
+func NewNomad(o Options, secrets *Secrets) *Nomad {
+	return &Nomad{
+		o: o, secrets: secrets, jobs: map[string]*job{}, volumes: map[string]string{}, allocs: map[string][]*alloc{},
+		watchers: map[*watcher]bool{}, calls: map[string]int{}, ports: 20000,
+	}
+}
+
+func conflict(format string, args ...any) error {
+	return fsm.Errorf(fsm.CodeConflict, format, args...)
+}
+
+// enter begins a call of the Runner.
+func (n *Nomad) enter(ctx context.Context, call string, j scheduler.Job) error {
+	n.mu.Lock()
+	before := n.before
+	n.calls[call]++
+	n.mu.Unlock()
+	if before != nil {
+		if err := before(call, j); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.away != nil {
+		return n.away
+	}
+	return ctx.Err()
+}
+
+// Start implements scheduler.Runner.
+func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
+	if err := n.enter(ctx, "start", j); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	cur := n.jobs[j.SandboxID]
+	var index uint64
+	if cur != nil {
+		if cur.cluster != j.ClusterID {
+			return &scheduler.Failure{Reason: fsm.ReasonForeignJob, Detail: "the job belongs to somebody else"}
+		}
+		index = cur.modifyIndex
+	}
+	if index != j.ModifyIndex {
+		return conflict("modify index %d, not %d", index, j.ModifyIndex)
+	}
+	if cur != nil && !cur.stopped {
+		return nil
+	}
+	if n.volumes[j.SandboxID] == "" {
+		if j.HasVersion {
+			return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace is gone"}
+		}
+		n.volumes[j.SandboxID] = j.ClusterID
+	}
+	if cur == nil {
+		cur = &job{cluster: j.ClusterID, versions: map[uint64]bool{}}
+		n.jobs[j.SandboxID] = cur
+	} else {
+		cur.version++
+	}
+	n.index++
+	cur.stopped, cur.modifyIndex, cur.keyRef, cur.failure, cur.waiting = false, n.index, j.KeyRef, nil, nil
+	cur.versions[cur.version] = true
+	n.emit(j.SandboxID)
+	n.after(n.o.PlaceAfter, func() { n.place(j.SandboxID, cur, cur.version) })
+	return nil
+}
+
+// place gives the job an allocation if it still wants one.
+func (n *Nomad) place(id string, j *job, version uint64) {
+	if n.jobs[id] != j || j.stopped || j.version != version || j.waiting != nil || j.failure != nil {
+		return
+	}
+	for _, a := range n.allocs[id] {
+		if a.live && !a.stopping {
+			return
+		}
+	}
+	n.index++
+	n.ports++
+	a := &alloc{
+		id: fmt.Sprintf("alloc-%d", n.index), sandbox: id, version: j.version, live: true, placed: true,
+		port: n.ports, keyRef: j.keyRef,
+	}
+	n.allocs[id] = append(n.allocs[id], a)
+	if n.live(id) > 1 {
+		n.faulty = append(n.faulty, fmt.Sprintf("sandbox %s has %d live copies", id, n.live(id)))
+	}
+	n.emit(id)
+	n.after(n.o.AnswerAfter, func() { a.answering = a.live && !a.stopping })
+}
+
+// Stop implements scheduler.Runner.
+func (n *Nomad) Stop(ctx context.Context, j scheduler.Job) error {
+	if err := n.enter(ctx, "stop", j); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	cur := n.jobs[j.SandboxID]
+	if cur == nil || cur.stopped || cur.cluster != j.ClusterID {
+		return nil
+	}
+	if cur.modifyIndex != j.ModifyIndex {
+		return conflict("modify index %d, not %d", cur.modifyIndex, j.ModifyIndex)
+	}
+	n.stop(j.SandboxID, cur)
+	return nil
+}
+
+func (n *Nomad) stop(id string, j *job) {
+	n.index++
+	j.stopped, j.modifyIndex = true, n.index
+	j.version++
+	n.emit(id)
+	n.stopAllocs(id)
+}
+
+func (n *Nomad) stopAllocs(id string) {
+	for _, a := range n.allocs[id] {
+		if a.live && !a.stopping {
+			a.stopping, a.answering = true, false
+			n.after(n.o.StopAfter, func() { a.live = false; n.emit(id) })
+		}
+	}
+}
+
+// Remove implements scheduler.Runner.
+func (n *Nomad) Remove(ctx context.Context, j scheduler.Job) error {
+	if err := n.enter(ctx, "remove", j); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if cur := n.jobs[j.SandboxID]; cur != nil {
+		if cur.cluster != j.ClusterID {
+			return nil
+		}
+		n.purge(j.SandboxID)
+	}
+	if n.volumes[j.SandboxID] != j.ClusterID {
+		return nil
+	}
+	if n.live(j.SandboxID) > 0 {
+		return fsm.Errorf(fsm.CodeScheduler, "volume in use by allocations")
+	}
+	delete(n.volumes, j.SandboxID)
+	return nil
+}
+
+func (n *Nomad) purge(id string) {
+	n.index++
+	delete(n.jobs, id)
+	n.stopAllocs(id)
+	n.emit(id)
+}
+
+// List implements scheduler.Runner.
+func (n *Nomad) List(ctx context.Context, clusterID string) ([]scheduler.Observed, error) {
+	if err := n.enter(ctx, "list", scheduler.Job{}); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ids := map[string]bool{}
+	for id := range n.jobs {
+		ids[id] = true
+	}
+	for id := range n.allocs {
+		if n.live(id) > 0 {
+			ids[id] = true
+		}
+	}
+	for id, cluster := range n.volumes {
+		ids[id] = ids[id] || cluster == clusterID
+	}
+	var list []scheduler.Observed
+	for id, yes := range ids {
+		if yes {
+			list = append(list, n.observe(clusterID, id))
+		}
+	}
+	return list, nil
+}
+
+// Watch implements scheduler.Runner.
+func (n *Nomad) Watch(ctx context.Context, clusterID string, fn func(scheduler.Observed)) error {
+	if err := n.enter(ctx, "watch", scheduler.Job{}); err != nil {
+		return err
+	}
+	w := &watcher{cluster: clusterID, events: make(chan scheduler.Observed, 4096), broken: make(chan error, 1)}
+	n.mu.Lock()
+	n.watchers[w] = true
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.watchers, w)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-w.broken:
+			return err
+		case o := <-w.events:
+			fn(o)
+		}
+	}
+}
+
+// observe makes the picture of one job.
+func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
+	o := scheduler.Observed{SandboxID: id}
+	j := n.jobs[id]
+	if j != nil && j.cluster != clusterID {
+		o.Foreign = true
+		return o
+	}
+	o.Live = n.live(id)
+	if j == nil {
+		o.Workspace = n.volumes[id] == clusterID
+		return o
+	}
+	o.Exists, o.Stopped, o.ModifyIndex = true, j.stopped, j.modifyIndex
+	if j.stopped {
+		return o
+	}
+	o.Failure, o.Waiting = j.failure, j.waiting
+	for _, a := range n.allocs[id] {
+		if a.live && !a.stopping {
+			o.Version = a.version
+			o.Placement = a.placement()
+		}
+	}
+	return o
+}
+
+func (a *alloc) placement() *fsm.Placement {
+	return &fsm.Placement{
+		AllocID: a.id, NodeID: "node-1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: a.port},
+		Workspace: "/workspace",
+	}
+}
+
+// live counts the live allocations of a sandbox.
+func (n *Nomad) live(id string) int {
+	count := 0
+	for _, a := range n.allocs[id] {
+		if a.live {
+			count++
+		}
+	}
+	return count
+}
+
+// emit tells the watchers of a job, as the faults want it.
+func (n *Nomad) emit(id string) {
+	for w := range n.watchers {
+		o := n.observe(w.cluster, id)
+		o.Workspace = false
+		f := Fault{Times: 1}
+		if n.o.Fault != nil {
+			f = n.o.Fault(o)
+		}
+		if f.Drop {
+			continue
+		}
+		for range max(f.Times, 1) {
+			n.after(f.Delay, func() { w.send(o) })
+		}
+	}
+}
+
+func (w *watcher) send(o scheduler.Observed) {
+	select {
+	case w.events <- o:
+	default:
+	}
+}
+
+// after runs fn, under the lock, when d has passed; at once for zero.
+func (n *Nomad) after(d time.Duration, fn func()) {
+	if d <= 0 {
+		fn()
+		return
+	}
+	time.AfterFunc(d, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		fn()
+	})
+}

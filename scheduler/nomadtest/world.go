@@ -1,0 +1,214 @@
+package nomadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// Health implements scheduler.Agents.
+func (n *Nomad) Health(ctx context.Context, baseURL string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a := n.at(baseURL); a == nil || !a.answering {
+		return fmt.Errorf("health: %w", agent.ErrUnreachable)
+	}
+	return nil
+}
+
+// Prove implements scheduler.Agents: the server takes the key that the secret
+// store had for its job.
+func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
+	n.mu.Lock()
+	a := n.at(baseURL)
+	answering := a != nil && a.answering
+	n.mu.Unlock()
+	if !answering {
+		return fmt.Errorf("prove: %w", agent.ErrUnreachable)
+	}
+	want, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
+	if err != nil || want["key"] != key {
+		return fmt.Errorf("prove: %w", agent.ErrUnauthorized)
+	}
+	return nil
+}
+
+func (n *Nomad) at(baseURL string) *alloc {
+	for _, list := range n.allocs {
+		for _, a := range list {
+			if a.live && scheduler.AgentURL(a.placement()) == baseURL {
+				return a
+			}
+		}
+	}
+	return nil
+}
+
+// Away makes every call fail, and breaks the streams, until it is called with
+// false.
+func (n *Nomad) Away(away bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.away = nil
+	if away {
+		n.away = fsm.Errorf(fsm.CodeScheduler, "Nomad can't be reached")
+		n.breakStreams()
+	}
+}
+
+// Break breaks the event streams that are open.
+func (n *Nomad) Break() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.breakStreams()
+}
+
+func (n *Nomad) breakStreams() {
+	for w := range n.watchers {
+		select {
+		case w.broken <- errors.New("the event stream broke"):
+		default:
+		}
+	}
+}
+
+// Before has fn called at the start of each call; what it returns is the
+// call's error. It may block.
+func (n *Nomad) Before(fn func(call string, job scheduler.Job) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.before = fn
+}
+
+// Calls is how often a call was made.
+func (n *Nomad) Calls(call string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.calls[call]
+}
+
+// StopByHand is an operator's `nomad job stop`, PurgeByHand one with -purge.
+func (n *Nomad) StopByHand(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stop(id, n.jobs[id])
+}
+
+// PurgeByHand stops and purges the job; the volume stays.
+func (n *Nomad) PurgeByHand(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.purge(id)
+}
+
+// CollectGarbage removes every stopped job, as `nomad system gc` does.
+func (n *Nomad) CollectGarbage() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, j := range n.jobs {
+		if j.stopped && n.live(id) == 0 {
+			delete(n.jobs, id)
+			n.emit(id)
+		}
+	}
+}
+
+// LoseVolume deletes the workspace.
+func (n *Nomad) LoseVolume(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.volumes, id)
+}
+
+// Add puts a job of any cluster, with a live allocation and a volume, there.
+func (n *Nomad) Add(id, cluster string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.index++
+	j := &job{cluster: cluster, modifyIndex: n.index, versions: map[uint64]bool{0: true}}
+	n.jobs[id] = j
+	n.volumes[id] = cluster
+	n.place(id, j, 0)
+}
+
+// Fail ends the sandbox's task for good.
+func (n *Nomad) Fail(id string, f *scheduler.Failure) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range n.allocs[id] {
+		a.live, a.answering = false, false
+	}
+	n.jobs[id].failure = f
+	n.emit(id)
+}
+
+// Wait makes the job have no room, or, with nil, makes room again.
+func (n *Nomad) Wait(id string, f *scheduler.Failure) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	j := n.jobs[id]
+	j.waiting = f
+	n.emit(id)
+	if f == nil {
+		n.place(id, j, j.version)
+	}
+}
+
+// Answer makes the sandbox's agent server answer, or fall silent.
+func (n *Nomad) Answer(id string, answering bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range n.allocs[id] {
+		a.answering = a.live && !a.stopping && answering
+	}
+}
+
+// Live is how many copies of the sandbox are live.
+func (n *Nomad) Live(id string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.live(id)
+}
+
+// Has reports whether there is a job of that name.
+func (n *Nomad) Has(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.jobs[id] != nil
+}
+
+// HasVolume reports whether the sandbox has a workspace.
+func (n *Nomad) HasVolume(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.volumes[id] != ""
+}
+
+// Running names the sandboxes with a live copy, sorted.
+func (n *Nomad) Running() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	set := map[string]bool{}
+	for id := range n.allocs {
+		if n.live(id) > 0 {
+			set[id] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// Faults tells what should never have happened: two live copies of a sandbox.
+func (n *Nomad) Faults() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.faulty)
+}

@@ -1,0 +1,138 @@
+package scheduler_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomadtest"
+)
+
+const (
+	clusterID = "cluster-1"
+	specID    = "plain"
+)
+
+// world is a scheduler with all its neighbours, in fake time.
+type world struct {
+	*testing.T
+	cluster *nomadtest.Cluster
+	nomad   *nomadtest.Nomad
+	secrets *nomadtest.Secrets
+	cfg     scheduler.Config
+	reg     *prometheus.Registry
+	term    uint64
+	stop    func()
+}
+
+// options are those of a Nomad as it was measured.
+func options() nomadtest.Options {
+	return nomadtest.Options{PlaceAfter: 4 * time.Millisecond, AnswerAfter: 100 * time.Millisecond, StopAfter: 300 * time.Millisecond}
+}
+
+// inWorld runs fn in a bubble, with a scheduler in its first term; at the end
+// nothing may be live twice, and nothing may be left behind.
+func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: nomadtest.NewCluster(clusterID)}
+		w.nomad = nomadtest.NewNomad(o, w.secrets)
+		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
+			Driver: fsm.DriverRawExec, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
+			Ports: map[string]int{fsm.PortAgentServer: 0},
+		}}}}, "operator")
+		w.cfg = scheduler.DefaultConfig()
+		w.lead()
+		defer func() { w.step() }()
+		fn(w)
+		w.step()
+		for _, f := range w.nomad.Faults() {
+			t.Error(f)
+		}
+	})
+}
+
+// lead begins a term; the one before must have been ended.
+func (w *world) lead() {
+	w.Helper()
+	w.term++
+	w.reg = prometheus.NewRegistry()
+	w.cfg.Registerer = w.reg
+	s, err := scheduler.New(w.cfg, w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, w.term) }()
+	w.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.Errorf("the term ended with %v", err)
+		}
+		w.stop = func() {}
+	}
+}
+
+// step ends the term, as a deposed or killed leader's ends.
+func (w *world) step() { w.stop() }
+
+// create makes a sandbox with its key.
+func (w *world) create(id string) {
+	w.Helper()
+	v, err := w.secrets.Write(w.Context(), nomadtest.KeyPath(id), map[string]string{"key": "key of " + id})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.cluster.Create(id, specID, v)
+}
+
+func (w *world) pause(id string)  { w.cluster.Must(&fsm.SandboxPauseBody{ID: id}, "u1") }
+func (w *world) resume(id string) { w.cluster.Must(&fsm.SandboxResumeBody{ID: id}, "u1") }
+func (w *world) delete(id string) { w.cluster.Must(&fsm.SandboxDeleteBody{ID: id}, "u1") }
+
+// until waits in fake time.
+func (w *world) until(what string, limit time.Duration, cond func() bool) {
+	w.Helper()
+	end := time.Now().Add(limit)
+	for !cond() {
+		if time.Now().After(end) {
+			w.Fatalf("not within %s: %s; %s", limit, what, w.describe())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// reach waits until the sandbox is shown in the state and its generation was
+// observed.
+func (w *world) reach(id string, state fsm.SandboxState, limit time.Duration) *fsm.Sandbox {
+	w.Helper()
+	w.until(fmt.Sprintf("sandbox %s %s", id, state), limit, func() bool {
+		sb := w.cluster.Sandbox(id)
+		return sb != nil && sb.State() == state && sb.Status.Generation == sb.Generation
+	})
+	return w.cluster.Sandbox(id)
+}
+
+func (w *world) gone(id string, limit time.Duration) {
+	w.Helper()
+	w.until("sandbox "+id+" gone", limit, func() bool { return w.cluster.Sandbox(id) == nil })
+	if w.nomad.Has(id) || w.nomad.HasVolume(id) || w.nomad.Live(id) != 0 || w.secrets.Has(nomadtest.KeyPath(id)) {
+		w.Errorf("left of sandbox %s: job %v, volume %v, live %d, secret %v", id, w.nomad.Has(id), w.nomad.HasVolume(id),
+			w.nomad.Live(id), w.secrets.Has(nomadtest.KeyPath(id)))
+	}
+}
+
+func (w *world) describe() string {
+	s := fmt.Sprintf("live: %v", w.nomad.Running())
+	for sb := range w.cluster.Store.View().AllSandboxes() {
+		s += fmt.Sprintf("\n%s wants %s (generation %d): %+v", sb.ID, sb.Desired, sb.Generation, sb.Status)
+	}
+	return s
+}
