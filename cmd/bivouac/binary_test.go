@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // child is the program as a process of its own.
@@ -239,8 +241,10 @@ func TestReadme_Session(t *testing.T) {
 		}
 		text = strings.ReplaceAll(text, "http://127.0.0.1:"+port, nodes[i].base)
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", text)
-	cmd.Dir = dir
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", text)
+	cmd.Dir, cmd.WaitDelay = dir, time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

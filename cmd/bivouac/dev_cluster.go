@@ -64,33 +64,35 @@ type devNode struct {
 // openDev takes the data directory and binds every port, so that what can be
 // wrong is wrong before anything runs. Whatever it opened is closed again when
 // it fails.
-func openDev(o devOptions) (c *devCluster, err error) {
+func openDev(o devOptions) (*devCluster, error) {
 	dir, err := filepath.Abs(o.dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("the data directory can't be used: %w", err)
 	}
-	c = &devCluster{layout: devLayout{dir}, life: newLifecycle()}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.stop())
-		}
-	}()
-	if c.specs, err = parseDevSpecs(); err != nil {
-		return nil, err
+	c := &devCluster{layout: devLayout{dir}, life: newLifecycle()}
+	if err := c.open(o); err != nil {
+		return nil, errors.Join(err, c.stop())
 	}
-	release, err := lockDir(dir)
+	return c, nil
+}
+
+func (c *devCluster) open(o devOptions) (err error) {
+	if c.specs, err = parseDevSpecs(); err != nil {
+		return err
+	}
+	release, err := lockDir(c.layout.dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.life.onStop("the lock", func(context.Context) error { return release() })
 	c.life.onStop("dev.json", func(context.Context) error { return c.layout.removeInfo() })
 	if err := errors.Join(c.layout.checkNodes(o.nodes), c.layout.removeInfo()); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.openShared(o); err != nil {
-		return nil, err
+		return err
 	}
-	return c, c.openNodes(o)
+	return c.openNodes(o)
 }
 
 // openShared opens what the nodes have in common: log, key, secrets, runner.

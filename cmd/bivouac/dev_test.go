@@ -297,7 +297,15 @@ func TestDev_RevokedKeyIsReplacedOnTheNextStart(t *testing.T) {
 	r := startDev(t, dir)
 	old := r.key.value
 	r.all[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/keys/1", nil)
-	r.all[1].do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
+	for _, n := range r.all {
+		eventually(t, "the revocation has reached "+n.base, func() error {
+			a, err := n.try(http.MethodGet, "/api/settings", nil)
+			if err == nil && a.status != http.StatusUnauthorized {
+				err = errors.New(a.String())
+			}
+			return err
+		})
+	}
 	r.end(t)
 	r = startDev(t, dir)
 	if r.key.value == old {
