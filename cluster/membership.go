@@ -68,11 +68,16 @@ func (n *Node) self() member {
 // Raft's configuration: when all nodes moved, they could not elect the leader
 // that corrects it. It implements raft.ServerAddressProvider.
 type addressBook struct {
+	// configured gives the addresses in Raft's configuration.
+	configured func() []raft.Server
+
 	mu    sync.Mutex
 	known map[raft.ServerID]string
 }
 
-func (b *addressBook) init() { b.known = map[raft.ServerID]string{} }
+func (b *addressBook) init(self member, configured func() []raft.Server) {
+	b.configured, b.known = configured, map[raft.ServerID]string{raft.ServerID(self.ID): self.Address}
+}
 
 func (b *addressBook) learn(m member) {
 	b.mu.Lock()
@@ -87,13 +92,18 @@ func (b *addressBook) get(id raft.ServerID) (string, bool) {
 	return a, ok
 }
 
-// ServerAddr implements raft.ServerAddressProvider; an error means that Raft's
-// configuration is to be believed.
+// ServerAddr implements raft.ServerAddressProvider. On an error Raft uses its
+// configuration too, but complains about it.
 func (b *addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if a, ok := b.get(id); ok {
 		return raft.ServerAddress(a), nil
 	}
-	return "", errors.New("not known better")
+	for _, s := range b.configured() {
+		if s.ID == id {
+			return s.Address, nil
+		}
+	}
+	return "", fmt.Errorf("no address of %s", id)
 }
 
 func (n *Node) addressOf(l *leadership) string {

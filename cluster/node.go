@@ -114,7 +114,7 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.metrics = newMetrics(n)
 	n.leaders.init()
-	n.addresses.init()
+	n.addresses.init(n.self(), n.servers)
 	n.indexes = rounds{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
 	if err := n.formation.init(storage.Stable); err != nil {

@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+func TestRounds_Join_SharesOnlyRoundsThatStartLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var goroutines sync.WaitGroup
+		var mu sync.Mutex
+		var started []time.Time
+		r := rounds{spawn: goroutines.Go}
+		r.run = func() (uint64, error) {
+			mu.Lock()
+			started = append(started, time.Now())
+			number := uint64(len(started))
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			return number, nil
+		}
+		var calls sync.WaitGroup
+		for i := range 200 {
+			calls.Go(func() {
+				time.Sleep(time.Duration(i) * 100 * time.Microsecond)
+				arrived := time.Now()
+				index, err := r.join(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if start := started[index-1]; start.Before(arrived) {
+					t.Errorf("call of %v shared a round of %v", arrived, start)
+				}
+			})
+		}
+		calls.Wait()
+		goroutines.Wait()
+		if len(started) > 5 {
+			t.Errorf("200 calls within 20 ms made %d rounds of 10 ms", len(started))
+		}
+	})
+}
+
+func TestRounds_Join_EndsWithItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var goroutines sync.WaitGroup
+		r := rounds{spawn: goroutines.Go, run: func() (uint64, error) { time.Sleep(time.Hour); return 1, nil }}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if _, err := r.join(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		goroutines.Wait()
+	})
+}
+
+func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
+	good := DefaultConfig()
+	good.NodeName, good.DataDir, good.BootstrapExpect = "a", "/x", 3
+	good.TLS = TLSConfig{"ca", "cert", "key"}
+	if err := good.Validate(); err != nil {
+		t.Fatalf("a good configuration: %v", err)
+	}
+	for want, change := range map[string]func(*Config){
+		`NodeName "A_1" must be a DNS label`:                     func(c *Config) { c.NodeName = "A_1" },
+		"DataDir must be set":                                    func(c *Config) { c.DataDir = "" },
+		`PeerAddress "x" must be host:port`:                      func(c *Config) { c.PeerAddress = "x" },
+		`AdvertiseAddress "0.0.0.0:1" must be`:                   func(c *Config) { c.AdvertiseAddress = "0.0.0.0:1" },
+		"TLS.CAFile, TLS.CertFile and TLS.KeyFile":               func(c *Config) { c.TLS.KeyFile = "" },
+		"BootstrapExpect 10 must be 0 to 9":                      func(c *Config) { c.BootstrapExpect = 10 },
+		"BootstrapExpect 0 needs RetryJoin":                      func(c *Config) { c.BootstrapExpect = 0 },
+		`RetryJoin address "b" must be`:                          func(c *Config) { c.RetryJoin = []string{"b"} },
+		`LogStore "tape" must be "boltdb" or "wal"`:              func(c *Config) { c.LogStore = "tape" },
+		"HeartbeatTimeout 1ms must be at least 5ms":              func(c *Config) { c.HeartbeatTimeout = time.Millisecond },
+		"ElectionTimeout 1ms must be at least HeartbeatTimeout":  func(c *Config) { c.ElectionTimeout = time.Millisecond },
+		"LeaderLeaseTimeout 1s must be at most HeartbeatTimeout": func(c *Config) { c.LeaderLeaseTimeout = time.Second },
+		"ProposeTimeout 0s must be at least":                     func(c *Config) { c.ProposeTimeout = 0 },
+		"must be at most 30s":                                    func(c *Config) { c.ReadTimeout = time.Minute },
+		"SnapshotInterval 0s must be at least":                   func(c *Config) { c.SnapshotInterval = 0 },
+		"SnapshotThreshold 0 must be at least 1":                 func(c *Config) { c.SnapshotThreshold = 0 },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestStorage_Open_RefusesTheOtherKindOfLog(t *testing.T) {
+	for _, test := range []struct{ first, second string }{{LogStoreBoltDB, LogStoreWAL}, {LogStoreWAL, LogStoreBoltDB}} {
+		dir := filepath.Join(t.TempDir(), "data")
+		s, err := openStorage(dir, test.first, hclog.NewNullLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Logs.StoreLog(&raft.Log{Index: 1, Term: 1, Data: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openStorage(dir, test.first, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "another process") {
+			t.Errorf("%s: opened twice: %v", test.first, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openStorage(dir, test.second, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "holds a") {
+			t.Errorf("%s after %s: %v", test.second, test.first, err)
+		}
+		if s, err = openStorage(dir, test.first, hclog.NewNullLogger()); err != nil {
+			t.Fatalf("%s again: %v", test.first, err)
+		}
+		if last, err := s.Logs.LastIndex(); err != nil || last != 1 {
+			t.Errorf("%s: last index %d, %v", test.first, last, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
+	stable := memory{}
+	id, err := nodeID(stable, "a")
+	if err != nil || nodeName(id) != "a" {
+		t.Fatalf("got %q, %v", id, err)
+	}
+	if again, err := nodeID(stable, "a"); err != nil || again != id {
+		t.Errorf("again: %q, %v; want %q", again, err, id)
+	}
+	if _, err := nodeID(stable, "b"); err == nil || !strings.Contains(err.Error(), `belongs to node "a"`) {
+		t.Errorf("another name: %v", err)
+	}
+}
+
+func TestCertificates_Issue_BoundsAndNames(t *testing.T) {
+	ca := authorityFor(t)
+	now := time.Now()
+	pair, err := Issue(ca, "a", []string{"a.example", "10.0.0.1"}, now, 100*365*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := keyPair(t, pair).Leaf
+	if leaf.NotAfter.After(now.Add(time.Hour + time.Minute)) {
+		t.Errorf("the certificate outlives its CA: %v", leaf.NotAfter)
+	}
+	for _, name := range []string{"a.node.bivouac", "server.bivouac", "a.example", "10.0.0.1"} {
+		if err := leaf.VerifyHostname(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, test := range []struct {
+		node string
+		host string
+	}{{"A", ""}, {"", ""}, {"a.b", ""}, {"a", "b.node.bivouac"}, {"a", "server.bivouac"}} {
+		if _, err := Issue(ca, test.node, []string{test.host}, now, time.Hour); err == nil {
+			t.Errorf("issued a certificate for node %q, host %q", test.node, test.host)
+		}
+	}
+	if _, err := Issue(PEM{ca.Certificate, authorityFor(t).Key}, "a", nil, now, time.Hour); err == nil {
+		t.Error("signed with a key that is not the CA's")
+	}
+	if _, err := Issue(pair, "b", nil, now, time.Hour); err == nil {
+		t.Error("a node's certificate signed another")
+	}
+}
+
+func TestRaftLogger_KeepsLevelsAndKnownKeys(t *testing.T) {
+	var out bytes.Buffer
+	l := raftLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	l.Debug("hidden")
+	l.Named("wal").With("term", 3).Warn("odd thing", "error", errors.New("broken"), "last-index", 7)
+	l.Info("votes", "needed", hclog.Fmt("%d of %d", 2, 3))
+	got := out.String()
+	for _, want := range []string{"level=WARN", `msg="raft: wal: odd thing last-index=7"`, "term=3", "error=broken", `"raft: votes needed=2 of 3"`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("log lacks %q:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "hidden") {
+		t.Errorf("log shows a hidden level:\n%s", got)
+	}
+}
+
+func TestAttempt_TravelsAsData(t *testing.T) {
+	for _, a := range []attempt{
+		{},
+		{err: fsm.Errorf(fsm.CodeProtocol, "too old")},
+		{certainty: maybeDone},
+		{certainty: done, index: 7, result: fsm.Result{Index: 5, Replayed: true}},
+		{certainty: done, index: 7, err: fsm.Errorf(fsm.CodeConflict, "taken")},
+	} {
+		b, err := encodeAttempt(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := decodeAttempt(b)
+		if err != nil || back.certainty != a.certainty || back.index != a.index || back.result != a.result {
+			t.Errorf("%+v came back as %+v, %v", a, back, err)
+		}
+		if (a.err == nil) != (back.err == nil) || (a.err != nil && *a.err != *back.err) {
+			t.Errorf("error %v came back as %v", a.err, back.err)
+		}
+	}
+	for _, bad := range []string{"", "{}", "[]", `{"certainty":"perhaps"}`} {
+		if a, err := decodeAttempt([]byte(bad)); err == nil || a.certainty != maybeDone {
+			t.Errorf("%q was taken for %+v, %v", bad, a, err)
+		}
+	}
+}
+
+func TestMetrics_AreWellFormed(t *testing.T) {
+	logs := raft.NewInmemStore()
+	cfg := DefaultConfig()
+	cfg.NodeName = "a"
+	n, err := NewWith(cfg, fsm.NewStore(), Storage{Logs: logs, Stable: logs, Close: func() error { return nil }}, unplugged{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	unregister, err := n.metrics.register(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.metrics.proposed(time.Now(), nil)
+	n.metrics.proposed(time.Now(), fsm.Errorf(fsm.CodeConflict, "x"))
+	n.metrics.proposed(time.Now(), fsm.Errorf(fsm.CodeNoLeader, "x"))
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds", "bivouac_raft_state"); err != nil || count != 3+4 {
+		t.Errorf("%d series, %v", count, err)
+	}
+	unregister()
+	if _, err := n.metrics.register(registry); err != nil {
+		t.Errorf("registering again: %v", err)
+	}
+}
+
+// unplugged is a network nobody is on.
+type unplugged struct{ Network }
+
+func (unplugged) Addr() string { return "a:1" }
