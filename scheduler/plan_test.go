@@ -1,0 +1,419 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+var (
+	epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+	limits = scheduler.Limits{
+		Start: 2 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
+		TermStart: epoch.Add(-time.Hour),
+	}
+	here = &fsm.Placement{AllocID: "a1", NodeID: "n1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}}
+	well = scheduler.ProbeResult{AllocID: "a1", URL: "http://10.0.0.1:8000", Answering: true, Proven: true}
+)
+
+func silent(failures int, since time.Time) scheduler.ProbeResult {
+	return scheduler.ProbeResult{
+		AllocID: "a1", URL: "http://10.0.0.1:8000", Proven: true, Failures: failures, FailingSince: since,
+		Failure: &scheduler.Failure{Reason: fsm.ReasonHealth, Detail: "silent"},
+	}
+}
+
+func sandbox(desired fsm.Desired, gen uint64, st fsm.SandboxStatus) *fsm.Sandbox {
+	if st.Since.IsZero() {
+		st.Since = epoch
+	}
+	return &fsm.Sandbox{ID: "a", Desired: desired, Generation: gen, DesiredAt: epoch, Status: st}
+}
+
+func TestPlan(t *testing.T) {
+	run, paused, deleted := fsm.DesiredRunning, fsm.DesiredPaused, fsm.DesiredDeleted
+	starting := fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}
+	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here, Job: fsm.JobRef{Registered: true}}
+	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Detail: "silent", Generation: 1}
+	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
+	placed := exists
+	placed.Live, placed.Placement = 1, here
+	stopped := exists
+	stopped.Stopped = true
+	stopping := stopped
+	stopping.Live = 1
+	crashed := exists
+	crashed.Failure = &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
+	full := exists
+	full.Waiting = &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: "memory"}
+	moved := placed
+	moved.Placement = &fsm.Placement{AllocID: "a2", Address: "10.0.0.2", Ports: map[string]int{fsm.PortAgentServer: 8000}}
+	foreign := scheduler.Observed{SandboxID: "a", Foreign: true}
+
+	for _, c := range []struct {
+		name   string
+		sb     *fsm.Sandbox
+		o      scheduler.Observed
+		change func(s *scheduler.Situation)
+		want   string
+	}{
+		{"nothing at all", nil, scheduler.Observed{}, nil, ""},
+		{"a job without a sandbox", nil, placed, nil, "remove_orphan"},
+		{"a workspace without a sandbox", nil, scheduler.Observed{Workspace: true}, nil, "remove_orphan"},
+		{"a foreign job without a sandbox", nil, foreign, nil, ""},
+
+		{"new", sandbox(run, 1, starting), scheduler.Observed{}, nil, "start; STARTING"},
+		{
+			"new, backend never heard", sandbox(run, 1, starting), scheduler.Observed{},
+			func(s *scheduler.Situation) { s.Known = false }, "STARTING",
+		},
+		{
+			"new, backend away", sandbox(run, 1, starting), scheduler.Observed{},
+			func(s *scheduler.Situation) {
+				s.Away = &scheduler.Failure{Reason: fsm.ReasonScheduler, Detail: "away"}
+			},
+			"start; STARTING scheduler away",
+		},
+		{
+			"start can't work", sandbox(run, 1, starting), scheduler.Observed{},
+			func(s *scheduler.Situation) {
+				s.StepFailed = &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "gone"}
+			},
+			"ERROR workspace gone",
+		},
+		{"registered", sandbox(run, 1, starting), exists, nil, "STARTING"},
+		{"no room for a moment", sandbox(run, 1, starting), full, nil, "STARTING no_capacity memory"},
+		{
+			"no room for long", sandbox(run, 1, starting), full,
+			func(s *scheduler.Situation) { s.UnplacedSince = epoch.Add(-time.Minute) }, "ERROR no_capacity memory",
+		},
+		{"placed", sandbox(run, 1, starting), placed, nil, "probe; STARTING"},
+		{
+			"answers", sandbox(run, 1, starting), placed,
+			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",
+		},
+		{
+			"somebody else answered before", sandbox(run, 1, starting), moved,
+			func(s *scheduler.Situation) { s.Probe = well }, "probe; STARTING",
+		},
+		{
+			"silent until the deadline", sandbox(run, 1, starting), placed,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute); s.Probe = silent(9, epoch) },
+			"probe; ERROR health not running after 2m0s: silent",
+		},
+		{
+			"the template's own deadline", func() *fsm.Sandbox {
+				sb := sandbox(run, 1, starting)
+				sb.Template.StartTimeout = time.Hour
+				return sb
+			}(), placed,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) },
+			"probe; STARTING",
+		},
+		{
+			"a late leader gives another quarter", sandbox(run, 1, starting), placed,
+			func(s *scheduler.Situation) {
+				s.Now = epoch.Add(time.Hour)
+				s.Limits.TermStart = epoch.Add(time.Hour - 29*time.Second)
+			},
+			"probe; STARTING",
+		},
+		{"crashed while starting", sandbox(run, 1, starting), crashed, nil, "ERROR crashed exit code 1"},
+		{"a foreign job", sandbox(run, 1, starting), foreign, nil, "ERROR foreign_job"},
+
+		{"runs", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
+		{"runs, a new leader has not asked", sandbox(run, 1, running), placed, nil, "probe; RUNNING"},
+		{
+			"runs, backend never heard", sandbox(run, 1, running), scheduler.Observed{},
+			func(s *scheduler.Situation) { s.Known = false }, "probe; RUNNING",
+		},
+		{
+			"one failed probe", sandbox(run, 1, running), placed,
+			func(s *scheduler.Situation) { s.Probe = silent(1, epoch.Add(-time.Hour)) }, "probe; RUNNING",
+		},
+		{
+			"many failed probes at once", sandbox(run, 1, running), placed,
+			func(s *scheduler.Situation) { s.Probe = silent(9, epoch) }, "probe; RUNNING",
+		},
+		{
+			"silent for long", sandbox(run, 1, running), placed,
+			func(s *scheduler.Situation) { s.Probe = silent(9, epoch.Add(-time.Minute)) }, "probe; ERROR health silent",
+		},
+		{"placed anew", sandbox(run, 1, running), moved, nil, "probe; STARTING the sandbox was placed anew"},
+		{"purged by hand", sandbox(run, 1, running), scheduler.Observed{}, nil, "start; STARTING the job was gone; starting it again"},
+		{"stopped by hand", sandbox(run, 1, running), stopping, nil, "STARTING waiting for the former copy of the sandbox to stop"},
+		{"purged, still live", sandbox(run, 1, running), scheduler.Observed{Live: 1}, nil, "STARTING waiting for the former copy of the sandbox to stop"},
+		{"crashed", sandbox(run, 1, running), crashed, nil, "ERROR crashed exit code 1"},
+
+		{"failed, not retried", sandbox(run, 1, failed), scheduler.Observed{}, nil, "ERROR health silent"},
+		{
+			"failed, answers after all", sandbox(run, 1, failed), placed,
+			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",
+		},
+		{"failed, resumed, dead", sandbox(run, 2, failed), crashed, nil, "stop; STARTING stopping what is left of the failed start"},
+		{"failed, resumed, silent", sandbox(run, 2, failed), placed, nil, "stop; STARTING stopping what is left of the failed start"},
+		{
+			"failed, resumed, answers", sandbox(run, 2, failed), placed,
+			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",
+		},
+		{
+			"failed, resumed, started again", sandbox(run, 2, failed), placed,
+			func(s *scheduler.Situation) { s.Attempted = 2 }, "probe; STARTING",
+		},
+		{"failed, resumed, stopped", sandbox(run, 2, failed), stopped, nil, "start; STARTING"},
+
+		{"pause", sandbox(paused, 2, running), placed, nil, "stop"},
+		{"pausing", sandbox(paused, 2, running), stopping, nil, ""},
+		{
+			"pausing for too long", sandbox(paused, 2, running), stopping,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute) },
+			"ERROR scheduler the sandbox has not stopped within 1m0s",
+		},
+		{"paused", sandbox(paused, 2, running), stopped, nil, "PAUSED"},
+		{"paused, collected", sandbox(paused, 2, running), scheduler.Observed{Workspace: true}, nil, "PAUSED"},
+		{"paused, started by hand", sandbox(paused, 1, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}), placed, nil, "stop"},
+		{"resumed before the pause was carried out", sandbox(run, 3, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
+
+		{"delete", sandbox(deleted, 2, running), placed, nil, "stop"},
+		{"delete, stopping", sandbox(deleted, 2, running), stopping, nil, ""},
+		{"delete, stopped", sandbox(deleted, 2, running), stopped, nil, "remove"},
+		{"delete, nothing there", sandbox(deleted, 2, starting), scheduler.Observed{}, nil, "remove"},
+		{"delete, foreign job", sandbox(deleted, 2, starting), foreign, nil, "remove"},
+		{
+			"delete, does not stop", sandbox(deleted, 2, running), stopping,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute) }, "remove",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, Limits: limits}
+			if c.change != nil {
+				c.change(&s)
+			}
+			if got := words(scheduler.Plan(s)); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("\n got %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+// words writes a decision as "step; probe; STATE reason detail".
+func words(d scheduler.Decision) string {
+	var parts []string
+	if d.Step != scheduler.StepNone {
+		parts = append(parts, string(d.Step))
+	}
+	if d.Probe != nil {
+		parts = append(parts, "probe")
+	}
+	if d.Observe {
+		parts = append(parts, strings.TrimSpace(strings.Join([]string{string(d.Status.State), d.Status.Reason, d.Status.Detail}, " ")))
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), "  ", " ")
+}
+
+// model is a sandbox and the job it has, as far as Plan can tell them apart.
+type model struct {
+	sb        *fsm.Sandbox
+	job       scheduler.Observed
+	attempted uint64
+	failed    *scheduler.Failure
+	answering bool
+	now       time.Time
+	allocs    int
+	// room and sane say whether a start can succeed.
+	room, sane bool
+	maxLive    int
+}
+
+func (m *model) situation() scheduler.Situation {
+	s := scheduler.Situation{
+		Sandbox: m.sb, Known: true, Observed: m.job, Attempted: m.attempted, Now: m.now, Limits: limits, StepFailed: m.failed,
+	}
+	if p := m.job.Placement; p != nil {
+		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: scheduler.AgentURL(p), Answering: m.answering, Proven: m.answering}
+		if !m.answering {
+			s.Probe.Failures, s.Probe.FailingSince = 99, m.now.Add(-time.Minute)
+			s.Probe.Failure = &scheduler.Failure{Reason: fsm.ReasonHealth, Detail: "silent"}
+		}
+	}
+	if m.job.Waiting != nil {
+		s.UnplacedSince = m.now.Add(-time.Minute)
+	}
+	return s
+}
+
+// pass plans and carries it out, as the loop and Nomad would.
+func (m *model) pass() scheduler.Decision {
+	d := scheduler.Plan(m.situation())
+	if d.Observe && m.sb != nil && d.Status.Generation == m.sb.Generation {
+		sb := *m.sb
+		sb.Status = d.Status
+		m.sb = &sb
+	}
+	switch d.Step {
+	case scheduler.StepStart:
+		m.start()
+	case scheduler.StepStop:
+		m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
+		m.job.ModifyIndex++
+	case scheduler.StepRemove:
+		m.job, m.sb = scheduler.Observed{}, nil
+	case scheduler.StepRemoveOrphan:
+		m.job = scheduler.Observed{}
+	}
+	return d
+}
+
+func (m *model) start() {
+	m.attempted = m.sb.Generation
+	if !m.sane {
+		m.failed = &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "gone"}
+		return
+	}
+	m.job.Exists, m.job.Stopped, m.job.Foreign = true, false, false
+	m.job.ModifyIndex++
+	if m.room {
+		m.place()
+	} else {
+		m.job.Waiting = &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: "full"}
+	}
+	m.maxLive = max(m.maxLive, m.job.Live)
+}
+
+func (m *model) place() {
+	m.allocs++
+	m.job.Live++
+	m.job.Waiting = nil
+	m.job.Placement = &fsm.Placement{
+		AllocID: fmt.Sprintf("a%d", m.allocs), Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000 + m.allocs},
+	}
+}
+
+// settle lets everything that takes time happen: old copies end.
+func (m *model) settle() {
+	if m.job.Stopped || !m.job.Exists {
+		m.job.Live = 0
+	}
+}
+
+// disturb is what a user, an operator or the world may do at any moment.
+func (m *model) disturb(t *rapid.T) {
+	wish := func(d fsm.Desired) {
+		if m.sb == nil || m.sb.Desired == fsm.DesiredDeleted {
+			return
+		}
+		sb := *m.sb
+		sb.Desired, sb.DesiredAt = d, m.now
+		sb.Generation++
+		m.sb, m.failed = &sb, nil
+	}
+	switch rapid.IntRange(0, 10).Draw(t, "disturbance") {
+	case 0:
+		wish(fsm.DesiredRunning)
+	case 1:
+		wish(fsm.DesiredPaused)
+	case 2:
+		wish(fsm.DesiredDeleted)
+	case 3:
+		m.job = scheduler.Observed{Live: m.job.Live}
+	case 4:
+		if m.job.Exists {
+			m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
+		}
+	case 5:
+		if m.job.Placement != nil {
+			m.job.Live, m.job.Placement = 0, nil
+			m.job.Failure = &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
+		}
+	case 6:
+		m.answering = !m.answering
+	case 7:
+		m.room = !m.room
+		if m.room && m.job.Waiting != nil {
+			m.place()
+		}
+	case 8:
+		m.sane = !m.sane
+	case 9:
+		m.now = m.now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
+	case 10:
+		m.attempted = 0 // another leader
+	}
+}
+
+func TestPlan_ConvergesAndNeverRunsTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &model{now: epoch, room: true, sane: true, answering: true}
+		m.sb = sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1})
+		for range rapid.IntRange(0, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				m.pass()
+			case 1:
+				m.settle()
+			default:
+				m.disturb(t)
+			}
+			if m.job.Live > 1 {
+				t.Fatalf("%d live copies", m.job.Live)
+			}
+		}
+		// From here on nothing disturbs.
+		m.now = m.now.Add(time.Hour)
+		var last string
+		for i := range 12 {
+			m.settle()
+			before := m.sb
+			d := m.pass()
+			last = words(d)
+			if m.job.Live > 1 {
+				t.Fatalf("%d live copies", m.job.Live)
+			}
+			if d.Step == scheduler.StepNone && d.Wake.After(m.now) {
+				m.now = d.Wake
+				continue
+			}
+			if i > 8 && (d.Step != scheduler.StepNone || m.sb != nil && !before.Status.Equal(&m.sb.Status)) {
+				t.Fatalf("not at rest after %d passes: %s", i, last)
+			}
+		}
+		checkRest(t, m, last)
+	})
+}
+
+// checkRest says what must be true when a sandbox has come to rest.
+func checkRest(t *rapid.T, m *model, last string) {
+	if m.sb == nil {
+		if m.job.Exists || m.job.Live > 0 {
+			t.Fatalf("left behind: %+v", m.job)
+		}
+		return
+	}
+	st := m.sb.Status
+	if st.Generation != m.sb.Generation {
+		t.Fatalf("the wish was never observed: %+v", m.sb)
+	}
+	switch {
+	case m.sb.Desired == fsm.DesiredPaused:
+		if st.State != fsm.SandboxPaused || m.job.Live > 0 {
+			t.Fatalf("paused is %s with %d live", last, m.job.Live)
+		}
+	case st.State == fsm.SandboxRunning:
+		if m.job.Live != 1 || !m.answering {
+			t.Fatalf("RUNNING with %d live, answering %v", m.job.Live, m.answering)
+		}
+	case st.State == fsm.SandboxError:
+		if st.Reason == "" || st.Detail == "" {
+			t.Fatalf("an ERROR without words: %+v", st)
+		}
+	default:
+		t.Fatalf("at rest in %s: %s", st.State, last)
+	}
+}
