@@ -117,7 +117,7 @@ func genStartTaskCreate(t *rapid.T) *StartTaskCreateBody {
 		Secrets: genRef("task/"+id).Draw(t, "secrets"),
 	}
 	if rapid.Bool().Draw(t, "v0") {
-		b.V0ID = "v0-" + b.ConversationID
+		b.V0ID = "v0-" + genConv().Draw(t, "v0 id")
 	}
 	if rapid.IntRange(0, 3).Draw(t, "child") == 0 {
 		b.Request.ParentConversationID = ptr(genConv().Draw(t, "parent"))

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -217,6 +218,47 @@ func TestSandboxLookups(t *testing.T) {
 	}
 	if v.SandboxByKeyHash(sha("s1")) == nil || v.SandboxByKeyHash(sha("s2")) != nil || v.SandboxByKeyHash("") != nil {
 		t.Error("the wrong keys are found")
+	}
+}
+
+// TestSmallLookups covers the lookups nothing else needs.
+func TestSmallLookups(t *testing.T) {
+	f := newFixture(t).open()
+	if f.store.View().AnyAPIKey() {
+		t.Error("a key is there before any was issued")
+	}
+	for _, l := range []string{"k1", "k2"} {
+		f.do("", &APIKeyCreateBody{Lookup: l, Hash: sha(l), UserID: "ada"})
+	}
+	f.do("", &APIKeyRevokeBody{ID: 1})
+	f.do("ada", &StartTaskCreateBody{ID: "t", ConversationID: "c", V0ID: "mine"})
+	f.do("", &StartTaskBindBody{ID: "t", SandboxID: "s", Create: newSandboxBody("s")})
+	f.do("", &StartTaskFinishBody{ID: "t", Conversation: Conversation{ID: "c"}})
+	v := f.store.View()
+	if d := cmp.Diff([]string{"k1", "k2"}, ids(v.APIKeys(), func(k *APIKey) string { return k.Lookup })); d != "" {
+		t.Error(d)
+	}
+	if !v.AnyAPIKey() || v.APIKeyByLookup("k1").RevokedAt == nil || v.APIKeyByLookup("k2").RevokedAt != nil || v.APIKeyByLookup("") != nil {
+		t.Error("the wrong keys")
+	}
+	if v.ConversationByV0ID("ada", "mine") == nil || v.ConversationByV0ID("bob", "mine") != nil ||
+		v.ConversationByV0ID("ada", "min") != nil || v.ConversationByV0ID("ada", "") != nil {
+		t.Error("the wrong conversation")
+	}
+	if v.User("ada") == nil || v.User("bob") != nil || v.Settings("ada") != nil || v.Spec("nope") != nil ||
+		v.StartTask("bob", "t") != nil || v.Conversation("bob", "c") != nil || f.store.Snapshot().Index() != v.Index() {
+		t.Error("the wrong rows")
+	}
+}
+
+// TestErrors: errors match by code, through wrapping.
+func TestErrors(t *testing.T) {
+	err := fmt.Errorf("asking: %w", Errorf(CodeNotFound, "no %s", "such thing"))
+	if !errors.Is(err, &Error{Code: CodeNotFound}) || errors.Is(err, &Error{Code: CodeConflict}) {
+		t.Error("errors.Is")
+	}
+	if CodeOf(err) != CodeNotFound || CodeOf(nil) != "" || CodeOf(errors.New("x")) != CodeInternal {
+		t.Error("CodeOf")
 	}
 }
 

@@ -94,19 +94,21 @@ func token(key []byte) string { return base64.RawURLEncoding.EncodeToString(key)
 // the user. It seeks, so a late page costs what the first does. mine tells
 // where the user's rows end; takes filters, nil takes all.
 func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, takes func(*T) bool, key func(*T) []byte) ([]*T, string) {
-	prefix := prefixOf(userID)
-	after := p.key()
-	start := append(bytes.Clone(prefix), after...)
+	start := append(prefixOf(userID), p.key()...)
 	rows := []*T{}
+	seeking := p.After != ""
 	for row := range from[T](txn, table, index, start) {
 		if !mine(row) {
 			break
 		}
-		if takes != nil && !takes(row) || after != nil && bytes.Equal(key(row), start) {
+		// The row the token names can only be the first.
+		named := seeking && bytes.Equal(key(row), start)
+		seeking = false
+		if named || takes != nil && !takes(row) {
 			continue
 		}
 		if len(rows) == p.limit() {
-			return rows, token(key(rows[len(rows)-1])[len(prefix):])
+			return rows, token(key(rows[len(rows)-1])[len(userID)+1:])
 		}
 		rows = append(rows, row)
 	}
