@@ -37,7 +37,8 @@ type StartTaskConfig struct {
 	// is: a cluster that was away for long finishes what it accepted.
 	TermGrace time.Duration
 	// Tasks is how many tasks are carried at a time, the oldest first; Calls
-	// is how many of them may talk to agents and secrets at a time.
+	// is how many of them may talk to agents and secrets at a time, and how
+	// many more may be preparing a repository.
 	Tasks, Calls int
 	// RepositoryTimeout bounds the commands that prepare a repository.
 	RepositoryTimeout time.Duration
@@ -95,7 +96,9 @@ type StartTasks struct {
 	cluster Cluster
 	agents  TaskAgents
 	secrets Secrets
-	calls   *semaphore.Weighted
+	// calls bounds short calls, clones the commands that prepare repositories:
+	// slow clones must not keep other conversations waiting.
+	calls, clones *semaphore.Weighted
 	// now is the clock; step is told before each effect of a task. Tests set
 	// them.
 	now  func() time.Time
@@ -113,9 +116,9 @@ func NewStartTasks(cfg StartTaskConfig, store Store, cluster Cluster, agents Tas
 	}
 	return &StartTasks{
 		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, agents: agents, secrets: secrets,
-		calls: semaphore.NewWeighted(int64(cfg.Calls)),
-		now:   time.Now,
-		step:  func(context.Context, *fsm.StartTask, string) {},
+		calls: semaphore.NewWeighted(int64(cfg.Calls)), clones: semaphore.NewWeighted(int64(cfg.Calls)),
+		now:  time.Now,
+		step: func(context.Context, *fsm.StartTask, string) {},
 	}, nil
 }
 
@@ -171,6 +174,7 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = r.cfg.BackoffMin, r.cfg.BackoffMax
 	last := ""
+	var d drawn
 	for ctx.Err() == nil {
 		v := r.store.View()
 		t := v.StartTask(userID, id)
@@ -186,7 +190,7 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 			continue
 		}
 		stepCtx, cancel := context.WithDeadline(ctx, deadline)
-		o := r.advance(stepCtx, v, t)
+		o := r.advance(stepCtx, v, t, &d)
 		cancel()
 		switch {
 		case ctx.Err() != nil:

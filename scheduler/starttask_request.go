@@ -35,7 +35,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		ConfirmationPolicy: in.confirmation(),
 		MaxIterations:      max(0, derefInt(set.MaxIterations)),
 		Secrets:            in.secrets(),
-		Plugins:            in.requested.Plugins,
+		Plugins:            in.plugins(),
 		Tags:               map[string]string{},
 		Autotitle:          true,
 		Observability: &agent.ObservabilityMeta{
@@ -56,6 +56,19 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		req.InitialMessage = firstMessage(m)
 	}
 	return req, nil
+}
+
+// plugins are the request's with their credentials, or as they stand in the
+// task when they had none.
+func (in *inputs) plugins() json.RawMessage {
+	if in.requested.Plugins != nil || len(in.task.Request.Plugins) == 0 {
+		return in.requested.Plugins
+	}
+	doc, err := json.Marshal(in.task.Request.Plugins)
+	if err != nil {
+		return nil // they came as JSON
+	}
+	return doc
 }
 
 func firstMessage(m *fsm.Message) *agent.Message {

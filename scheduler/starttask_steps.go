@@ -20,9 +20,9 @@ const (
 )
 
 // advance takes the one step that the task's status asks for.
-func (r *StartTasks) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask) outcome {
+func (r *StartTasks) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask, d *drawn) outcome {
 	if t.SandboxID == "" {
-		return r.bind(ctx, t)
+		return r.bind(ctx, t, d)
 	}
 	place, o := r.sandbox(v, t)
 	if place == nil {
@@ -66,7 +66,7 @@ func (r *StartTasks) moveTo(ctx context.Context, t *fsm.StartTask, status fsm.St
 // bind gives the task the sandbox it names, or a new one. The new one's key is
 // written first; if the command does not follow, that version is unreferenced
 // and is collected.
-func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask) outcome {
+func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outcome {
 	if id := t.Request.SandboxID; id != nil && *id != "" {
 		r.step(ctx, t, "bind")
 		_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: *id})
@@ -76,50 +76,66 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask) outcome {
 	if t.Request.ConversationID != nil {
 		wished = t.ConversationID
 	}
-	o := r.bindNew(ctx, t, wished)
-	if wished != "" && errors.Is(o.err, errIDTaken) {
+	o := r.bindNew(ctx, t, wished, d)
+	if errors.Is(o.err, errIDTaken) {
 		// Another user's sandbox has the id that was wished for.
-		o = r.bindNew(ctx, t, "")
+		o = r.bindNew(ctx, t, "", d)
 	}
 	return o
 }
 
+// drawn is a new sandbox's id and stored key. It is kept while its command is
+// tried again, so that one task does not leave a trail of keys.
+type drawn struct {
+	id, hash string
+	ref      fsm.SecretRef
+}
+
 var errIDTaken = errors.New("the sandbox id is taken")
 
-func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string) outcome {
-	if id == "" {
-		id = base62(16)
+func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string, d *drawn) outcome {
+	if d.id == "" {
+		if id == "" {
+			id = base62(16)
+		}
+		if err := r.draw(ctx, t, id, d); err != nil {
+			return outcome{err: err}
+		}
 	}
-	if err := r.calls.Acquire(ctx, 1); err != nil {
-		return outcome{err: err}
-	}
-	defer r.calls.Release(1)
-	// A command that can't create the sandbox would leave a secret behind.
-	if s := r.store.View().SandboxAny(id); s != nil {
+	r.step(ctx, t, "bind")
+	_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: d.id, Create: &fsm.SandboxCreateBody{
+		ID: d.id, KeyRef: d.ref, KeyHash: d.hash,
+	}})
+	if fsm.CodeOf(err) == fsm.CodeConflict {
+		*d = drawn{}
 		return outcome{err: errIDTaken}
 	}
+	// Bound meanwhile by somebody else, perhaps to another sandbox: then this
+	// key is unreferenced and is the collector's. Deleting its entry here could
+	// hit a sandbox that got the same id.
+	return bindOutcome(err)
+}
+
+// draw makes the key of a new sandbox and stores it.
+func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *drawn) error {
+	// A command that can't create the sandbox would leave a secret behind.
+	if r.store.View().SandboxAny(id) != nil {
+		return errIDTaken
+	}
+	if err := r.calls.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer r.calls.Release(1)
 	key := base62(32)
 	sum := sha256.Sum256([]byte(key))
 	path := "sandboxes/" + id + "/session"
 	r.step(ctx, t, "write key")
 	version, err := r.secrets.Write(ctx, path, map[string]string{secretKeyMember: key, sealKeyMember: base62(32)})
 	if err != nil {
-		return outcome{err: err}
+		return err
 	}
-	r.step(ctx, t, "bind")
-	res, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: id, Create: &fsm.SandboxCreateBody{
-		ID: id, KeyRef: fsm.SecretRef{Path: path, Version: version}, KeyHash: hex.EncodeToString(sum[:]),
-	}})
-	if fsm.CodeOf(err) == fsm.CodeConflict {
-		return outcome{err: errIDTaken}
-	}
-	if err == nil && res.StartTask != nil && res.StartTask.SandboxID != id {
-		// Bound meanwhile, to another sandbox: nobody knows of this key.
-		if err := r.secrets.Delete(ctx, path); err != nil {
-			r.log.Warn("deleting an unused sandbox key failed; the collector will do it", "task", t.ID, "error", err)
-		}
-	}
-	return bindOutcome(err)
+	*d = drawn{id: id, hash: hex.EncodeToString(sum[:]), ref: fsm.SecretRef{Path: path, Version: version}}
+	return nil
 }
 
 func bindOutcome(err error) outcome {
