@@ -28,7 +28,7 @@ type Config struct {
 	CORSOrigins []string
 	// Version is told by /server_info and --version.
 	Version string
-	// Logger gets one line a request; nil discards.
+	// Logger gets one line a request, at debug level; nil discards.
 	Logger *slog.Logger
 }
 
