@@ -5,9 +5,10 @@ package deploy
 
 import "embed"
 
-// Files is what of this folder is read by code: Vault's policies, HAProxy's
+// Files is what of this folder is read by code: Vault's and
+// Nomad's policies, HAProxy's
 // configuration, the image around the agent server, and the configurations of
 // `make stack`.
 //
-//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile config/stack*.hcl
+//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile config/stack*.hcl nomad/bivouac.policy.hcl
 var Files embed.FS

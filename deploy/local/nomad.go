@@ -26,6 +26,8 @@ type NomadOptions struct {
 	Vault *Vault
 	// Detach lets Nomad outlive this process.
 	Detach bool
+	// ACL turns access control on; Nomad.Token may then do everything.
+	ACL bool
 	// Extra is HCL appended to the agent's configuration.
 	Extra string
 	// Binary is the program; "" asks Tool.
@@ -43,10 +45,13 @@ type Nomad struct {
 	// Dir is where its files are; Log is its log file.
 	Dir string
 	Log string
+	// Token is the management token, empty without ACLs.
+	Token string
 
 	cmd   command
 	proc  *process
 	ports portRange
+	acl   bool // to be bootstrapped
 }
 
 // StartNomad starts a Nomad and returns when its client takes jobs. ctx bounds
@@ -81,6 +86,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		Log:     filepath.Join(dir, "nomad.log"),
 		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach, inherit: dynamic.lock},
 		ports:   dynamic,
+		acl:     o.ACL,
 	}
 	if err := writeFile(config, nomadConfig(n, ports, o), 0o600); err != nil {
 		dynamic.release()
@@ -98,7 +104,10 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 
 // nomadConfig is the agent's configuration file.
 func nomadConfig(n *Nomad, ports []int, o NomadOptions) []byte {
-	vault := ""
+	vault, acl := "", ""
+	if o.ACL {
+		acl = "\nacl {\n  enabled = true\n}\n"
+	}
 	if o.Vault != nil {
 		vault = fmt.Sprintf(`
 vault {
@@ -181,7 +190,7 @@ plugin "docker" {
     }
   }
 }
-%s%s`, filepath.Join(n.Dir, "data"), ports[0], ports[1], ports[2], n.ports.min, n.ports.max, vault, o.Extra)
+%s%s%s`, filepath.Join(n.Dir, "data"), ports[0], ports[1], ports[2], n.ports.min, n.ports.max, vault, acl, o.Extra)
 }
 
 // Start starts a Nomad that was stopped or killed: same address, same data;
@@ -241,6 +250,9 @@ func (n *Nomad) clientReady(ctx context.Context, docker bool) error {
 			} `json:"client"`
 		} `json:"stats"`
 	}
+	if err := n.bootstrapACL(ctx); err != nil {
+		return err
+	}
 	if err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self); err != nil {
 		return err
 	}
@@ -291,7 +303,16 @@ func size(path string) int64 {
 // the answer, both JSON and both may be nil. An answer other than 2xx is a
 // *StatusError.
 func (n *Nomad) Do(ctx context.Context, method, path string, in, out any) error {
-	return call{method: method, url: n.Address + "/v1/" + path, in: in, out: out}.do(ctx)
+	return n.DoAs(ctx, n.Token, method, path, in, out)
+}
+
+// DoAs is Do with another token.
+func (n *Nomad) DoAs(ctx context.Context, token, method, path string, in, out any) error {
+	c := call{method: method, url: n.Address + "/v1/" + path, in: in, out: out, header: map[string]string{}}
+	if token != "" {
+		c.header["X-Nomad-Token"] = token
+	}
+	return c.do(ctx)
 }
 
 // RunHCL registers the job written in HCL, as `nomad job run -detach`.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -161,6 +162,16 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
+
+	// The example for operators is a configuration the program takes.
+	root, err := local.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := exec.Command(filepath.Join(root, "bin", "bivouac"), "server", "--check", "--config", filepath.Join(root, "deploy", "config", "node.hcl"))
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("deploy/config/node.hcl: %v\n%s", err, out)
+	}
 
 	for range 2 { // the second time there is nothing to do
 		if err := local.Down(dir, said); err != nil {

@@ -5,14 +5,17 @@
 #
 # The namespace is that of the node's configuration.
 namespace "default" {
-  policy       = "read"
-  capabilities = ["submit-job", "read-job", "list-jobs", "parse-job", "host-volume-create", "host-volume-read", "host-volume-delete", "host-volume-write"]
+  capabilities = [
+    "submit-job", "read-job", "list-jobs",
+    "host-volume-create", "host-volume-read", "host-volume-write", "host-volume-delete",
+  ]
+}
+
+# A job may mount the volume of its sandbox.
+host_volume "sandbox-*" {
+  policy = "write"
 }
 
 node {
-  policy = "read"
-}
-
-agent {
   policy = "read"
 }

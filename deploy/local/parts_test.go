@@ -235,3 +235,55 @@ func TestNomad_KilledAndClosed_LeavesNothing(t *testing.T) {
 		return nil
 	})
 }
+
+func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := startNomad(t, local.NomadOptions{ACL: true})
+	token, err := n.NewToken(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(method, path string, in, out any) {
+		t.Helper()
+		if err := n.DoAs(ctx, token, method, path, in, out); err != nil {
+			t.Error(err)
+		}
+	}
+	var created struct{ Volume struct{ ID string } }
+	do(http.MethodPut, "volume/host/create", map[string]any{"Volume": map[string]any{
+		"Name": "sandbox-x", "PluginID": "mkdir",
+		"RequestedCapabilities": []map[string]string{{"AccessMode": "single-node-writer", "AttachmentMode": "file-system"}},
+	}}, &created)
+	do(http.MethodGet, "volume/host/"+created.Volume.ID, nil, nil)
+	do(http.MethodGet, "volumes?type=host", nil, nil)
+	spec := map[string]any{"Job": map[string]any{
+		"ID": "sandbox-x", "Name": "sandbox-x", "Type": "service", "Datacenters": []string{"*"},
+		"TaskGroups": []map[string]any{{
+			"Name":    "g",
+			"Volumes": map[string]any{"w": map[string]any{"Name": "w", "Type": "host", "Source": "sandbox-x", "AccessMode": "single-node-writer", "AttachmentMode": "file-system"}},
+			"Tasks":   []map[string]any{{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/sleep", "args": []string{"1000"}}}},
+		}},
+	}}
+	do(http.MethodPut, "jobs", spec, nil)
+	do(http.MethodPut, "job/sandbox-x/versions/0/tag", map[string]any{"Name": "keep", "Version": 0}, nil)
+	do(http.MethodDelete, "job/sandbox-x", nil, nil)
+	do(http.MethodPut, "job/sandbox-x/revert", map[string]any{"JobID": "sandbox-x", "JobVersion": 0}, nil)
+	do(http.MethodGet, "jobs?prefix=sandbox-&meta=true", nil, nil)
+	do(http.MethodGet, "job/sandbox-x/allocations", nil, nil)
+	do(http.MethodGet, "job/sandbox-x/evaluations", nil, nil)
+	do(http.MethodGet, "allocations?resources=false", nil, nil)
+	do(http.MethodGet, "nodes", nil, nil)
+	do(http.MethodDelete, "job/sandbox-x?purge=true", nil, nil)
+	eventually(t, "the deletion of the volume", func() error {
+		return n.DoAs(ctx, token, http.MethodDelete, "volume/host/"+created.Volume.ID+"/delete", nil, nil)
+	})
+	for _, request := range []string{"GET agent/self", "GET acl/tokens", "PUT system/gc", "GET jobs?namespace=other", "GET operator/snapshot"} {
+		method, path, _ := strings.Cut(request, " ")
+		var status *local.StatusError
+		err := n.DoAs(ctx, token, method, path, nil, nil)
+		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
+			t.Errorf("%s: %v, want 403", request, err)
+		}
+	}
+}
