@@ -93,10 +93,7 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 	u.clientWeight += r.weight()
 	t.forgetExpired(cmd.Time)
 	for u.clientCommands > ClientResults || u.clientWeight > maxClientWeight && u.clientCommands > 1 {
-		for oldest := range withPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID)) {
-			t.forget(oldest)
-			break
-		}
+		t.forget(firstWithPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID)))
 	}
 }
 

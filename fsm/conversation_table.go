@@ -68,10 +68,7 @@ func conversationByV0ID(txn *memdb.Txn, userID, v0 string) *Conversation {
 	if v0 == "" {
 		return nil
 	}
-	for c := range withPrefix[Conversation](txn, tableConversations, indexV0, prefixOf(userID, v0)) {
-		return c
-	}
-	return nil
+	return firstWithPrefix[Conversation](txn, tableConversations, indexV0, prefixOf(userID, v0))
 }
 
 // Conversations lists a user's conversations, newest first, and gives the token

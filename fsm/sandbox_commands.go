@@ -65,11 +65,7 @@ func (t *transaction) newSandbox(user string, b *SandboxCreateBody) (*Sandbox, *
 
 // specOrDefault finds a spec; "" is the one with the lowest position.
 func (t *transaction) specOrDefault(id string) (*Spec, *Error) {
-	var def *Spec
-	for s := range withPrefix[Spec](t.txn, tableSpecs, indexPosition, nil) {
-		def = s
-		break
-	}
+	def := firstWithPrefix[Spec](t.txn, tableSpecs, indexPosition, nil)
 	if def == nil {
 		return nil, Errorf(CodeNotFound, "there is no sandbox spec yet: the operator must run `bivouac specs apply <file>`")
 	}

@@ -121,6 +121,15 @@ func withPrefix[T any](txn *memdb.Txn, table, index string, prefix []byte) iter.
 	}
 }
 
+// firstWithPrefix returns the first row whose key starts with prefix, nil when
+// there is none.
+func firstWithPrefix[T any](txn *memdb.Txn, table, index string, prefix []byte) *T {
+	for row := range withPrefix[T](txn, table, index, prefix) {
+		return row
+	}
+	return nil
+}
+
 // from iterates the rows whose key is at or after key, in key order, to the
 // end of the table.
 func from[T any](txn *memdb.Txn, table, index string, key []byte) iter.Seq[*T] {

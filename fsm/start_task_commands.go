@@ -269,10 +269,7 @@ func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail str
 	u := t.store.usageOf(task.UserID)
 	u.doneTasks++
 	for u.doneTasks > MaxDoneTasks {
-		for oldest := range withPrefix[StartTask](t.txn, tableStartTasks, indexDone, prefixOf(task.UserID)) {
-			drop(t, tableStartTasks, oldest)
-			break
-		}
+		drop(t, tableStartTasks, firstWithPrefix[StartTask](t.txn, tableStartTasks, indexDone, prefixOf(task.UserID)))
 		u.doneTasks--
 	}
 	return &task

@@ -52,10 +52,7 @@ func (v *View) OpenStartTasks() []*StartTask {
 
 // StartTaskByConversation finds the newest task for a user's conversation.
 func (v *View) StartTaskByConversation(userID, conversationID string) *StartTask {
-	for t := range withPrefix[StartTask](v.txn, tableStartTasks, indexConversation, prefixOf(userID, conversationID)) {
-		return t
-	}
-	return nil
+	return firstWithPrefix[StartTask](v.txn, tableStartTasks, indexConversation, prefixOf(userID, conversationID))
 }
 
 // StartTaskOrder is how a listing of start tasks is sorted (api-contract.md
