@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"sync"
 
@@ -231,10 +230,25 @@ func (s *Server) executionStatuses(ctx context.Context, rows []*fsm.Conversation
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			maps.Copy(statuses, found)
+			// The sandbox's user may have put anything there.
+			for _, one := range ids {
+				if isExecutionStatus(found[one]) {
+					statuses[one] = found[one]
+				}
+			}
 			return nil
 		})
 	}
 	_ = group.Wait() // what failed is null in the answer
 	return statuses
+}
+
+// isExecutionStatus reports whether a text is one of the wire's (api-contract.md
+// A.0.7).
+func isExecutionStatus(s string) bool {
+	switch s {
+	case "idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting":
+		return true
+	}
+	return false
 }

@@ -25,7 +25,7 @@ func TestConversations_BatchAndSearch(t *testing.T) {
 		if baseURL != "http://10.1.2.3:21000" || k != key || len(ids) != 1 || ids[0] != id {
 			t.Errorf("asked %s for %v", baseURL, ids)
 		}
-		return map[string]string{id: "running"}, nil
+		return map[string]string{id: "running", strings.Repeat("0", 32): "idle"}, nil
 	}
 	res := h.do(h.alice, "GET", "/api/v1/app-conversations?ids="+dashed(id)+"&ids="+strings.Repeat("0", 32), "").want(t, 200)
 	shown := res
@@ -106,6 +106,12 @@ func TestConversations_SandboxStates(t *testing.T) {
 	}
 	if c := get(); c["sandbox_status"] != "RUNNING" || c["execution_status"] != nil || c["conversation_url"] == nil {
 		t.Errorf("running without an agent server's answer: %v", c)
+	}
+	h.agents.fn = func(context.Context, string, string, []string) (map[string]string, error) {
+		return map[string]string{id: "RUNNING <script>"}, nil
+	}
+	if c := get(); c["execution_status"] != nil {
+		t.Errorf("an unknown status: %v", c)
 	}
 	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 	if c := get(); c["sandbox_status"] != "RUNNING" || c["session_api_key"] != nil {

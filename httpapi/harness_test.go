@@ -299,12 +299,6 @@ type response struct {
 	body   []byte
 }
 
-// request is a request in the making.
-type request struct {
-	method, path, body string
-	header             http.Header
-}
-
 func (h *harness) do(key, method, path, body string, headers ...string) response {
 	h.t.Helper()
 	r := httptest.NewRequest(method, "http://example.org"+path, strings.NewReader(body))
@@ -402,7 +396,7 @@ func (r response) golden(t *testing.T, name string) response {
 	return r
 }
 
-// problemsOf reads a 422.
+// problems reads a 422.
 func (r response) problems(t *testing.T) []problem {
 	t.Helper()
 	var body struct{ Detail []problem }
@@ -422,11 +416,8 @@ func summary(list []problem) []string {
 // createSandbox starts a sandbox through the API.
 func (h *harness) createSandbox(key string) string {
 	h.t.Helper()
-	var box sandboxBody
-	res := h.do(key, "POST", "/api/v1/sandboxes", "").want(h.t, 200)
-	var raw struct{ ID string }
-	res.json(h.t, &raw)
-	box.ID = raw.ID
+	var box struct{ ID string }
+	h.do(key, "POST", "/api/v1/sandboxes", "").want(h.t, 200).json(h.t, &box)
 	return box.ID
 }
 

@@ -41,8 +41,6 @@ func newProviderChecker(cfg Config) *providerChecker {
 // probe is one question to a provider that only a good token gets answered.
 type probe struct {
 	url   string
-	auth  string
-	kind  string // the header the credential goes in, "" for Authorization
 	knows func(answer map[string]any) bool
 }
 
@@ -50,7 +48,7 @@ type probe struct {
 func (p *providerChecker) check(ctx context.Context, kind fsm.ProviderType, host, token string) error {
 	invalid := &refusal{status: http.StatusUnauthorized,
 		text: fmt.Sprintf("Invalid token. Please make sure it is a valid %s token.", kind)}
-	q, err := probeFor(kind, host, token, p.schemes)
+	q, err := probeFor(kind, host, p.schemes)
 	if err != nil {
 		invalid.cause = err
 		return invalid
@@ -58,7 +56,7 @@ func (p *providerChecker) check(ctx context.Context, kind fsm.ProviderType, host
 	if !slices.Contains(p.schemes, schemeOf(q.url)) {
 		return errHostRefused(kind)
 	}
-	err = p.ask(ctx, q)
+	err = p.ask(ctx, kind, token, q)
 	switch {
 	case errors.Is(err, errHostPolicy):
 		return errHostRefused(kind)
@@ -81,17 +79,37 @@ func schemeOf(u string) string {
 	return scheme
 }
 
+// providerStatus is a provider's answer other than 200.
+type providerStatus int
+
+// Error implements error.
+func (s providerStatus) Error() string { return fmt.Sprintf("the provider answered %d", int(s)) }
+
+// credential is how a provider takes a token.
+func credential(kind fsm.ProviderType, token string) (header, value string) {
+	switch kind {
+	case fsm.ProviderGitLab:
+		return "Private-Token", token
+	case fsm.ProviderBitbucket, fsm.ProviderBitbucketDataCenter:
+		// "user:password" goes as basic credentials, as upstream does.
+		if strings.Contains(token, ":") {
+			return "Authorization", basic(token)
+		}
+	case fsm.ProviderForgejo:
+		return "Authorization", "token " + token
+	case fsm.ProviderAzureDevOps:
+		return "Authorization", basic(":" + token)
+	}
+	return "Authorization", "Bearer " + token
+}
+
 // ask sends a probe. Its errors never hold the token or the provider's words.
-func (p *providerChecker) ask(ctx context.Context, q probe) error {
+func (p *providerChecker) ask(ctx context.Context, kind fsm.ProviderType, token string, q probe) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, q.url, nil)
 	if err != nil {
 		return errors.New("the provider's address is no URL")
 	}
-	header := q.kind
-	if header == "" {
-		header = "Authorization"
-	}
-	req.Header.Set(header, q.auth)
+	req.Header.Set(credential(kind, token))
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "bivouac")
 	resp, err := p.client.Do(req)
@@ -103,7 +121,7 @@ func (p *providerChecker) ask(ctx context.Context, q probe) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the provider answered %d", resp.StatusCode)
+		return providerStatus(resp.StatusCode)
 	}
 	var body map[string]any
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProviderAnswer)).Decode(&body); err != nil {
@@ -116,28 +134,33 @@ func (p *providerChecker) ask(ctx context.Context, q probe) error {
 }
 
 // probeFor says what to ask which provider.
-func probeFor(kind fsm.ProviderType, host, token string, schemes []string) (probe, error) {
+func probeFor(kind fsm.ProviderType, host string, schemes []string) (probe, error) {
 	base, err := providerBase(kind, host, schemes)
 	if err != nil {
 		return probe{}, err
 	}
-	bearer := "Bearer " + token
 	switch kind {
 	case fsm.ProviderGitHub:
-		return probe{url: base + "/user", auth: bearer, knows: hasText("login")}, nil
+		return probe{url: base + "/user", knows: hasText("login")}, nil
 	case fsm.ProviderGitLab:
-		return probe{url: base + "/api/v4/user", kind: "Private-Token", auth: token, knows: hasText("username")}, nil
+		return probe{url: base + "/api/v4/user", knows: hasText("username")}, nil
 	case fsm.ProviderBitbucket:
-		return probe{url: base + "/2.0/user", auth: basicOrBearer(token), knows: hasText("account_id", "uuid")}, nil
+		return probe{url: base + "/2.0/user", knows: hasText("account_id", "uuid")}, nil
 	case fsm.ProviderBitbucketDataCenter:
-		return probe{url: base + "/rest/api/1.0/projects?limit=1", auth: basicOrBearer(token), knows: hasMember("values")}, nil
+		return probe{url: base + "/rest/api/1.0/projects?limit=1", knows: hasMember("values")}, nil
 	case fsm.ProviderForgejo:
-		return probe{url: base + "/api/v1/user", auth: "token " + token, knows: hasText("login")}, nil
+		return probe{url: base + "/api/v1/user", knows: hasText("login")}, nil
 	case fsm.ProviderAzureDevOps:
-		return probe{url: base, auth: basic(":" + token), knows: hasMember("authenticatedUser", "id")}, nil
+		if host == "" || base == azureProfile {
+			return probe{url: azureProfile, knows: hasText("id")}, nil
+		}
+		return probe{url: base + "/_apis/connectionData", knows: hasMember("authenticatedUser")}, nil
 	}
 	return probe{}, fmt.Errorf("there is no way to check a token of %s", kind)
 }
+
+// azureProfile knows every good token, whatever its organisation.
+const azureProfile = "https://app.vssps.visualstudio.com/_apis/profile/profiles/me?api-version=7.1"
 
 // providerBase is the URL a provider's API begins at.
 func providerBase(kind fsm.ProviderType, host string, schemes []string) (string, error) {
@@ -166,8 +189,7 @@ func providerBase(kind fsm.ProviderType, host string, schemes []string) (string,
 	case fsm.ProviderForgejo:
 		return defaultBase(u, base, "codeberg.org", "https://codeberg.org"), nil
 	case fsm.ProviderAzureDevOps:
-		return defaultBase(u, base+"/_apis/connectionData", "dev.azure.com",
-			"https://app.vssps.visualstudio.com/_apis/profile/profiles/me?api-version=7.1"), nil
+		return defaultBase(u, base, "dev.azure.com", azureProfile), nil
 	}
 	if host == "" {
 		return "", fmt.Errorf("%s has no default host", kind)
@@ -186,14 +208,6 @@ func defaultBase(u *url.URL, own, public, address string) string {
 
 func basic(userAndPassword string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(userAndPassword))
-}
-
-// basicOrBearer sends "user:password" as basic credentials, as upstream does.
-func basicOrBearer(token string) string {
-	if strings.Contains(token, ":") {
-		return basic(token)
-	}
-	return "Bearer " + token
 }
 
 // hasText reports whether one of the members is a text that is not empty.

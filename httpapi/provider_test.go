@@ -45,9 +45,23 @@ func gitHost(t *testing.T, seen *[]string) *httptest.Server {
 			fmt.Fprint(w, `{"account_id":"7"}`)
 		case "/rest/api/1.0/projects":
 			fmt.Fprint(w, `{"values":[]}`)
+		case "/api/v3/repos/octo/app", "/api/v1/repos/octo/app", "/2.0/repositories/octo/app":
+			fmt.Fprint(w, `{"id":1,"full_name":"octo/app"}`)
+		case "/api/v4/projects/octo/app":
+			if r.URL.RawPath != "/api/v4/projects/octo%2Fapp" {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			fmt.Fprint(w, `{"id":1}`)
+		case "/busy/api/v1/repos/octo/app":
+			w.WriteHeader(http.StatusBadGateway)
 		case "/org/_apis/connectionData":
 			fmt.Fprint(w, `{"authenticatedUser":{"id":"1"}}`)
 		default:
+			if strings.Contains(r.URL.Path, "/repos") || strings.Contains(r.URL.Path, "/projects/") {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
 			fmt.Fprint(w, `{}`)
 		}
 	}))
@@ -204,7 +218,7 @@ func TestProbeFor_Defaults(t *testing.T) {
 		"bitbucket": "https://api.bitbucket.org/2.0/user", "forgejo": "https://codeberg.org/api/v1/user",
 		"azure_devops": "https://app.vssps.visualstudio.com/_apis/profile/profiles/me?api-version=7.1",
 	} {
-		p, err := probeFor(kind, "", "t", []string{"https"})
+		p, err := probeFor(kind, "", []string{"https"})
 		if err != nil || p.url != want {
 			t.Errorf("%s: %s %v", kind, p.url, err)
 		}
@@ -213,12 +227,41 @@ func TestProbeFor_Defaults(t *testing.T) {
 		"github.com": "https://api.github.com/user", "https://github.com/": "https://api.github.com/user",
 		"ghe.example.org": "https://ghe.example.org/api/v3/user", "https://ghe.example.org:8443/x/": "https://ghe.example.org:8443/x/api/v3/user",
 	} {
-		p, err := probeFor("github", host, "t", []string{"https"})
+		p, err := probeFor("github", host, []string{"https"})
 		if err != nil || p.url != want {
 			t.Errorf("%s: %s %v", host, p.url, err)
 		}
 	}
-	if _, err := probeFor("bitbucket_data_center", "", "t", nil); err == nil {
+	if _, err := probeFor("bitbucket_data_center", "", nil); err == nil {
 		t.Error("bitbucket_data_center has no default host")
+	}
+}
+
+func TestV0Start_RepositoryOutOfReach(t *testing.T) {
+	srv := gitHost(t, nil)
+	h := newHarness(t, verifying(srv)).withSettings()
+	start := func(body string) response { return h.do(h.alice, "POST", "/api/conversations", body) }
+	start(`{"repository":"octo/app","git_provider":"github"}`).want(t, 200) // no token: it may be public
+	for _, kind := range []string{"github", "gitlab", "bitbucket", "forgejo"} {
+		h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"%s":{"token":"good","host":"%s"}}}`, kind, srv.URL)).want(t, 200)
+		start(sprint(`{"repository":"octo/app","git_provider":%q}`, kind)).want(t, 200)
+		start(`{"repository":"octo/app"}`).want(t, 200)
+		before := h.cluster.count()
+		res := start(sprint(`{"repository":"octo/secret","git_provider":%q}`, kind)).want(t, 401)
+		if string(res.body) != `"Unable to access repo octo/secret"` || res.header.Get("WWW-Authenticate") != "" {
+			t.Errorf("%s: %s", kind, res.body)
+		}
+		start(`{"repository":"octo/secret"}`).want(t, 401)
+		if h.cluster.count() != before {
+			t.Error("a task was made")
+		}
+	}
+	// A provider that is down does not keep a conversation from starting.
+	h.apply("alice", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{UserID: "alice", Type: "forgejo",
+		Host: ptr(srv.URL + "/busy"), Ref: fsm.SecretRef{Path: "users/alice/providers/forgejo", Version: 1}}}})
+	start(`{"repository":"octo/app","git_provider":"forgejo"}`).want(t, 200)
+	// Nor can a repository's name lead to another call.
+	for _, name := range []string{"../../admin", "octo/app/../x", "octo", "a/b?c=d", "a/b#c", "%2e%2e/x"} {
+		start(sprint(`{"repository":%q,"git_provider":"forgejo"}`, name)).want(t, 200)
 	}
 }

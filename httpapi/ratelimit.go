@@ -31,22 +31,12 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 	if err != nil {
 		panic("the size of the rate limit's memory is a constant: " + err.Error())
 	}
-	burst := max(1, int(perSecond))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isQuiet(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		fresh := &clientRate{
-			soft: rate.NewLimiter(rate.Limit(perSecond), burst),
-			hard: rate.NewLimiter(rate.Limit(2*perSecond), 2*burst),
-		}
-		client, known, _ := clients.PeekOrAdd(s.clientAddress(r), fresh)
-		if !known {
-			client = fresh
-		} else {
-			clients.Get(s.clientAddress(r))
-		}
+		client := rateOf(clients, s.clientAddress(r), perSecond)
 		if !client.hard.Allow() {
 			failureOf(errTooManyRequests(), shapeDetail, "").write(w)
 			return
@@ -60,4 +50,21 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// rateOf gives an address's limits, new ones for a new address.
+func rateOf(clients *lru.Cache[string, *clientRate], address string, perSecond float64) *clientRate {
+	if known, found := clients.Get(address); found {
+		return known
+	}
+	burst := max(1, int(perSecond))
+	fresh := &clientRate{
+		soft: rate.NewLimiter(rate.Limit(perSecond), burst),
+		hard: rate.NewLimiter(rate.Limit(2*perSecond), 2*burst),
+	}
+	// Another request of the same address may have been first.
+	if known, found, _ := clients.PeekOrAdd(address, fresh); found {
+		return known
+	}
+	return fresh
 }

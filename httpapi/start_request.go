@@ -79,7 +79,11 @@ func (c *call) checkParent(id *string) error {
 // command makes the start's command and says which secrets it needs stored.
 func (in startInput) command(user string) (fsm.Body, secretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
-		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
+		ID: newHexID(), ConversationID: in.conversation, Join: in.join, Request: in.request,
+	}
+	// A longer one is found all the same: the conversation's id is derived from it.
+	if len(in.v0ID) <= maxStoredV0ID {
+		body.V0ID = in.v0ID
 	}
 	if body.ConversationID == "" {
 		body.ConversationID = newHexID()

@@ -12,8 +12,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// maxV0ID bounds a conversation id that a V0 client chooses, in characters.
-const maxV0ID = 100
+// maxV0ID bounds a conversation id that a V0 client chooses, in characters;
+// maxStoredV0ID is how much of it fsm keeps, in bytes.
+const (
+	maxV0ID       = 100
+	maxStoredV0ID = 128
+)
 
 // v0StartBody is the answer of POST /api/conversations (seed-api.md 2.4).
 type v0StartBody struct {
@@ -36,7 +40,14 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		in.conversation, in.v0ID = mapV0ID(c.who.user, *wished)
 	}
 	return c.once(func() (fsm.Body, secretWrites, error) {
-		if err := c.checkV0Settings(); err != nil {
+		v, err := c.viewWith(cluster.Linearizable)
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if err := checkV0Settings(v.Settings(c.who.user)); err != nil {
+			return nil, secretWrites{}, err
+		}
+		if err := s.checkRepository(c, v, &in.request); err != nil {
 			return nil, secretWrites{}, err
 		}
 		return in.command(c.who.user)
@@ -157,12 +168,7 @@ func mapV0ID(user, id string) (hex, v0 string) {
 }
 
 // checkV0Settings refuses a V0 creation that could not talk to a model.
-func (c *call) checkV0Settings() error {
-	v, err := c.viewWith(cluster.Linearizable)
-	if err != nil {
-		return err
-	}
-	settings := v.Settings(c.who.user)
+func checkV0Settings(settings *fsm.Settings) error {
 	if settings == nil {
 		return errV0("Settings not found", "CONFIGURATION$SETTINGS_NOT_FOUND")
 	}
