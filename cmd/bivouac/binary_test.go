@@ -49,6 +49,16 @@ func startChild(t testing.TB, dir string, args ...string) *child {
 	return c
 }
 
+// mustRun fails the test when the program has ended.
+func (c *child) mustRun(t testing.TB) {
+	t.Helper()
+	select {
+	case <-c.ended:
+		t.Fatalf("the program ended: %s", c.stderr.String())
+	default:
+	}
+}
+
 // kill is kill -9.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
@@ -75,11 +85,7 @@ func devChild(t testing.TB, dir string, args ...string) (*child, []caller) {
 	c := startChild(t, dir, append([]string{"dev", "--http-port", "0"}, args...)...)
 	var info devInfo
 	eventually(t, "bivouac dev is ready", func() error {
-		select {
-		case <-c.ended:
-			t.Fatalf("bivouac dev ended: %s", c.stderr.String())
-		default:
-		}
+		c.mustRun(t)
 		// A killed program leaves its dev.json; the new one's is there when it
 		// has greeted.
 		if !strings.Contains(c.stdout.String(), "Ctrl-C") {

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+// serverNode is one `bivouac server` process.
+type serverNode struct {
+	name, config, dir string
+	process           *child
+	caller
+}
+
+// serverCluster is three processes with mutual TLS on the loopback interface.
+type serverCluster struct {
+	dir, keyFile string
+	nodes        []*serverNode
+}
+
+// serverOptions say what the nodes' configurations name.
+type serverOptions struct {
+	nomad, vault, roleID, secretID string
+	https                          bool
+}
+
+const serverConfig = `
+node_name        = %q
+data_dir         = "data"
+bootstrap_expect = 3
+retry_join       = [%s]
+
+http {
+  address = %q
+%s}
+peer {
+  address   = %q
+  ca_file   = "../tls/ca.pem"
+  cert_file = "../tls/%[1]s.pem"
+  key_file  = "../tls/%[1]s-key.pem"
+}
+raft {
+  # Snapshots soon, so that the tests see them.
+  snapshot_interval  = "1s"
+  snapshot_threshold = 32
+  trailing_logs      = 16
+}
+nomad {
+  address = %[6]q
+}
+vault {
+  address        = %[7]q
+  role_id        = %[8]q
+  secret_id_file = "../secret-id"
+}
+git {
+  verify_tokens = false # nobody outside is asked
+}
+log {
+  level  = "debug"
+  format = "json"
+}
+`
+
+// newServers writes the files of three nodes, with the program's own commands
+// where there are any, and starts nothing.
+func newServers(t testing.TB, o serverOptions) *serverCluster {
+	t.Helper()
+	s := &serverCluster{dir: t.TempDir()}
+	tls := filepath.Join(s.dir, "tls")
+	mustRun(t, nil, "tls", "init", "--dir", tls)
+	if err := os.WriteFile(filepath.Join(s.dir, "secret-id"), []byte(orDefault(o.secretID, "none")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var addresses, peers []string
+	for range 3 {
+		addresses = append(addresses, freeAddress(t))
+		peers = append(peers, freeAddress(t))
+	}
+	for i, name := range []string{"n1", "n2", "n3"} {
+		mustRun(t, nil, "tls", "issue", "--dir", tls, "--node", name, "--host", "127.0.0.1")
+		scheme, https := "http", ""
+		if o.https {
+			scheme, https = "https", fmt.Sprintf("  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n", name)
+		}
+		n := &serverNode{name: name, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + addresses[i]}}
+		n.config = filepath.Join(n.dir, "node.hcl")
+		text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(peers, `", "`)+`"`, addresses[i], https, peers[i],
+			o.nomad, o.vault, orDefault(o.roleID, "none"))
+		if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	return s
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	port, err := local.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// mustRun carries out a command that must succeed and gives its output.
+func mustRun(t testing.TB, env map[string]string, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := runCommand(t, env, args...)
+	if code != exitOK {
+		t.Fatalf("bivouac %s: exit %d: %s", strings.Join(args, " "), code, stderr)
+	}
+	return strings.TrimSpace(stdout)
+}
+
+// start starts a node's process.
+func (n *serverNode) start(t testing.TB) {
+	t.Helper()
+	n.process = startChild(t, n.dir, "server", "--config", n.config)
+}
+
+// ready waits until the node can serve.
+func (n *serverNode) ready(t testing.TB) {
+	t.Helper()
+	eventually(t, n.name+" is ready", func() error {
+		n.process.mustRun(t)
+		a, err := n.try(http.MethodGet, "/ready", nil)
+		if err == nil && a.status != http.StatusOK {
+			err = errors.New(a.String())
+		}
+		return err
+	})
+}
+
+// terminate stops the node as an operator would.
+func (n *serverNode) terminate(t testing.TB) {
+	t.Helper()
+	if err := n.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := n.process.wait(t); code != exitOK {
+		t.Errorf("%s: exit %d after SIGTERM: %s", n.name, code, n.process.stderr.String())
+	}
+}
+
+// up starts all nodes, in the given order, and issues the first key unless
+// there is one.
+func (s *serverCluster) up(t testing.TB, order ...int) {
+	t.Helper()
+	for _, i := range order {
+		s.nodes[i].start(t)
+	}
+	for _, n := range s.nodes {
+		n.ready(t)
+	}
+	if s.keyFile == "" {
+		key := mustRun(t, nil, "keys", "bootstrap", "--config", s.nodes[1].config)
+		s.keyFile = filepath.Join(s.dir, "operator-key")
+		if err := os.WriteFile(s.keyFile, []byte(key+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range s.nodes {
+			n.key = key
+		}
+	}
+}
+
+// all gives a caller for each node.
+func (s *serverCluster) all() []caller {
+	var out []caller
+	for _, n := range s.nodes {
+		out = append(out, n.caller)
+	}
+	return out
+}
+
+// leader waits for a leader all running nodes agree on, and gives its position.
+func (s *serverCluster) leader(t testing.TB) (leader int) {
+	t.Helper()
+	eventually(t, "a node leads", func() error {
+		for _, n := range s.nodes {
+			select {
+			case <-n.process.ended:
+				continue
+			default:
+			}
+			a, err := n.try(http.MethodGet, "/api/v1/operator/status", nil)
+			if err != nil {
+				return err
+			}
+			var status cluster.Status
+			if err := decode(a, &status); err != nil {
+				return err
+			}
+			leader = slices.IndexFunc(s.nodes, func(o *serverNode) bool { return o.name == status.Leader })
+			if leader < 0 {
+				return fmt.Errorf("%s knows no leader", n.name)
+			}
+			select {
+			case <-s.nodes[leader].process.ended:
+				return fmt.Errorf("%s still believes in %s", n.name, status.Leader)
+			default:
+			}
+		}
+		return nil
+	})
+	return leader
+}
+
+// TestServer_WithoutNomadAndVault is a cluster whose surroundings are away:
+// what needs neither goes on, what needs a secret is a clear 503.
+func TestServer_WithoutNomadAndVault(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	s.up(t, 2, 0, 1)
+	nodes := s.all()
+
+	before := nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "en"})
+	if string(before.body) != "{}" && strings.TrimSpace(string(before.body)) != "{}" {
+		t.Errorf("POST /api/settings answered %s", before)
+	}
+	for _, n := range nodes {
+		for path, body := range map[string]any{
+			"/api/settings":             map[string]any{"language": "fr", "llm_api_key": "canary"},
+			"/api/add-git-providers":    map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": "canary"}}},
+			"/api/v1/app-conversations": map[string]any{"secrets": map[string]any{"A": "canary"}},
+		} {
+			a := n.do(t, http.StatusServiceUnavailable, http.MethodPost, path, body)
+			if a.header.Get("Retry-After") == "" || strings.Contains(string(a.body), "canary") {
+				t.Errorf("POST %s on %s: %s, Retry-After %q", path, n.base, a, a.header.Get("Retry-After"))
+			}
+		}
+		var got struct {
+			Language string `json:"language"`
+			KeySet   bool   `json:"llm_api_key_set"`
+		}
+		n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil).json(t, &got)
+		if got.Language != "en" || got.KeySet {
+			t.Errorf("%s: something was half stored: %+v", n.base, got)
+		}
+	}
+	operatorCommands(t, s)
+
+	// A second bootstrap is refused.
+	code, stdout, stderr := runCommand(t, nil, "keys", "bootstrap", "--config", s.nodes[0].config)
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "has its first key already") {
+		t.Errorf("a second bootstrap: exit %d, %q, %q", code, stdout, stderr)
+	}
+
+	// Stopped in an orderly way and started in another order, all is there.
+	for _, n := range s.nodes {
+		n.terminate(t)
+	}
+	s.up(t, 1, 2, 0)
+	for _, n := range s.all() {
+		a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+		if !strings.Contains(string(a.body), `"language":"en"`) {
+			t.Errorf("%s after the restart: %s", n.base, a)
+		}
+	}
+	lost := s.leader(t)
+	s.nodes[lost].process.kill()
+	other := s.nodes[(lost+1)%3]
+	eventually(t, "a write without the killed leader", func() error {
+		a, err := other.try(http.MethodPost, "/api/settings", map[string]any{"language": "de"})
+		if err == nil && a.status != http.StatusOK {
+			err = errors.New(a.String())
+		}
+		return err
+	})
+	s.nodes[lost].start(t)
+	s.nodes[lost].ready(t)
+	a := s.nodes[lost].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	if !strings.Contains(string(a.body), `"language":"de"`) {
+		t.Errorf("the node that came back shows %s", a)
+	}
+}
+
+// operatorCommands runs the operator's tools against a cluster.
+func operatorCommands(t *testing.T, s *serverCluster) {
+	t.Helper()
+	flags := []string{"--address", s.nodes[0].base, "--api-key-file", s.keyFile}
+	run := func(args ...string) string { return mustRun(t, nil, append(args, flags...)...) }
+	refused := func(want string, env map[string]string, args ...string) {
+		t.Helper()
+		code, _, stderr := runCommand(t, env, args...)
+		if code != exitFailed || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: exit %d, want one line with %q:\n%s", args, code, want, stderr)
+		}
+	}
+
+	alice := run("keys", "create", "--user", "alice", "--name", "laptop")
+	if !strings.HasPrefix(alice, "bvk_") || strings.Contains(alice, "\n") {
+		t.Errorf("keys create printed %q", alice)
+	}
+	var keys []keyInfo
+	if err := json.Unmarshal([]byte(run("keys", "list", "--json")), &keys); err != nil || len(keys) != 2 || keys[1].User != "alice" || keys[1].Key != "" {
+		t.Errorf("keys list --json: %+v, %v", keys, err)
+	}
+	if table := run("keys", "list"); !strings.Contains(table, "alice") || !strings.HasPrefix(table, "ID  USER") || strings.Contains(table, alice) {
+		t.Errorf("keys list:\n%s", table)
+	}
+	env := map[string]string{"BIVOUAC_ADDR": s.nodes[2].base, "BIVOUAC_API_KEY": alice}
+	eventually(t, "alice's key is known everywhere", func() error {
+		a, err := caller{base: s.nodes[2].base, key: alice}.try(http.MethodGet, "/api/v1/sandboxes/search", nil)
+		if err == nil && a.status != http.StatusOK {
+			err = errors.New(a.String())
+		}
+		return err
+	})
+	refused("not an operator's", env, "keys", "list")
+	refused("not an operator's", env, "specs", "apply", "testdata/specs/good.hcl")
+	run("keys", "revoke", "2")
+	refused("does not know this API key", map[string]string{"BIVOUAC_ADDR": s.nodes[0].base, "BIVOUAC_API_KEY": alice}, "operator", "status")
+	refused("answered 404", nil, append([]string{"keys", "revoke", "99"}, flags...)...)
+	refused("connect: connection refused", map[string]string{"BIVOUAC_API_KEY": alice}, "keys", "list", "--address", "http://"+freeAddress(t))
+
+	run("specs", "apply", "testdata/specs/good.hcl")
+	if table := run("specs", "list"); !strings.Contains(table, "plain") || strings.Index(table, "ghcr.io") > strings.Index(table, "plain") {
+		t.Errorf("specs list:\n%s", table)
+	}
+	for _, n := range s.all() {
+		a := n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandbox-specs/search", nil)
+		if strings.Count(string(a.body), `"id":`) != 2 {
+			t.Errorf("%s lists %s", n.base, a)
+		}
+	}
+	run("specs", "delete", "ghcr.io/example/agent-server:1.44.0")
+	refused("Sandbox Spec not found", nil, append([]string{"specs", "delete", "none"}, flags...)...)
+	if list := run("specs", "list", "--json"); strings.Contains(list, "ghcr.io") || !strings.Contains(list, `"plain"`) {
+		t.Errorf("specs list --json: %s", list)
+	}
+
+	var status statusReport
+	if err := json.Unmarshal([]byte(run("operator", "status", "--json")), &status); err != nil || len(status.Servers) != 3 || !status.Ready {
+		t.Errorf("operator status --json: %+v, %v", status, err)
+	}
+	if table := run("operator", "status"); strings.Count(table, "\n") < 4 || !strings.Contains(table, "n3") {
+		t.Errorf("operator status:\n%s", table)
+	}
+}
+
+func TestServer_ServesHTTPSWithACertificateThatMayChange(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
+	n := s.nodes[0]
+	ca := filepath.Join(s.dir, "tls", "ca.pem")
+	n.start(t)
+	transport, err := clientTransport(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport.DisableKeepAlives = true
+	client := &http.Client{Transport: transport, Timeout: patience}
+	serial := func() (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.base+"/alive", nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		return resp.TLS.PeerCertificates[0].SerialNumber.String(), nil
+	}
+	var first string
+	eventually(t, "HTTPS answers", func() (err error) {
+		n.process.mustRun(t)
+		first, err = serial()
+		return err
+	})
+	mustRun(t, nil, "tls", "issue", "--dir", filepath.Dir(ca), "--node", "n1", "--host", "127.0.0.1")
+	eventually(t, "the new certificate is served", func() error {
+		now, err := serial()
+		if err == nil && now == first {
+			err = errors.New("the old one is")
+		}
+		return err
+	})
+	// No second node, no leader: alive but not ready, and it says why.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.base+"/ready", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("/ready without a cluster answered %d", resp.StatusCode)
+	}
+	n.terminate(t)
+}
