@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
-
-	"sync"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -154,6 +153,11 @@ func (r *Runner) once(ctx context.Context, b *box, n *run, l launch, mark runMar
 	cmd := exec.Command(l.command)
 	for _, a := range l.args {
 		cmd.Args = append(cmd.Args, l.expand(a, ports))
+	}
+	// The task may have removed its working directory; a workspace that is
+	// gone stays gone, and the start fails.
+	if _, err := os.Stat(l.workspace); err == nil {
+		_ = os.MkdirAll(l.dir, 0o700) // the start tells
 	}
 	cmd.Dir, cmd.Env = l.dir, l.environ(mark.Mark, ports)
 	cmd.Stdout, cmd.Stderr = out, out

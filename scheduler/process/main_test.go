@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
 )
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == parentMode {
 		os.Exit(parent(os.Args[2], os.Args[3]))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // task is what runs as a sandbox: --host H --port P come last.
@@ -170,10 +172,13 @@ func await(t *testing.T, r *Runner, id, what string, cond func(scheduler.Observe
 	return o
 }
 
+// client keeps no connections, so that no goroutine is left.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+
 // ask reads a variable of the running task's environment, "" while it does not
 // answer.
 func ask(o scheduler.Observed, name string) string {
-	resp, err := http.Get(scheduler.AgentURL(o.Placement) + "/?env=" + name)
+	resp, err := client.Get(scheduler.AgentURL(o.Placement) + "/?env=" + name)
 	if err != nil {
 		return ""
 	}
