@@ -163,14 +163,19 @@ func (l *loop) followBackend(ctx context.Context, clusterID string) error {
 	return nil
 }
 
-// hear takes one picture from the event stream.
+// hear takes one picture from the event stream, unless it is of an older job
+// than the one known.
 func (l *loop) hear(o Observed) {
 	if o.SandboxID == "" {
 		return
 	}
 	l.mu.Lock()
-	l.heard++
 	t := l.trackLocked(o.SandboxID)
+	if now := t.observed; now.Exists && o.Exists && o.ModifyIndex < now.ModifyIndex {
+		l.mu.Unlock()
+		return
+	}
+	l.heard++
 	t.heard = l.heard
 	changed := t.setObserved(o)
 	l.mu.Unlock()

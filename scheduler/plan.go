@@ -146,6 +146,10 @@ func planRunning(s Situation) Decision {
 	case leftover && (o.Failure != nil || s.Sandbox.Status.State == fsm.SandboxError) && !healthy(s):
 		d.Step = StepStop
 		starting(&d, s, &Failure{Detail: "stopping what is left of the failed start"})
+		overdue(&d, s, fsm.ReasonScheduler, "what is left of the failed start could not be stopped")
+		// Once the generation is observed, a job that is there counts as its
+		// own, for the next leader too. Users are shown STARTING all the same.
+		d.Observe = d.Status.State == fsm.SandboxError
 	case o.Failure != nil:
 		fail(&d, s, o.Failure)
 	case o.Placement == nil:

@@ -157,8 +157,8 @@ func TestPlan(t *testing.T) {
 			"failed, answers after all", sandbox(run, 1, failed), placed,
 			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",
 		},
-		{"failed, resumed, dead", sandbox(run, 2, failed), crashed, nil, "stop; STARTING stopping what is left of the failed start"},
-		{"failed, resumed, silent", sandbox(run, 2, failed), placed, nil, "stop; STARTING stopping what is left of the failed start"},
+		{"failed, resumed, dead", sandbox(run, 2, failed), crashed, nil, "stop"},
+		{"failed, resumed, silent", sandbox(run, 2, failed), placed, nil, "stop"},
 		{
 			"failed, resumed, answers", sandbox(run, 2, failed), placed,
 			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",

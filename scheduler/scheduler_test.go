@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,13 +91,13 @@ func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
 			t.Run(call+" "+when, func(t *testing.T) {
 				inWorld(t, options(), func(w *world) {
 					hit := make(chan struct{}, 1)
-					armed := true
+					var armed atomic.Bool
+					armed.Store(true)
 					// The call is cut off: it has no effect, or its answer is lost.
 					w.nomad.Before(func(c string, j scheduler.Job) error {
-						if c != call || !armed {
+						if c != call || !armed.CompareAndSwap(true, false) {
 							return nil
 						}
-						armed = false
 						hit <- struct{}{}
 						if when == "before" {
 							return errors.New("cut off")

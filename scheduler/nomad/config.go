@@ -30,6 +30,11 @@ type Config struct {
 	NodePool    string
 	// VolumePlugin makes the workspace volumes.
 	VolumePlugin string
+	// MountVolumes makes docker jobs mount their volume even where the client's
+	// docker driver could bind its directory. Nomad then enforces the volume's
+	// single writer itself, and every first start takes five to ten seconds
+	// longer, because clients announce new volumes no sooner.
+	MountVolumes bool
 	// KillTimeout is how long a task may take to stop before it is killed.
 	KillTimeout time.Duration
 	// LostAfter is how long a client may be away before Nomad calls its

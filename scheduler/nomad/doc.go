@@ -2,8 +2,8 @@
 // with the few calls of Nomad's API that this needs.
 //
 // A sandbox is one service job, "sandbox-<id>", with one group and one task,
-// and one dynamic host volume of the same name, which holds the workspace and
-// pins the job to its client. Jobs carry the cluster's and the sandbox's id in
+// and one dynamic host volume of the same name, which holds the workspace. The
+// job is pinned to its client. Jobs carry the cluster's and the sandbox's id in
 // their meta, volumes the cluster's id in a constraint that is always true; what
 // does not carry our cluster's id is never touched.
 //

@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
 const conversation = "0123456789abcdef0123456789abcdef"
@@ -288,6 +289,19 @@ func TestRunner_Remove_LeavesNothing(t *testing.T) {
 			b.must(b.r.Remove(t.Context(), job))
 		})
 	}
+}
+
+func TestRunner_MountedVolume_KeepsWorkspace(t *testing.T) {
+	t.Parallel()
+	b := benchWith(t, func(c *nomad.Config) { c.MountVolumes = true })
+	job, o := b.started(b.job(fsm.DriverDocker))
+	if v := b.raw(job).TaskGroups[0].Volumes["workspace"]; v == nil || v.Source != "sandbox-"+job.SandboxID {
+		t.Fatalf("volume request %+v", v)
+	}
+	b.createConversation(o, job, conversation)
+	job = b.paused(job)
+	job, o = b.started(job)
+	b.hasConversation(o, job, conversation)
 }
 
 func TestRunner_VolumeGone_ResumeFailsLoudly(t *testing.T) {

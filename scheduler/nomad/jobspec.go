@@ -43,7 +43,12 @@ type workspace struct {
 	NodeID string
 	// HostPath is the directory on the client.
 	HostPath string
+	// Bind says that docker mounts the directory itself, not the volume.
+	Bind bool
 }
+
+// mounted reports whether the job asks Nomad for the volume.
+func mounted(t fsm.Template, ws workspace) bool { return t.Driver == fsm.DriverDocker && !ws.Bind }
 
 func jobID(sandboxID string) string { return jobPrefix + sandboxID }
 
@@ -73,8 +78,13 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		KillTimeout: new(cfg.KillTimeout),
 		LogConfig:   &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(5)},
 	}
-	if t.Driver == fsm.DriverDocker {
+	switch {
+	case mounted(t, ws):
 		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(t.VolumePath)}}
+	case t.Driver == fsm.DriverDocker:
+		// A bind mount of a directory that is gone fails; the driver's short
+		// form would make an empty one.
+		config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false}}
 	}
 	if cfg.VaultMount != "" {
 		addKey(cfg, job, task)
@@ -98,19 +108,15 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 }
 
 // group holds what keeps a sandbox from ever running twice: a failed task is
-// restarted in place and never rescheduled, a lost client is waited for.
+// restarted in place and never rescheduled, a lost client is waited for, and
+// the job is pinned to the client that has the workspace.
 func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGroup {
-	return &api.TaskGroup{
+	g := &api.TaskGroup{
 		Name:  new(groupName),
 		Count: new(1),
 		Constraints: []*api.Constraint{
 			{LTarget: "${node.unique.id}", Operand: "=", RTarget: ws.NodeID},
 		},
-		Volumes: map[string]*api.VolumeRequest{volumeName: {
-			Name: volumeName, Type: "host", Source: ws.Name,
-			AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
-			AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
-		}},
 		Networks: []*api.NetworkResource{{Mode: "host", DynamicPorts: ports(t)}},
 		RestartPolicy: &api.RestartPolicy{
 			Attempts: new(2), Interval: new(5 * time.Minute), Delay: new(time.Second), Mode: new("fail"),
@@ -122,6 +128,14 @@ func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGr
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: new(50), Sticky: new(false), Migrate: new(false)},
 		Tasks:         []*api.Task{task},
 	}
+	if mounted(t, ws) {
+		g.Volumes = map[string]*api.VolumeRequest{volumeName: {
+			Name: volumeName, Type: "host", Source: ws.Name,
+			AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
+			AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
+		}}
+	}
+	return g
 }
 
 func workspaceDir(t fsm.Template, ws workspace) (string, *scheduler.Failure) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/expirable"
 	"github.com/hashicorp/nomad/api"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // Runner implements scheduler.Runner on Nomad. It is safe for concurrent use.
-// Nothing it remembers can change: whose a volume is.
+// It remembers only what does not change, or not soon.
 type Runner struct {
 	cfg    Config
 	log    *slog.Logger
@@ -24,6 +25,9 @@ type Runner struct {
 	calls  *prometheus.HistogramVec
 	// marks knows by a volume's id which cluster's mark it carries.
 	marks *lru.Cache[string, string]
+	// binds knows by a client's id whether docker mounts host directories
+	// there; a client's configuration can change, so it knows it for minutes.
+	binds *expirable.LRU[string, bool]
 }
 
 var _ scheduler.Runner = (*Runner)(nil)
@@ -51,7 +55,7 @@ func New(cfg Config) (*Runner, error) {
 		return nil, err
 	}
 	r := &Runner{
-		marks: marks, cfg: cfg, log: cfg.Logger, client: client,
+		marks: marks, binds: expirable.NewLRU[string, bool](1024, nil, 5*time.Minute), cfg: cfg, log: cfg.Logger, client: client,
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_nomad_call_seconds",
 			Help:    "Duration of calls of Nomad's API, by call and outcome.",

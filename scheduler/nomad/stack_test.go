@@ -122,16 +122,21 @@ type bench struct {
 	config  nomad.Config
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return benchWith(t, func(*nomad.Config) {}) }
+
+func benchWith(t *testing.T, change func(*nomad.Config)) *bench {
+	t.Helper()
 	s := useStack(t)
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout = s.nomad.Address, "secret", 2*time.Second
+	change(&cfg)
 	r, err := nomad.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return &bench{T: t, s: s, cluster: "cluster-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), r: r, config: cfg}
+	cluster := fmt.Sprintf("cluster-%d", time.Now().UnixNano())
+	return &bench{T: t, s: s, cluster: cluster, r: r, config: cfg}
 }
 
 // key is the key of the sandbox in these tests.
@@ -153,12 +158,7 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	}
 	switch driver {
 	case fsm.DriverDocker:
-		if b.s.image == "" {
-			if required("docker") {
-				b.Fatal("Docker can't be reached")
-			}
-			b.Skip("Docker can't be reached")
-		}
+		b.needDocker()
 		t.Image, t.NetworkMode, t.VolumePath = b.s.image, "host", "/workspace"
 	default:
 		t.Command = b.s.agent
@@ -178,6 +178,18 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 		b.Errorf("sandbox %s could not be removed", id)
 	})
 	return job
+}
+
+// needDocker skips, or fails, where there is no Docker.
+func (b *bench) needDocker() {
+	b.Helper()
+	switch {
+	case b.s.image != "":
+	case required("docker"):
+		b.Fatal("Docker can't be reached")
+	default:
+		b.Skip("Docker can't be reached")
+	}
 }
 
 // look lists until what it finds of the sandbox is as wanted.
@@ -274,7 +286,7 @@ func get(ctx context.Context, url, key string) error {
 	return nil
 }
 
-// run executes a command in the sandbox through its agent server.
+// createConversation leaves something in the sandbox's workspace.
 func (b *bench) createConversation(o scheduler.Observed, job scheduler.Job, id string) {
 	b.Helper()
 	body, err := json.Marshal(map[string]any{
@@ -296,7 +308,7 @@ func (b *bench) createConversation(o scheduler.Observed, job scheduler.Job, id s
 	}
 }
 
-// hasConversation reports whether the sandbox's agent server still has it.
+// hasConversation fails unless the sandbox's agent server still has it.
 func (b *bench) hasConversation(o scheduler.Observed, job scheduler.Job, id string) {
 	b.Helper()
 	b.must(get(b.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/"+id, key(job.SandboxID)))

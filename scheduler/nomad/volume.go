@@ -55,7 +55,43 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job) (workspace, e
 		}
 	}
 	// Two leaders can have made one each, on two clients: both take the first.
-	return r.ready(ctx, volumes[0])
+	ws := volumes[0]
+	if job.Template.Driver == fsm.DriverDocker {
+		if r.cfg.MountVolumes {
+			return r.ready(ctx, ws)
+		}
+		if ws.Bind, err = r.bindsAllowed(ctx, ws.NodeID); err != nil {
+			return ws, err
+		}
+		if !ws.Bind {
+			return r.ready(ctx, ws)
+		}
+	}
+	return ws, nil
+}
+
+// bindsAllowed reports whether the client's docker driver mounts host
+// directories. Where it does, the workspace is mounted as one: a volume mount
+// proper has to wait until the client has announced the new volume, which
+// Nomad's clients do five to ten seconds later (client.watchNodeUpdates,
+// Nomad 1.11).
+func (r *Runner) bindsAllowed(ctx context.Context, nodeID string) (bool, error) {
+	if yes, ok := r.binds.Get(nodeID); ok {
+		return yes, nil
+	}
+	var yes bool
+	err := r.call(ctx, "read client", func(ctx context.Context) error {
+		node, _, err := r.client.Nodes().Info(nodeID, query(ctx))
+		if err == nil {
+			v := node.Attributes["driver.docker.volumes.enabled"]
+			yes = v == "1" || v == "true"
+		}
+		return err
+	})
+	if err == nil {
+		r.binds.Add(nodeID, yes)
+	}
+	return yes, err
 }
 
 // volumes lists the sandbox's volumes that are ours, oldest first.
@@ -167,7 +203,7 @@ func ownership(t fsm.Template) map[string]string {
 }
 
 // ready waits until the client has announced the volume: before that no job
-// that asks for it can be placed.
+// that mounts it can be placed.
 func (r *Runner) ready(ctx context.Context, ws workspace) (workspace, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.VolumeTimeout)
 	defer cancel()

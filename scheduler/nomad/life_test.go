@@ -1,0 +1,384 @@
+package nomad_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/nomad"
+	"bivouac.dev/bivouac/scheduler/nomadtest"
+)
+
+// vaultSecrets is the little of the secret store that the scheduler needs, on
+// a real Vault.
+type vaultSecrets struct{ v *local.Vault }
+
+func entry(path string) string {
+	id := strings.TrimSuffix(strings.TrimPrefix(path, "sandboxes/"), "/session")
+	return "default/sandbox-" + id + "/session"
+}
+
+func unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fsm.Errorf(fsm.CodeSecretStore, "Vault: %v", err)
+}
+
+func (s vaultSecrets) Write(ctx context.Context, path string, data map[string]string) (int, error) {
+	var out struct {
+		Data struct{ Version int }
+	}
+	err := s.v.Do(ctx, http.MethodPost, "secret/data/"+entry(path), map[string]any{"data": data}, &out)
+	return out.Data.Version, unavailable(err)
+}
+
+func (s vaultSecrets) Read(ctx context.Context, path string, version int) (map[string]string, error) {
+	var out struct {
+		Data struct{ Data map[string]string }
+	}
+	err := s.v.Do(ctx, http.MethodGet, fmt.Sprintf("secret/data/%s?version=%d", entry(path), version), nil, &out)
+	return out.Data.Data, unavailable(err)
+}
+
+func (s vaultSecrets) Delete(ctx context.Context, path string) error {
+	return unavailable(s.v.Do(ctx, http.MethodDelete, "secret/metadata/"+entry(path), nil, nil))
+}
+
+func (vaultSecrets) Collect(context.Context, func(string, int) bool) (int, error) { return 0, nil }
+
+// life is a scheduler on the real stack.
+type life struct {
+	*bench
+	store   *nomadtest.Cluster
+	secrets vaultSecrets
+	sched   *scheduler.Scheduler
+	stop    func()
+}
+
+func newLife(t *testing.T) *life { return lifeOn(t, newBench(t)) }
+
+func lifeOn(t *testing.T, b *bench) *life {
+	t.Helper()
+	l := &life{bench: b, store: nomadtest.NewCluster(b.cluster), secrets: vaultSecrets{b.s.vault}}
+	cfg := scheduler.DefaultConfig()
+	cfg.StartTimeout, cfg.PlacementGrace, cfg.ListInterval = 40*time.Second, time.Second, 5*time.Second
+	if os.Getenv("BIVOUAC_TEST_LOG") != "" {
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	var err error
+	l.sched, err = scheduler.New(cfg, l.store.Store, l.store, b.r, agent.New(agent.Config{}), l.secrets)
+	b.must(err)
+	l.lead()
+	t.Cleanup(func() {
+		for sb := range l.store.Store.View().AllSandboxes() {
+			if sb.Desired != fsm.DesiredDeleted {
+				l.store.Must(&fsm.SandboxDeleteBody{ID: sb.ID}, "u1")
+			}
+		}
+		end := time.Now().Add(40 * time.Second)
+		for !l.empty() && time.Now().Before(end) {
+			time.Sleep(20 * time.Millisecond)
+		}
+		if !l.empty() {
+			t.Error("sandboxes could not be removed")
+		}
+		l.stop()
+	})
+	return l
+}
+
+func (l *life) empty() bool {
+	for range l.store.Store.View().AllSandboxes() {
+		return false
+	}
+	return true
+}
+
+func (l *life) lead() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.sched.Run(ctx, 1) }()
+	l.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			l.Error(err)
+		}
+	}
+}
+
+// template is a sandbox of the driver that works.
+func (l *life) template(driver fsm.Driver) fsm.Template {
+	t := fsm.Template{
+		Driver: driver, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
+		CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0},
+	}
+	if driver == fsm.DriverDocker {
+		l.needDocker()
+		t.Image, t.NetworkMode, t.VolumePath, t.WorkingDir = l.s.image, "host", "/workspace", "/workspace/project"
+	} else {
+		t.Command, t.WorkingDir = l.s.agent, "project"
+	}
+	return t
+}
+
+// create makes a sandbox of the template and returns its id.
+func (l *life) create(t fsm.Template) string {
+	l.Helper()
+	id := fmt.Sprintf("l%d", time.Now().UnixNano())
+	l.store.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "spec", Template: t}}}, "operator")
+	v, err := l.secrets.Write(l.Context(), nomadtest.KeyPath(id), map[string]string{"key": key(id)})
+	l.must(err)
+	l.store.Create(id, "spec", v)
+	return id
+}
+
+// reach waits until the sandbox is shown in the state.
+func (l *life) reach(id string, state fsm.SandboxState) fsm.SandboxStatus {
+	l.Helper()
+	var st fsm.SandboxStatus
+	l.until(fmt.Sprintf("sandbox %s", state), func() error {
+		sb := l.store.Sandbox(id)
+		st = sb.Status
+		if sb.State() != state || st.Generation != sb.Generation {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	return st
+}
+
+func (l *life) wish(body fsm.Body) { l.store.Must(body, "u1") }
+
+func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
+	for _, driver := range drivers {
+		t.Run(string(driver), func(t *testing.T) {
+			t.Parallel()
+			l := newLife(t)
+			id := l.create(l.template(driver))
+			st := l.reach(id, fsm.SandboxRunning)
+			job := scheduler.Job{SandboxID: id, ClusterID: l.cluster}
+			o := scheduler.Observed{Placement: st.Placement}
+			l.createConversation(o, job, conversation)
+			for range 3 {
+				l.wish(&fsm.SandboxPauseBody{ID: id})
+				if st := l.reach(id, fsm.SandboxPaused); st.Placement != nil {
+					t.Errorf("paused, and placed at %+v", st.Placement)
+				}
+				l.stop()
+				l.wish(&fsm.SandboxResumeBody{ID: id})
+				l.lead()
+				o.Placement = l.reach(id, fsm.SandboxRunning).Placement
+				l.hasConversation(o, job, conversation)
+			}
+			l.wish(&fsm.SandboxDeleteBody{ID: id})
+			l.until("nothing left", func() error {
+				if l.store.Sandbox(id) != nil {
+					return fmt.Errorf("%+v", l.store.Sandbox(id))
+				}
+				return nil
+			})
+			if o := l.observed(job); o.Exists || o.Live > 0 || len(l.volumes(job)) > 0 {
+				t.Errorf("left: %+v", o)
+			}
+			if _, err := l.secrets.Read(t.Context(), nomadtest.KeyPath(id), 1); err == nil {
+				t.Error("the key is still in Vault")
+			}
+		})
+	}
+}
+
+func TestLife_RunningBeforeNomadSaysSo(t *testing.T) {
+	l := newLife(t)
+	begin := time.Now()
+	id := l.create(l.template(fsm.DriverRawExec))
+	st := l.reach(id, fsm.SandboxRunning)
+	took := time.Since(begin)
+	a, _, err := l.s.client.Allocations().Info(st.Placement.AllocID, nil)
+	l.must(err)
+	t.Logf("RUNNING after %s; Nomad's client status is %q", took, a.ClientStatus)
+	if a.ClientStatus != api.AllocClientStatusPending {
+		t.Errorf("Nomad says %q: RUNNING waited for it", a.ClientStatus)
+	}
+}
+
+func TestLife_JobPurgedByHand_IsRegisteredAgainWithItsWorkspace(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	id := l.create(l.template(fsm.DriverRawExec))
+	first := l.reach(id, fsm.SandboxRunning).Placement
+	job := scheduler.Job{SandboxID: id, ClusterID: l.cluster}
+	l.createConversation(scheduler.Observed{Placement: first}, job, conversation)
+	_, _, err := l.s.client.Jobs().Deregister("sandbox-"+id, true, nil)
+	l.must(err)
+	l.until("another allocation", func() error {
+		if sb := l.store.Sandbox(id); sb.State() != fsm.SandboxRunning || sb.Status.Placement.Equal(first) {
+			return fmt.Errorf("%+v", sb.Status)
+		}
+		return nil
+	})
+	l.hasConversation(scheduler.Observed{Placement: l.reach(id, fsm.SandboxRunning).Placement}, job, conversation)
+}
+
+func TestLife_FailuresAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		driver fsm.Driver
+		change func(t *fsm.Template)
+		reason string
+		words  string
+	}{
+		"no room": {
+			fsm.DriverRawExec, func(t *fsm.Template) { t.Memory = 64 << 20 },
+			fsm.ReasonNoCapacity, "memory exhausted on 1",
+		},
+		"crash loop": {
+			fsm.DriverRawExec, func(t *fsm.Template) { t.Command, t.Args = "/bin/sh", []string{"-c", "exit 42"} },
+			fsm.ReasonCrashed, "Exit Code: 42",
+		},
+		"no such program": {
+			fsm.DriverRawExec, func(t *fsm.Template) { t.Command = "/no/such/program" },
+			fsm.ReasonDriver, "/no/such/program",
+		},
+		"no such image": {
+			fsm.DriverDocker, func(t *fsm.Template) { t.Image = "127.0.0.1:1/no/such:image" },
+			fsm.ReasonImage, "127.0.0.1:1/no/such",
+		},
+		"never answers": {
+			fsm.DriverRawExec, func(t *fsm.Template) {
+				t.Command, t.Args, t.StartTimeout = "/bin/sleep", []string{"1000"}, 3*time.Second
+			},
+			fsm.ReasonHealth, "http://127.0.0.1:",
+		},
+		"somebody else's server": {
+			fsm.DriverRawExec, func(t *fsm.Template) {
+				t.Command = "/usr/bin/env"
+				t.Args = append([]string{"OH_SESSION_API_KEYS_0=another", "%agent%"}, t.Args...)
+				t.StartTimeout = 4 * time.Second
+			},
+			fsm.ReasonAgentRejected, "did not prove",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLife(t)
+			tmpl := l.template(c.driver)
+			c.change(&tmpl)
+			for i := range tmpl.Args {
+				tmpl.Args[i] = strings.ReplaceAll(tmpl.Args[i], "%agent%", l.s.agent)
+			}
+			id := l.create(tmpl)
+			st := l.reach(id, fsm.SandboxError)
+			t.Logf("%s: %s", st.Reason, st.Detail)
+			if st.Reason != c.reason || !strings.Contains(st.Detail, c.words) {
+				t.Errorf("want %s with %q", c.reason, c.words)
+			}
+		})
+	}
+}
+
+func TestLife_OrphansAreRemoved(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job, o := b.started(b.job(fsm.DriverRawExec))
+	other := b.job(fsm.DriverRawExec)
+	other.ClusterID = "another-cluster"
+	other, _ = b.started(other)
+	t.Cleanup(func() { b.until("removal", func() error { return b.r.Remove(context.Background(), other) }) })
+	path := o.Placement.Workspace
+	l := lifeOn(t, b)
+	l.until("the orphan gone", func() error {
+		if o := l.observed(job); o.Exists || o.Live > 0 || len(l.volumes(job)) > 0 {
+			return fmt.Errorf("left: %+v", o)
+		}
+		return nil
+	})
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the orphan's workspace: %v", err)
+	}
+	if o := l.observed(other); o.Live != 1 {
+		t.Errorf("another cluster's job was touched: %+v", o)
+	}
+}
+
+// TestLife_NomadKilledAndVaultSealed has a stack of its own to break.
+func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
+	s := useStack(t)
+	own := &stack{agent: s.agent}
+	dir := t.TempDir()
+	var err error
+	if own.vault, err = local.StartVault(t.Context(), local.VaultOptions{Dir: filepath.Join(dir, "vault")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = own.vault.Close() })
+	if own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: own.vault}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.nomad.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := nomad.DefaultConfig()
+	cfg.Address, cfg.VaultMount, cfg.KillTimeout = own.nomad.Address, "secret", 2*time.Second
+	r, err := nomad.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	l := lifeOn(t, &bench{T: t, s: own, cluster: "cluster-faults", r: r, config: cfg})
+	first := l.create(l.template(fsm.DriverRawExec))
+	placed := l.reach(first, fsm.SandboxRunning).Placement
+
+	// Vault sealed: what needs no key goes on, what needs one waits and says so.
+	l.wish(&fsm.SandboxPauseBody{ID: first})
+	l.reach(first, fsm.SandboxPaused)
+	l.must(own.vault.Seal(t.Context()))
+	l.wish(&fsm.SandboxResumeBody{ID: first})
+	l.until("words about Vault", func() error {
+		if st := l.store.Sandbox(first).Status; st.State != fsm.SandboxStarting || st.Reason != fsm.ReasonSecretStore {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	t.Logf("sealed: %s", l.store.Sandbox(first).Status.Detail)
+	l.must(own.vault.Unseal(t.Context()))
+	if again := l.reach(first, fsm.SandboxRunning).Placement; again.Equal(placed) {
+		t.Error("resumed at the old placement")
+	}
+
+	// Nomad killed: what runs stays RUNNING, what starts waits and says so.
+	l.must(own.nomad.Kill())
+	second := l.create(l.template(fsm.DriverRawExec))
+	l.until("words about Nomad", func() error {
+		if st := l.store.Sandbox(second).Status; st.State != fsm.SandboxStarting || st.Reason != fsm.ReasonScheduler {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	t.Logf("killed: %s", l.store.Sandbox(second).Status.Detail)
+	if st := l.store.Sandbox(first).Status; st.State != fsm.SandboxRunning {
+		t.Errorf("a running sandbox suffered: %+v", st)
+	}
+	l.must(own.nomad.Start(t.Context()))
+	l.reach(second, fsm.SandboxRunning)
+	l.reach(first, fsm.SandboxRunning)
+	if o := l.observed(scheduler.Job{SandboxID: first, ClusterID: l.cluster}); o.Live != 1 {
+		t.Errorf("%d copies after Nomad's restart", o.Live)
+	}
+}
