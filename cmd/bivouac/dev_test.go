@@ -112,7 +112,7 @@ func TestDev_EverySeedEndpointOnEveryNode(t *testing.T) {
 func TestDev_SandboxKeepsItsFilesOverPauseAndResume(t *testing.T) {
 	t.Parallel()
 	r := startDev(t, t.TempDir())
-	lifeOfASandbox(t, r.all)
+	lifeOfASandbox(t, r.all, "", "")
 }
 
 func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
@@ -211,24 +211,14 @@ func taskOrder(status string) int {
 		"SETTING_UP_GIT_HOOKS", "SETTING_UP_SKILLS", "STARTING_CONVERSATION", "READY"}, status)
 }
 
-// onlyConversation asks the agent server in the sandbox itself: it must hold
-// that one conversation and no other.
+// onlyConversation looks into the sandbox a conversation was made in.
 func (r *running) onlyConversation(t testing.TB, sandboxID, conversationID string) {
 	t.Helper()
 	info, err := r.all[0].sandbox(sandboxID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var page struct {
-		Items []struct {
-			ID string `json:"id"`
-		} `json:"items"`
-	}
-	inside := caller{base: info.agentURL(), key: *info.SessionAPIKey}
-	inside.do(t, http.StatusOK, http.MethodGet, "/api/conversations/search", nil).json(t, &page)
-	if len(page.Items) != 1 || plainID(page.Items[0].ID) != conversationID {
-		t.Errorf("sandbox %s holds %v, want only conversation %s", sandboxID, page.Items, conversationID)
-	}
+	onlyConversation(t, info, conversationID)
 }
 
 func TestDev_RestartKeepsAllState(t *testing.T) {

@@ -150,11 +150,21 @@ func (c caller) startConversation(t testing.TB, message string) string {
 	return task.ID
 }
 
-// startSandbox starts a sandbox and gives its id.
+// startSandbox starts a sandbox of the default spec and gives its id.
 func (c caller) startSandbox(t testing.TB) string {
 	t.Helper()
+	return c.startSandboxOf(t, "")
+}
+
+// startSandboxOf starts a sandbox of a spec and gives its id.
+func (c caller) startSandboxOf(t testing.TB, spec string) string {
+	t.Helper()
+	path := "/api/v1/sandboxes"
+	if spec != "" {
+		path += "?sandbox_spec_id=" + url.QueryEscape(spec)
+	}
 	var info sandboxInfo
-	c.do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes", nil).json(t, &info)
+	c.do(t, http.StatusOK, http.MethodPost, path, nil).json(t, &info)
 	return info.ID
 }
 
@@ -203,17 +213,41 @@ func inSandbox(t testing.TB, info sandboxInfo, command string) string {
 	return out.Stdout
 }
 
+// keepFile writes a file into a RUNNING sandbox's workspace and gives its path.
+// dir is where to put it; "" asks the sandbox.
+func keepFile(t testing.TB, info sandboxInfo, dir, content string) string {
+	t.Helper()
+	if dir == "" {
+		dir = strings.TrimSpace(inSandbox(t, info, "pwd"))
+	}
+	path := dir + "/kept.txt"
+	c := agent.New(agent.Config{})
+	defer c.Close()
+	if err := c.Upload(t.Context(), info.agentURL(), *info.SessionAPIKey, path, []byte(content)); err != nil {
+		t.Fatalf("writing %s in sandbox %s: %v", path, info.ID, err)
+	}
+	return path
+}
+
+// keptFile reads a file in a RUNNING sandbox.
+func keptFile(t testing.TB, info sandboxInfo, path string) string {
+	t.Helper()
+	inside := caller{base: info.agentURL(), key: *info.SessionAPIKey}
+	return string(inside.do(t, http.StatusOK, http.MethodGet, "/api/file/download?path="+url.QueryEscape(path), nil).body)
+}
+
 // lifeOfASandbox starts, pauses, resumes and deletes a sandbox, each step
-// through another node, and finds its file and its id again.
-func lifeOfASandbox(t *testing.T, nodes []caller) {
+// through another node, and finds its file and its id again. dir is as in
+// keepFile.
+func lifeOfASandbox(t *testing.T, nodes []caller, spec, dir string) {
 	t.Helper()
 	at := func(i int) caller { return nodes[i%len(nodes)] }
-	id := at(0).startSandbox(t)
+	id := at(0).startSandboxOf(t, spec)
 	info := at(1).awaitSandbox(t, id, "RUNNING")
 	if info.SessionAPIKey == nil || info.agentURL() == "" {
 		t.Fatalf("a RUNNING sandbox without key or URL: %+v", info)
 	}
-	inSandbox(t, info, "echo kept > kept.txt")
+	path := keepFile(t, info, dir, "kept")
 
 	for round := range 2 {
 		for range 2 { // a second pause is fine
@@ -226,7 +260,7 @@ func lifeOfASandbox(t *testing.T, nodes []caller) {
 			at(round).do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+id+"/resume", nil)
 		}
 		info = at(2).awaitSandbox(t, id, "RUNNING")
-		if got := strings.TrimSpace(inSandbox(t, info, "cat kept.txt")); got != "kept" {
+		if got := keptFile(t, info, path); got != "kept" {
 			t.Errorf("after resume %d the file holds %q", round+1, got)
 		}
 	}
@@ -323,3 +357,19 @@ func conversationOnEveryNode(t *testing.T, n caller, others []caller) {
 
 // plainID takes the dashes out of a UUID.
 func plainID(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) }
+
+// onlyConversation asks the agent server in the sandbox itself: it must hold
+// that one conversation and no other.
+func onlyConversation(t testing.TB, info sandboxInfo, conversationID string) {
+	t.Helper()
+	var page struct {
+		Items []struct {
+			ID string `json:"id"`
+		} `json:"items"`
+	}
+	inside := caller{base: info.agentURL(), key: *info.SessionAPIKey}
+	inside.do(t, http.StatusOK, http.MethodGet, "/api/conversations/search", nil).json(t, &page)
+	if len(page.Items) != 1 || plainID(page.Items[0].ID) != conversationID {
+		t.Errorf("sandbox %s holds %v, want only conversation %s", info.ID, page.Items, conversationID)
+	}
+}

@@ -1,0 +1,425 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
+)
+
+// required reports whether the environment says that the program must be there
+// (.ci/run does); else its absence skips the test.
+func required(program string) bool {
+	return slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program)
+}
+
+// stack is three `bivouac server` processes on a real Nomad and a real Vault.
+type stack struct {
+	*serverCluster
+	nomad *local.Nomad
+	vault *local.Vault
+	// specs are what sandboxes are made from: the driver's name, and the
+	// folder in the sandbox that is kept, "" to ask.
+	specs map[string]string
+}
+
+// startStack starts everything, and stops it with the test.
+func startStack(t *testing.T) *stack {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real Nomad and a real Vault")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	for _, program := range []string{"nomad", "vault"} {
+		if _, err := local.Tool(ctx, program, os.Stderr); err != nil {
+			if required(program) {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+	}
+	s := &stack{specs: map[string]string{"raw": ""}}
+	var err error
+	if s.vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(t.TempDir(), "vault"), Durable: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, "Vault", s.vault.Close) })
+	if s.nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(worldReadable(t), "nomad"), Vault: s.vault}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, "Nomad", s.nomad.Close) })
+	role, err := s.vault.NewAppRole(ctx, local.AppRoleOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serverCluster = newServers(t, serverOptions{nomad: s.nomad.Address, vault: s.vault.Address, roleID: role.RoleID, secretID: role.SecretID})
+	s.up(t, 0, 1, 2)
+	s.loadSpecs(ctx, t)
+	return s
+}
+
+func closed(t testing.TB, what string, end func() error) {
+	if err := end(); err != nil {
+		t.Errorf("stopping %s: %v", what, err)
+	}
+}
+
+// worldReadable gives a directory that tasks of any user may enter.
+func worldReadable(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bivouac-stack-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// loadSpecs builds the agent server, and the image around it where Docker is
+// reachable, and applies a spec for each driver with the program's own command.
+func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
+	t.Helper()
+	dir := worldReadable(t)
+	binary := filepath.Join(dir, "sandbox-agent")
+	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", binary); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`spec "raw" {
+  driver      = "raw_exec"
+  command     = %q
+  args        = ["--host", "127.0.0.1", "--port", "${port.agent_server}"]
+  working_dir = "project"
+  cpu         = 100
+  memory      = 128
+  port "AGENT_SERVER" {}
+}
+`, binary)
+	switch {
+	case local.DockerReachable(ctx):
+		image := fmt.Sprintf("bivouac-test/server:%d", os.Getpid())
+		if err := local.BuildImage(ctx, binary, image); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { closed(t, "the image", func() error { return local.RemoveImage(image) }) })
+		s.specs["docker"] = "/workspace/project"
+		text += fmt.Sprintf(`spec "docker" {
+  driver       = "docker"
+  image        = %q
+  args         = ["--port", "${port.agent_server}"]
+  working_dir  = "/workspace/project"
+  cpu          = 100
+  memory       = 128
+  network_mode = "host"
+  port "AGENT_SERVER" {}
+  volume {
+    path = "/workspace"
+  }
+}
+`, image)
+	case required("docker"):
+		t.Fatal("Docker is not reachable")
+	}
+	file := filepath.Join(dir, "specs.hcl")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, nil, "specs", "apply", file, "--replace", "--address", s.nodes[1].base, "--api-key-file", s.keyFile)
+}
+
+// nomadJob is the part of a job listing the tests read.
+type nomadJob struct {
+	ID, Status string
+	Stop       bool
+}
+
+// jobs lists the jobs of sandboxes.
+func (s *stack) jobs(t testing.TB) (list []nomadJob) {
+	t.Helper()
+	if err := s.nomad.Do(t.Context(), http.MethodGet, "jobs?prefix=sandbox-", nil, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestStack runs one stack through a hard day. The parts follow each other,
+// because each needs all of it.
+func TestStack(t *testing.T) {
+	t.Parallel()
+	s := startStack(t)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"EverySeedEndpointOnEveryNode", func(t *testing.T) { everySeedEndpoint(t, s.all()) }},
+		{"SandboxKeepsItsFiles", s.keepsFiles},
+		{"NoSecretOutsideVault", s.noSecretOutsideVault},
+		{"LeaderKilledDuringCreation", s.leaderKilledDuringCreation},
+		{"VaultSealed", s.vaultSealed},
+		{"NomadAway", s.nomadAway},
+		{"RestartInAnotherOrder", s.restart},
+		{"NothingIsLeft", s.nothingIsLeft},
+	} {
+		if !t.Run(part.name, part.run) {
+			break
+		}
+	}
+	if t.Failed() {
+		for _, n := range s.nodes {
+			t.Logf("%s said last:\n%s", n.name, lastLines(n.process.stderr.String(), 40))
+		}
+	}
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func (s *stack) keepsFiles(t *testing.T) {
+	for spec, dir := range s.specs {
+		t.Run(spec, func(t *testing.T) { lifeOfASandbox(t, s.all(), spec, dir) })
+	}
+}
+
+// noSecretOutsideVault sends canaries through every field and then looks for
+// them in everything the nodes wrote and everything Nomad was told. A sandbox's
+// own key is one more.
+func (s *stack) noSecretOutsideVault(t *testing.T) {
+	var c canaries
+	tasks := c.answers(t, s.nodes[2].caller)
+	task, err := s.nodes[0].startTask(tasks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := s.nodes[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
+	c.values = append(c.values, *info.SessionAPIKey)
+
+	eventually(t, "every node has a snapshot", func() error {
+		for _, n := range s.nodes {
+			found, err := filepath.Glob(filepath.Join(n.dir, "data", "snapshots", "*", "*"))
+			if err == nil && len(found) == 0 {
+				err = errors.New(n.name + " has none")
+			}
+			if err != nil {
+				// Snapshots follow writes.
+				_, err2 := s.nodes[0].try(http.MethodPost, "/api/settings", c.settings())
+				return errors.Join(err, err2)
+			}
+		}
+		return nil
+	})
+	for _, n := range s.nodes {
+		if files := c.search(t, n.dir); files < 3 {
+			t.Errorf("only %d files of %s were searched", files, n.name)
+		}
+		if v := c.leak([]byte(n.process.stdout.String() + n.process.stderr.String())); v != "" {
+			t.Errorf("%s logged %s", n.name, v)
+		}
+	}
+	for _, job := range s.jobs(t) {
+		for _, path := range []string{"job/%s", "job/%s/versions", "job/%s/allocations", "job/%s/evaluations"} {
+			var raw json.RawMessage
+			if err := s.nomad.Do(t.Context(), http.MethodGet, fmt.Sprintf(path, url.PathEscape(job.ID)), nil, &raw); err != nil {
+				t.Fatal(err)
+			}
+			if v := c.leak(raw); v != "" {
+				t.Errorf("%s of Nomad holds %s", fmt.Sprintf(path, job.ID), v)
+			}
+		}
+	}
+	var volumes json.RawMessage
+	if err := s.nomad.Do(t.Context(), http.MethodGet, "volumes?type=host", nil, &volumes); err != nil {
+		t.Fatal(err)
+	}
+	if v := c.leak(volumes); v != "" {
+		t.Errorf("a volume of Nomad holds %s", v)
+	}
+	s.deleteAll(t)
+}
+
+// deleteAll deletes every sandbox and waits until Nomad has forgotten them.
+func (s *stack) deleteAll(t testing.TB) {
+	t.Helper()
+	list, err := s.nodes[0].sandboxes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range list {
+		s.nodes[1].do(t, http.StatusOK, http.MethodDelete, "/api/v1/sandboxes/"+box.ID, nil)
+	}
+	eventually(t, "Nomad has forgotten the sandboxes", func() error {
+		if jobs := s.jobs(t); len(jobs) > 0 {
+			return fmt.Errorf("it has %v", jobs)
+		}
+		return nil
+	})
+}
+
+// leaderKilledDuringCreation kills -9 the leader while it starts a
+// conversation's sandbox: the next one finishes the task, with one sandbox and
+// one conversation.
+func (s *stack) leaderKilledDuringCreation(t *testing.T) {
+	known, err := s.nodes[0].conversations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		lost := s.leader(t)
+		left := slices.Concat(s.nodes[:lost], s.nodes[lost+1:])
+		id := left[0].startConversation(t, "hello")
+		if round == 1 {
+			eventually(t, "the task has its sandbox", func() error {
+				task, err := left[1].startTask(id)
+				if err == nil && task.SandboxID == nil {
+					err = errors.New(task.Status)
+				}
+				return err
+			})
+		}
+		s.nodes[lost].process.kill()
+		task := left[1].awaitTask(t, id)
+		info := left[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
+		s.nodes[lost].start(t)
+		s.nodes[lost].ready(t)
+
+		for _, n := range s.nodes {
+			list, err := n.conversations()
+			if err != nil || len(list) != len(known)+round+1 {
+				t.Errorf("%s lists %d conversations, want %d: %v", n.name, len(list), len(known)+round+1, err)
+			}
+			boxes, err := n.sandboxes()
+			if err != nil || len(boxes) != round+1 {
+				t.Errorf("%s lists %d sandboxes, want %d: %v", n.name, len(boxes), round+1, err)
+			}
+		}
+		if jobs := s.jobs(t); len(jobs) != round+1 {
+			t.Errorf("Nomad has the jobs %v, want %d", jobs, round+1)
+		}
+		onlyConversation(t, info, *task.ConversationID)
+	}
+	s.deleteAll(t)
+}
+
+// vaultSealed: what needs a secret is a 503 that says when to come back, the
+// rest goes on, and all is well again by itself.
+func (s *stack) vaultSealed(t *testing.T) {
+	nodes := s.all()
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "before", "llm_model": "m", "llm_api_key": "k"})
+	running := nodes[0].startSandbox(t)
+	nodes[0].awaitSandbox(t, running, "RUNNING")
+	if err := s.vault.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		for path, body := range map[string]any{
+			"/api/settings":     map[string]any{"language": "half", "llm_api_key": "k2"},
+			"/api/v1/sandboxes": nil,
+		} {
+			a := n.do(t, http.StatusServiceUnavailable, http.MethodPost, path, body)
+			if a.header.Get("Retry-After") == "" {
+				t.Errorf("POST %s on %s: 503 without Retry-After: %s", path, n.base, a)
+			}
+		}
+		a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+		if !strings.Contains(string(a.body), `"language":"before"`) {
+			t.Errorf("%s: something was half stored: %s", n.base, a)
+		}
+		n.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "before", "llm_model": "m"})
+		n.do(t, http.StatusOK, http.MethodGet, "/ready", nil)
+	}
+	if list, err := nodes[0].sandboxes(); err != nil || len(list) != 1 {
+		t.Errorf("sandboxes while Vault was sealed: %v, %v", list, err)
+	}
+	nodes[1].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+running+"/pause", nil)
+	nodes[1].awaitSandbox(t, running, "PAUSED")
+	if err := s.vault.Unseal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		eventually(t, n.base+" stores secrets again", func() error {
+			a, err := n.try(http.MethodPost, "/api/settings", map[string]any{"language": "after", "llm_model": "m", "llm_api_key": "k3"})
+			if err == nil && a.status != http.StatusOK {
+				err = errors.New(a.String())
+			}
+			return err
+		})
+	}
+	nodes[2].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+running+"/resume", nil)
+	nodes[0].awaitSandbox(t, running, "RUNNING")
+	s.deleteAll(t)
+}
+
+// nomadAway: a start is accepted and carried out when Nomad is back.
+func (s *stack) nomadAway(t *testing.T) {
+	nodes := s.all()
+	kept := nodes[0].startSandbox(t)
+	nodes[0].awaitSandbox(t, kept, "RUNNING")
+	if err := s.nomad.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	id := nodes[1].startSandbox(t)
+	eventually(t, "the sandbox says what it waits for", func() error {
+		info, err := nodes[2].sandbox(id)
+		if err == nil && (info.Status != "STARTING" || info.StatusDetail == nil) {
+			err = fmt.Errorf("it is %s (%s)", info.Status, text(info.StatusDetail))
+		}
+		return err
+	})
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "away", "llm_model": "m", "llm_api_key": "k"})
+	if err := s.nomad.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nodes[2].awaitSandbox(t, id, "RUNNING")
+	nodes[1].awaitSandbox(t, kept, "RUNNING")
+	s.deleteAll(t)
+}
+
+// restart stops all nodes in an orderly way and starts them in another order.
+func (s *stack) restart(t *testing.T) {
+	id := s.nodes[0].startSandbox(t)
+	info := s.nodes[0].awaitSandbox(t, id, "RUNNING")
+	for _, n := range s.nodes {
+		n.terminate(t)
+	}
+	// Sandboxes outlive the control plane.
+	caller{base: info.agentURL()}.do(t, http.StatusOK, http.MethodGet, "/health", nil)
+	s.up(t, 2, 1, 0)
+	for _, n := range s.nodes {
+		again := n.awaitSandbox(t, id, "RUNNING")
+		if again.agentURL() != info.agentURL() {
+			t.Errorf("%s shows it at %s, it was at %s", n.name, again.agentURL(), info.agentURL())
+		}
+	}
+	s.deleteAll(t)
+}
+
+// nothingIsLeft: no job and no volume of a deleted sandbox stays.
+func (s *stack) nothingIsLeft(t *testing.T) {
+	eventually(t, "the volumes are gone", func() error {
+		var volumes []struct{ Name string }
+		if err := s.nomad.Do(t.Context(), http.MethodGet, "volumes?type=host", nil, &volumes); err != nil {
+			return err
+		}
+		if len(volumes) > 0 {
+			return fmt.Errorf("there are %v", volumes)
+		}
+		return nil
+	})
+	for _, n := range s.nodes {
+		n.terminate(t)
+	}
+}
