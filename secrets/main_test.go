@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,15 +75,17 @@ func ownVault(t *testing.T) *local.Vault {
 	return v
 }
 
-// name is the test's, fit for a path.
-func name(t *testing.T) string {
-	return strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
-}
+// calls numbers the AppRoles: with -count a test comes again.
+var calls atomic.Int64
+
+// role is the name of the AppRole, and of its policy, that config made.
+func role(cfg VaultConfig) string { return path.Base(cfg.Prefix) }
 
 // config makes an AppRole of the test's own.
 func config(t *testing.T, v *local.Vault, o local.AppRoleOptions) VaultConfig {
 	t.Helper()
-	o.Name, o.Prefix, o.NomadNamespace = name(t), "pre/"+name(t), "ns-"+name(t)
+	o.Name = fmt.Sprintf("%s-%d", strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), calls.Add(1))
+	o.Prefix, o.NomadNamespace = "pre/"+o.Name, "ns-"+o.Name
 	role, err := v.NewAppRole(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

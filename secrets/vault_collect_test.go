@@ -37,13 +37,13 @@ func TestVault_Collect_TouchesOnlyWhatIsOurs(t *testing.T) {
 	// Another cluster, whose sandboxes run in the same Nomad namespace.
 	cfg := s.cfg
 	cfg.Prefix += "-other"
-	role, err := server.NewAppRole(ctx, local.AppRoleOptions{Name: name(t) + "-other", Prefix: cfg.Prefix, NomadNamespace: cfg.NomadNamespace})
+	theirRole, err := server.NewAppRole(ctx, local.AppRoleOptions{Name: role(cfg), Prefix: cfg.Prefix, NomadNamespace: cfg.NomadNamespace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.RoleID = role.RoleID
+	cfg.RoleID = theirRole.RoleID
 	cfg.SecretIDFile = t.TempDir() + "/secret-id"
-	if err := os.WriteFile(cfg.SecretIDFile, []byte(role.SecretID), 0o600); err != nil {
+	if err := os.WriteFile(cfg.SecretIDFile, []byte(theirRole.SecretID), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	other := run(t, cfg)

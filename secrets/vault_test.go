@@ -254,7 +254,7 @@ func TestVault_TheAppRoleReachesNothingElse(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"sys/mounts", "sys/policies/acl/root", "auth/approle/role/" + name(t) + "/secret-id", "sys/seal"} {
+	for _, path := range []string{"sys/mounts", "sys/policies/acl/root", "auth/approle/role/" + role(s.cfg) + "/secret-id", "sys/seal"} {
 		var status *local.StatusError
 		err := server.DoAs(ctx, token, http.MethodPost, path, nil, nil)
 		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
@@ -290,7 +290,7 @@ func TestVault_NoSecretInErrorsLogsAndMetrics(t *testing.T) {
 		note(err)
 	}
 	policy := map[string]string{"policy": `path "secret/nothing" { capabilities = ["read"] }`}
-	if err := server.Do(ctx, http.MethodPost, "sys/policies/acl/"+name(t), policy, nil); err != nil {
+	if err := server.Do(ctx, http.MethodPost, "sys/policies/acl/"+role(cfg), policy, nil); err != nil {
 		t.Fatal(err)
 	}
 	op(settingsPath)
