@@ -43,6 +43,8 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	defer s.mu.Unlock()
 	old := s.View()
 	t := &transaction{store: s, txn: s.db.Txn(true), meta: old.meta, index: old.index}
+	// After a panic nothing of the batch is published.
+	defer t.txn.Abort()
 	outcomes := make([]Outcome, len(entries))
 	for i, e := range entries {
 		t.index = e.Index

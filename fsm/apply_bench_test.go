@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -63,4 +64,41 @@ func BenchmarkDecodeCommand(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkSnapshot measures writing and reading 100,000 conversations, and the
+// part that holds up Apply.
+func BenchmarkSnapshot(b *testing.B) {
+	s := NewStore()
+	var rows []*Conversation
+	for i := range 100_000 {
+		rows = append(rows, &Conversation{
+			ID: fmt.Sprintf("%032d", i), UserID: fmt.Sprintf("user-%d", i%100), SandboxID: fmt.Sprintf("s%d", i),
+			Title: ptr("Fix the README"), CreatedAt: benchNow, UpdatedAt: benchNow, AgentKind: "openhands",
+		})
+	}
+	fillConversations(s, rows...)
+	for i := range InternalResults {
+		s.commands.add(&commandRecord{ID: fmt.Sprintf("command-%016d", i), Time: benchNow})
+	}
+	raw := persist(b, s)
+	b.Run("take", func(b *testing.B) {
+		for b.Loop() {
+			s.Snapshot()
+		}
+	})
+	b.Run("persist", func(b *testing.B) {
+		b.SetBytes(int64(len(raw)))
+		for b.Loop() {
+			persist(b, s)
+		}
+	})
+	b.Run("restore", func(b *testing.B) {
+		b.SetBytes(int64(len(raw)))
+		for b.Loop() {
+			if err := NewStore().Restore(bytes.NewReader(raw)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

@@ -18,9 +18,16 @@ func (f *fixture) client(user, id, fingerprint string, body Body) (Result, error
 func TestRepeatedCommand(t *testing.T) {
 	f := newFixture(t).open()
 	cmd := f.command("ada", newSandboxBody("s1"))
+	old := f.store.View()
 	first, err := f.apply(cmd)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, _, _, found := old.CommandResult(cmd.ID); found {
+		t.Error("a View knows the result of a later command")
+	}
+	if r, _, _, found := f.store.View().CommandResult(cmd.ID); !found || r.Index != first.Index {
+		t.Error("the newest View does not know the result")
 	}
 	f.do("ada", &SandboxDeleteBody{ID: "s1"})
 	f.index++
