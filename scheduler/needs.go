@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"io"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -48,6 +49,27 @@ type Job struct {
 	// is one. When the revert is refused Start registers from Template.
 	RevertTo   uint64
 	HasVersion bool
+	// Deferred starts a member of a warm pool: the agent server is given
+	// OH_DEFERRED_INIT=1 and, from KeyRef's entry, OH_SECRET_KEY alone (member
+	// "secret_key") and no session key. It comes up dormant, and so it does
+	// again whenever its process ends and is restarted in place; whoever owns
+	// the sandbox by then binds it again (POST /api/init with the member's
+	// secret_key). A version that is started or reverted to with Deferred
+	// false has the key in its environment and is never dormant.
+	Deferred bool
+}
+
+// Logs reads what a sandbox's task wrote; scheduler/nomad and
+// scheduler/process implement it beside Runner.
+type Logs interface {
+	// Logs gives the newest task's stream, "stdout" or "stderr", from tail bytes
+	// before its end (0 from the end, negative everything that is kept). With
+	// follow it goes on until ctx ends, the task ended and all was read, or the
+	// caller closes it; without, until the end as of now. Old output is
+	// bounded by the backend. A sandbox without a job or logs is CodeNotFound.
+	// The caller closes the reader; only job.SandboxID and job.ClusterID are
+	// needed.
+	Logs(ctx context.Context, job Job, stream string, tail int64, follow bool) (io.ReadCloser, error)
 }
 
 // Observed is what a Runner sees of one job.
