@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -253,7 +254,8 @@ func (t *transaction) addRef(r SecretRef, by int) {
 
 // asError turns what Validate returned into an *Error.
 func asError(err error) *Error {
-	if e, ok := err.(*Error); ok {
+	var e *Error
+	if errors.As(err, &e) {
 		return e
 	}
 	return Errorf(CodeInvalid, "%v", err)

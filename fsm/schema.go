@@ -37,7 +37,6 @@ const (
 	indexKeyHash      = "key_hash"
 	indexV0           = "v0"
 	indexParent       = "parent"
-	indexSandbox      = "sandbox"
 	indexOpen         = "open"
 	indexDone         = "done"
 	indexConversation = "conversation"

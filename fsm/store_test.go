@@ -242,3 +242,18 @@ func TestDecodeCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestTimesAreMicrosecondsUTC: whatever zone and precision a proposer sends, the
+// state holds what the API shows and a snapshot keeps.
+func TestTimesAreMicrosecondsUTC(t *testing.T) {
+	f := newFixture(t).open()
+	cmd := f.command("ada", newSandboxBody("s1"))
+	cmd.Time = testEpoch.Add(1234567 * time.Nanosecond).In(time.FixedZone("", 3600))
+	r, err := f.apply(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Sandbox.CreatedAt.Format(time.RFC3339Nano); got != "2026-01-02T03:00:00.001234Z" {
+		t.Error(got)
+	}
+}
