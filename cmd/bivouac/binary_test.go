@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -37,7 +36,6 @@ func startChild(t testing.TB, dir string, args ...string) *child {
 	c.cmd.Dir = dir
 	c.cmd.Env = append(os.Environ(), mainEnv+"=1")
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,10 @@ import (
 // serverNode is one `bivouac server` process.
 type serverNode struct {
 	name, config, dir string
-	process           *child
+	// owner is the test at whose end the process is killed; a part of it may
+	// have started it.
+	owner   testing.TB
+	process *child
 	caller
 }
 
@@ -96,7 +99,7 @@ func newServers(t testing.TB, o serverOptions) *serverCluster {
 		if o.https {
 			scheme, https = "https", fmt.Sprintf("  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n", name)
 		}
-		n := &serverNode{name: name, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + addresses[i]}}
+		n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + addresses[i]}}
 		n.config = filepath.Join(n.dir, "node.hcl")
 		text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(peers, `", "`)+`"`, addresses[i], https, peers[i],
 			o.nomad, o.vault, orDefault(o.roleID, "none"))
@@ -128,9 +131,8 @@ func mustRun(t testing.TB, env map[string]string, args ...string) string {
 }
 
 // start starts a node's process.
-func (n *serverNode) start(t testing.TB) {
-	t.Helper()
-	n.process = startChild(t, n.dir, "server", "--config", n.config)
+func (n *serverNode) start() {
+	n.process = startChild(n.owner, n.dir, "server", "--config", n.config)
 }
 
 // ready waits until the node can serve.
@@ -162,7 +164,7 @@ func (n *serverNode) terminate(t testing.TB) {
 func (s *serverCluster) up(t testing.TB, order ...int) {
 	t.Helper()
 	for _, i := range order {
-		s.nodes[i].start(t)
+		s.nodes[i].start()
 	}
 	for _, n := range s.nodes {
 		n.ready(t)
@@ -282,7 +284,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 		}
 		return err
 	})
-	s.nodes[lost].start(t)
+	s.nodes[lost].start()
 	s.nodes[lost].ready(t)
 	a := s.nodes[lost].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
 	if !strings.Contains(string(a.body), `"language":"de"`) {
@@ -359,7 +361,7 @@ func TestServer_ServesHTTPSWithACertificateThatMayChange(t *testing.T) {
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
 	n := s.nodes[0]
 	ca := filepath.Join(s.dir, "tls", "ca.pem")
-	n.start(t)
+	n.start()
 	transport, err := clientTransport(ca)
 	if err != nil {
 		t.Fatal(err)

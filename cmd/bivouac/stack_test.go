@@ -293,7 +293,7 @@ func (s *stack) leaderKilledDuringCreation(t *testing.T) {
 		s.nodes[lost].process.kill()
 		task := left[1].awaitTask(t, id)
 		info := left[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
-		s.nodes[lost].start(t)
+		s.nodes[lost].start()
 		s.nodes[lost].ready(t)
 
 		for _, n := range s.nodes {
