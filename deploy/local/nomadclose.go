@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -85,8 +86,9 @@ func sweep(dir string) error {
 	return errors.Join(append(errs, unmountBelow(data))...)
 }
 
-// processesOf finds Nomad's executors (the data directory is in their
-// arguments) and tasks (it is in NOMAD_ALLOC_DIR).
+// processesOf finds what a Nomad leaves when it ends: tasks (the data directory
+// is in their NOMAD_ALLOC_DIR), and its helpers, which are the same program with
+// another word and run where the agent ran.
 func processesOf(data string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -98,15 +100,25 @@ func processesOf(data string) []int {
 		if err != nil || pid == os.Getpid() || startTime(pid) == "" {
 			continue
 		}
-		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		executor := bytes.Contains(args, []byte("\x00executor\x00")) && bytes.Contains(args, []byte(data+"/"))
 		task := bytes.Contains(append([]byte{0}, env...), []byte("\x00NOMAD_ALLOC_DIR="+data+"/"))
-		if executor || task {
+		if task || helperOf(e.Name(), filepath.Dir(data)) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// helperOf reports whether a process is a helper of the Nomad agent that ran in
+// that directory.
+func helperOf(pid, dir string) bool {
+	raw, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+	args := strings.Split(string(raw), "\x00")
+	if len(args) < 2 || !slices.Contains([]string{"executor", "logmon", "docker_logger"}, args[1]) {
+		return false
+	}
+	cwd, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
+	return err == nil && cwd == dir || args[1] == "executor" && strings.Contains(string(raw), dir+"/")
 }
 
 // removeContainers removes Nomad's containers that mount something below data.

@@ -41,6 +41,7 @@ func startNomad(t *testing.T, o local.NomadOptions) *local.Nomad {
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
+		wantNothingLeft(t, n.Dir)
 	})
 	return n
 }

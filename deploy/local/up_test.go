@@ -42,7 +42,7 @@ func (p *progress) String() string {
 	return p.text.String()
 }
 
-// stackProcesses finds processes whose command line names the directory.
+// stackProcesses finds processes that have to do with the directory.
 func stackProcesses(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -57,7 +57,8 @@ func stackProcesses(t *testing.T, dir string) []string {
 		}
 		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if strings.Contains(string(args), dir+"/") || strings.Contains(string(env), "="+dir+"/") {
+		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
+		if strings.Contains(string(args), dir+"/") || strings.Contains(string(env), "="+dir+"/") || strings.HasPrefix(cwd, dir+"/") {
 			found = append(found, e.Name()+" "+strings.ReplaceAll(string(args), "\x00", " "))
 		}
 	}
