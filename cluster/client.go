@@ -54,5 +54,30 @@ func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, 
 	return response.Result, nil
 }
 
+// RemoveServer is Node.RemoveServer, through the asked node; it is for
+// `bivouac operator remove`. CodeNoLeader also means that the node was not
+// reached.
+func (c *PeerClient) RemoveServer(ctx context.Context, name string) error {
+	data, err := json.Marshal(removeRequest{name})
+	if err != nil {
+		return fsm.Errorf(fsm.CodeInternal, "%v", err)
+	}
+	raw, err := c.client.call(ctx, c.address, callRemove, data)
+	if errors.Is(err, errNotSent) {
+		return fsm.Errorf(fsm.CodeNoLeader, "%v; nothing was done", err)
+	}
+	if err != nil {
+		return fsm.Errorf(fsm.CodeOutcomeUnknown, "%v", err)
+	}
+	var response changeResponse
+	if err := json.Unmarshal(raw, &response); err != nil {
+		return fsm.Errorf(fsm.CodeOutcomeUnknown, "reading the node's answer: %v", err)
+	}
+	if response.Error != nil {
+		return response.Error
+	}
+	return nil
+}
+
 // Close drops the connection.
 func (c *PeerClient) Close() { c.client.close() }

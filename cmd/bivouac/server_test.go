@@ -290,6 +290,28 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	if !strings.Contains(string(a.body), `"language":"de"`) {
 		t.Errorf("the node that came back shows %s", a)
 	}
+
+	// A node that is gone for good is taken out, through any other.
+	gone := s.nodes[s.leader(t)]
+	gone.process.kill()
+	left := s.nodes[0]
+	if left == gone {
+		left = s.nodes[1]
+	}
+	eventually(t, gone.name+" is removed", func() error {
+		code, _, stderr := runCommand(t, nil, "operator", "remove", gone.name, "--config", left.config)
+		if code != exitOK {
+			return errors.New(stderr)
+		}
+		return nil
+	})
+	if table := mustRun(t, nil, "operator", "status", "--address", left.base, "--api-key-file", s.keyFile); strings.Contains(table, "\n"+gone.name+" ") {
+		t.Errorf("%s is still a member:\n%s", gone.name, table)
+	}
+	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--config", left.config)
+	if code != exitFailed || !strings.Contains(stderr, "no node") {
+		t.Errorf("removing it again: exit %d: %s", code, stderr)
+	}
 }
 
 // operatorCommands runs the operator's tools against a cluster.
