@@ -25,8 +25,8 @@ const (
 )
 
 // Cluster is a set of nodes named n0, n1, ... in one process. Its methods are
-// for one goroutine, except Propose; those that wait must run in a synctest
-// bubble.
+// for one goroutine, except Propose and Node; those that wait must run in a
+// synctest bubble.
 type Cluster struct {
 	t       testing.TB
 	fabric  *fabric
@@ -34,6 +34,8 @@ type Cluster struct {
 	nodes   []*member
 	expect  int
 
+	// mu guards acked and every member's node. Nobody waits while holding it: a
+	// goroutine that waits for a mutex keeps a bubble's clock from moving.
 	mu    sync.Mutex
 	acked map[string]uint64 // index by command id
 }
@@ -121,12 +123,23 @@ func (c *Cluster) Start(i int) {
 		c.t.Fatalf("making %s: %v", m.name, err)
 	}
 	ctx, stop := context.WithCancelCause(context.Background())
-	m.node, m.stop, m.ended = node, stop, make(chan error, 1)
+	m.stop, m.ended = stop, make(chan error, 1)
+	c.setNode(m, node)
 	go func(ended chan<- error) { ended <- node.Run(ctx) }(m.ended)
 }
 
 // Node gives a running node, nil while it is stopped.
-func (c *Cluster) Node(i int) *cluster.Node { return c.nodes[i].node }
+func (c *Cluster) Node(i int) *cluster.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[i].node
+}
+
+func (c *Cluster) setNode(m *member, n *cluster.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.node = n
+}
 
 // Store gives a node's store.
 func (c *Cluster) Store(i int) *fsm.Store { return c.nodes[i].store }
@@ -166,7 +179,8 @@ func (c *Cluster) Failed() (i int, err error) {
 			}
 			err = <-m.ended
 			m.stop(nil)
-			m.node, m.gone = nil, true
+			c.setNode(m, nil)
+			m.gone = true
 			i = number
 			return true
 		}
@@ -190,7 +204,7 @@ func (c *Cluster) end(i int, cause error) {
 	case <-time.After(patience):
 		c.t.Fatalf("%s does not stop", m.name)
 	}
-	m.node = nil
+	c.setNode(m, nil)
 }
 
 // Partition cuts groups of nodes off from each other. A node in no group goes
@@ -274,7 +288,11 @@ func (c *Cluster) Follower() int {
 // Propose proposes through node i and remembers what was acknowledged. It may
 // be called from many goroutines.
 func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Result, error) {
-	result, err := c.nodes[i].node.Propose(ctx, cmd)
+	node := c.Node(i)
+	if node == nil {
+		return fsm.Result{}, fsm.Errorf(fsm.CodeShuttingDown, "the node is stopped")
+	}
+	result, err := node.Propose(ctx, cmd)
 	if err == nil {
 		c.mu.Lock()
 		c.acked[cmd.ID] = result.Index
