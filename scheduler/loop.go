@@ -40,6 +40,7 @@ type track struct {
 	// heard is loop.heard when observed came from Watch, 0 from a listing.
 	heard         uint64
 	unplacedSince time.Time
+	failedSince   time.Time
 	// settle is set after a step until the backend shows it.
 	settle *settling
 	// attempted is the generation a Start was accepted for; failed why one for
@@ -293,6 +294,11 @@ func (t *track) setObserved(o Observed) bool {
 		t.unplacedSince = time.Time{}
 	} else if t.unplacedSince.IsZero() {
 		t.unplacedSince = time.Now()
+	}
+	if o.Failure == nil {
+		t.failedSince = time.Time{}
+	} else if t.failedSince.IsZero() {
+		t.failedSince = time.Now()
 	}
 	if t.settle != nil && settled(t.settle.from, o) {
 		t.settle = nil

@@ -30,6 +30,8 @@ type Situation struct {
 	// UnplacedSince is since when the job waits for a client with room; zero
 	// when it does not.
 	UnplacedSince time.Time
+	// FailedSince is since when Observed.Failure is set; zero when it is not.
+	FailedSince time.Time
 	// Away says that, and why, the backend can't be asked; nil when it can.
 	Away *Failure
 	// Attempted is the generation for which this leader's Start was accepted.
@@ -67,6 +69,9 @@ type Limits struct {
 	Stop time.Duration
 	// Placement is how long no client may have room before it is an ERROR.
 	Placement time.Duration
+	// Retry is the pause before a task is started again whose key could not be
+	// fetched.
+	Retry time.Duration
 	// Health is how long, and HealthFailures how often in a row, probes of a
 	// RUNNING sandbox fail before it is an ERROR.
 	Health         time.Duration
@@ -150,6 +155,8 @@ func planRunning(s Situation) Decision {
 		// Once the generation is observed, a job that is there counts as its
 		// own, for the next leader too. Users are shown STARTING all the same.
 		d.Observe = d.Status.State == fsm.SandboxError
+	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && d.Status.State == fsm.SandboxStarting:
+		planKeyless(&d, s)
 	case o.Failure != nil:
 		fail(&d, s, o.Failure)
 	case o.Placement == nil:
@@ -189,6 +196,23 @@ func planAbsent(d *Decision, s Situation) {
 			d.Step = StepStart
 		}
 	}
+}
+
+// planKeyless: the task ended because its key could not be fetched. That mends
+// itself when the secret store is back, so it is tried again until the
+// deadline.
+func planKeyless(d *Decision, s Situation) {
+	f := s.Observed.Failure
+	starting(d, s, f)
+	overdue(d, s, f.Reason, f.Detail)
+	if d.Status.State != fsm.SandboxStarting {
+		return
+	}
+	if at := s.FailedSince.Add(s.Limits.Retry); s.Now.Before(at) {
+		wake(d, at)
+		return
+	}
+	d.Step = StepStop
 }
 
 // planUnplaced: the job is there and has no allocation to ask.

@@ -16,7 +16,7 @@ var (
 	epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 	limits = scheduler.Limits{
-		Start: 2 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
+		Start: 2 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Retry: 3 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
 		TermStart: epoch.Add(-time.Hour),
 	}
 	here = &fsm.Placement{AllocID: "a1", NodeID: "n1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}}
@@ -51,6 +51,8 @@ func TestPlan(t *testing.T) {
 	stopping.Live = 1
 	crashed := exists
 	crashed.Failure = &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
+	keyless := exists
+	keyless.Failure = &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "sealed"}
 	full := exists
 	full.Waiting = &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: "memory"}
 	moved := placed
@@ -124,6 +126,18 @@ func TestPlan(t *testing.T) {
 				s.Limits.TermStart = epoch.Add(time.Hour - 29*time.Second)
 			},
 			"probe; STARTING",
+		},
+		{
+			"no key for the task", sandbox(run, 1, starting), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch }, "STARTING secret_store sealed",
+		},
+		{
+			"no key for the task, tried again", sandbox(run, 1, starting), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-time.Minute) }, "stop; STARTING secret_store sealed",
+		},
+		{
+			"no key for the task until the deadline", sandbox(run, 1, starting), keyless,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) }, "ERROR secret_store not running after 2m0s: sealed",
 		},
 		{"crashed while starting", sandbox(run, 1, starting), crashed, nil, "ERROR crashed exit code 1"},
 		{"a foreign job", sandbox(run, 1, starting), foreign, nil, "ERROR foreign_job"},

@@ -145,8 +145,9 @@ func command(body fsm.Body) fsm.Command {
 // maxDetail bounds the words of a status, in bytes.
 const maxDetail = 1000
 
-// clipped bounds the words of a status.
+// clipped bounds the words of a status and brings them on one line.
 func clipped(st fsm.SandboxStatus) fsm.SandboxStatus {
+	st.Detail = strings.Join(strings.Fields(st.Detail), " ")
 	if len(st.Detail) > maxDetail {
 		st.Detail = strings.ToValidUTF8(st.Detail[:maxDetail], "") + "…"
 	}

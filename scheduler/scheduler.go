@@ -32,6 +32,9 @@ type Config struct {
 	// PlacementGrace is how long a sandbox may wait for a client with room
 	// before it is an ERROR. It covers clients that are just being freed.
 	PlacementGrace time.Duration
+	// RetryInterval is the pause before a sandbox whose task got no key from the
+	// secret store is started again, until StartTimeout.
+	RetryInterval time.Duration
 
 	// ProbeMin and ProbeMax bound the pause between two probes of a sandbox
 	// that is starting; it grows from the one to the other.
@@ -68,6 +71,7 @@ func DefaultConfig() Config {
 		StartTimeout:    2 * time.Minute,
 		StopTimeout:     time.Minute,
 		PlacementGrace:  15 * time.Second,
+		RetryInterval:   3 * time.Second,
 		ProbeMin:        5 * time.Millisecond,
 		ProbeMax:        250 * time.Millisecond,
 		HealthInterval:  10 * time.Second,
@@ -102,6 +106,7 @@ func (c Config) Validate() error {
 		{"start timeout", c.StartTimeout},
 		{"stop timeout", c.StopTimeout},
 		{"placement grace", c.PlacementGrace},
+		{"retry interval", c.RetryInterval},
 		{"minimum probe pause", c.ProbeMin},
 		{"maximum probe pause", c.ProbeMax},
 		{"health interval", c.HealthInterval},

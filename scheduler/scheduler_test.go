@@ -93,6 +93,7 @@ func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
 					hit := make(chan struct{}, 1)
 					var armed atomic.Bool
 					armed.Store(true)
+					w.step()
 					// The call is cut off: it has no effect, or its answer is lost.
 					w.nomad.Before(func(c string, j scheduler.Job) error {
 						if c != call || !armed.CompareAndSwap(true, false) {
@@ -104,6 +105,7 @@ func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
 						}
 						return nil
 					})
+					w.lead()
 					w.create("a")
 					w.create("b")
 					w.create("c")

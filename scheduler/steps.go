@@ -21,7 +21,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}
-	if d.Step != StepNone && l.mayStep(t, id) {
+	if d.Step != StepNone && l.mayStep(t, id, sit.Observed) {
 		l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step)
 	}
 	if !d.Wake.IsZero() {
@@ -39,10 +39,11 @@ func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
 	defer l.mu.Unlock()
 	t := l.trackLocked(id)
 	s := Situation{
-		Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince, Away: t.away,
+		Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
+		FailedSince: t.failedSince, Away: t.away,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
-			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace,
+			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
 			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
 		},
 	}
@@ -76,11 +77,16 @@ func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
 	t.starting, t.placed = starting, placed
 }
 
-// mayStep reports whether a step may be taken now: not while backing off, and
-// not before the backend has shown the last one.
-func (l *loop) mayStep(t *track, id string) bool {
+// mayStep reports whether a step planned from the picture o may be taken now:
+// not from an old picture, not while backing off, and not before the backend
+// has shown the last step.
+func (l *loop) mayStep(t *track, id string, o Observed) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !observedEqual(t.observed, o) {
+		l.queue.add(id)
+		return false
+	}
 	now := time.Now()
 	if now.Before(t.notBefore) {
 		l.queue.addAt(id, t.notBefore)

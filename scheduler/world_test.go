@@ -3,6 +3,8 @@ package scheduler_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,9 @@ func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
 			Ports: map[string]int{fsm.PortAgentServer: 0},
 		}}}}, "operator")
 		w.cfg = scheduler.DefaultConfig()
+		if os.Getenv("BIVOUAC_TEST_LOG") != "" {
+			w.cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+		}
 		w.lead()
 		defer func() { w.step() }()
 		fn(w)

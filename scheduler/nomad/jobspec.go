@@ -26,6 +26,8 @@ const (
 	// metaWorkspace is the workspace directory as the task sees it.
 	metaWorkspace = "bivouac_workspace"
 	metaVolume    = "bivouac_volume"
+	// metaStart, in the task, makes a task differ from one that failed.
+	metaStart = "bivouac_start"
 
 	volumeName = "workspace"
 	// tagName marks the job version that ran last: Nomad keeps tagged versions.

@@ -240,7 +240,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 		words  string
 	}{
 		"no room": {
-			fsm.DriverRawExec, func(t *fsm.Template) { t.Memory = 64 << 20 },
+			fsm.DriverRawExec, func(t *fsm.Template) { t.Memory = 16 << 20 },
 			fsm.ReasonNoCapacity, "memory exhausted on 1",
 		},
 		"crash loop": {
@@ -286,6 +286,34 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestLife_CrashedSandboxIsResumed(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	tmpl := l.template(fsm.DriverRawExec)
+	script := "test -e ${workspace}/ok || exit 3; exec " + l.s.agent + " " + strings.Join(tmpl.Args, " ")
+	tmpl.Command, tmpl.Args = "/bin/sh", []string{"-c", script}
+	id := l.create(tmpl)
+	if st := l.reach(id, fsm.SandboxError); st.Reason != fsm.ReasonCrashed {
+		t.Errorf("status %+v", st)
+	}
+	job := scheduler.Job{SandboxID: id}
+	v, _, err := l.s.client.HostVolumes().Get(l.volumes(job)[0].ID, nil)
+	l.must(err)
+	l.must(os.WriteFile(filepath.Join(v.HostPath, "ok"), nil, 0o600))
+	for range 2 {
+		l.wish(&fsm.SandboxResumeBody{ID: id})
+		l.reach(id, fsm.SandboxRunning)
+		l.wish(&fsm.SandboxPauseBody{ID: id})
+		l.reach(id, fsm.SandboxPaused)
+	}
+	l.must(os.Remove(filepath.Join(v.HostPath, "ok")))
+	l.wish(&fsm.SandboxResumeBody{ID: id})
+	l.reach(id, fsm.SandboxError)
+	l.must(os.WriteFile(filepath.Join(v.HostPath, "ok"), nil, 0o600))
+	l.wish(&fsm.SandboxResumeBody{ID: id})
+	l.reach(id, fsm.SandboxRunning)
 }
 
 func TestLife_OrphansAreRemoved(t *testing.T) {

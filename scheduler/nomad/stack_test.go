@@ -33,6 +33,8 @@ type stack struct {
 	agent  string
 	image  string
 	err    error
+	// broken: err is ours, not a program that can't be had.
+	broken bool
 }
 
 var shared struct {
@@ -72,7 +74,7 @@ func useStack(t *testing.T) *stack {
 	}
 	shared.once.Do(func() { shared.stack.err = shared.start() })
 	if err := shared.stack.err; err != nil {
-		if required("nomad") || required("vault") {
+		if shared.broken || required("nomad") || required("vault") {
 			t.Fatal(err)
 		}
 		t.Skip(err)
@@ -93,6 +95,7 @@ func (s *stack) start() error {
 	}
 	s.agent = filepath.Join(s.dir, "sandbox-agent")
 	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", s.agent); err != nil {
+		s.broken = true
 		return err
 	}
 	if s.vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(s.dir, "vault"), Progress: os.Stderr}); err != nil {

@@ -3,6 +3,9 @@ package nomad
 import (
 	"context"
 	"errors"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -36,7 +39,13 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if err != nil {
 		return err
 	}
-	if cur != nil && job.HasVersion && *cur.Version != job.RevertTo {
+	failed := false
+	if cur != nil {
+		if failed, err = r.failedBefore(ctx, id); err != nil {
+			return err
+		}
+	}
+	if cur != nil && !failed && job.HasVersion && *cur.Version != job.RevertTo {
 		done, err := r.revert(ctx, id, job.RevertTo, *cur.Version)
 		if done || err != nil {
 			return err
@@ -46,7 +55,29 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if fail != nil {
 		return fail
 	}
+	if failed {
+		spec.TaskGroups[0].Tasks[0].Meta = map[string]string{metaStart: strconv.FormatUint(index, 10)}
+	}
 	return r.register(ctx, "register job", spec, index)
+}
+
+// failedBefore reports whether an allocation of the job has failed and was not
+// replaced. Nomad keeps such a one in the place of the job's only copy, also
+// under a new version whose task is the same, and places nothing. A task that
+// differs replaces it.
+func (r *Runner) failedBefore(ctx context.Context, id string) (bool, error) {
+	failed := false
+	err := r.call(ctx, "list job's allocations", func(ctx context.Context) error {
+		allocs, _, err := r.client.Jobs().Allocations(id, false, query(ctx))
+		for _, a := range allocs {
+			failed = failed || a.ClientStatus == api.AllocClientStatusFailed && a.DesiredStatus == api.AllocDesiredStatusRun
+		}
+		return err
+	})
+	if errors.Is(err, errNotFound) {
+		return false, nil
+	}
+	return failed, err
 }
 
 // revert brings the version back if the job is still at prior. It reports
