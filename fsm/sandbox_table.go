@@ -2,9 +2,13 @@ package fsm
 
 import (
 	"iter"
+	"strings"
 
 	"github.com/hashicorp/go-memdb"
 )
+
+// indexFolded finds sandboxes without regard to the case of their ids.
+const indexFolded = "folded"
 
 func sandboxTable() *memdb.TableSchema {
 	return newTable(tableSandboxes,
@@ -17,6 +21,8 @@ func sandboxTable() *memdb.TableSchema {
 			return newestKey(s.UserID, s.CreatedAt, s.ID)
 		}),
 		newIndex(indexKeyHash, func(s *Sandbox) []byte { return []byte(s.KeyHash) }),
+		// The id as a host name carries it.
+		newIndex(indexFolded, func(s *Sandbox) []byte { return keyOf(strings.ToLower(s.ID), s.ID) }),
 	)
 }
 
@@ -37,6 +43,13 @@ func (v *View) Sandbox(userID, id string) *Sandbox {
 // scheduler's: nothing it returns may be shown to a user unchecked.
 func (v *View) SandboxAny(id string) *Sandbox {
 	return first[Sandbox](v.txn, tableSandboxes, indexID, []byte(id))
+}
+
+// SandboxesFolded finds the sandboxes of any user whose id is the given one but
+// for upper and lower case, those being deleted too. It is for host names, which
+// know no case; more than one is possible, if hardly likely.
+func (v *View) SandboxesFolded(id string) []*Sandbox {
+	return collect(withPrefix[Sandbox](v.txn, tableSandboxes, indexFolded, prefixOf(strings.ToLower(id))))
 }
 
 // Sandboxes lists a user's sandboxes that are not being deleted, newest first,
