@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,12 +28,17 @@ const (
 var errBusy = errors.New("too many commands are running")
 
 // bash runs shell commands and keeps their output in memory: a restart of the
-// server forgets them, as it ends them.
+// server forgets it, as it ends them. That they were there is kept on disk, so
+// that whoever waits for one is told that it ended.
 type bash struct {
+	env map[string]string // added to every command's
+
 	mu       sync.Mutex
+	ids      *commandIDs
 	commands map[string]*command
 	order    []string
 	running  int
+	ended    time.Time // the newest end of a command
 	closed   bool
 	all      sync.WaitGroup
 }
@@ -71,7 +77,10 @@ type bashOutput struct {
 	Stderr    *string `json:"stderr"`
 }
 
-func newBash() *bash { return &bash{commands: map[string]*command{}} }
+// newBash keeps ids in dir, or nowhere when dir is empty.
+func newBash(dir string, env map[string]string, logger *slog.Logger) *bash {
+	return &bash{env: env, ids: openCommandIDs(dir, logger), commands: map[string]*command{}}
+}
 
 // start runs text in a shell of its own process group, in dir, for at most
 // timeout. Without a shell in the image the command ends with code 127.
@@ -87,15 +96,16 @@ func (b *bash) start(text string, dir *string, timeout time.Duration) (*command,
 		return nil, errBusy
 	}
 	b.forget()
+	b.ids.add(c.info.ID)
 	b.commands[c.info.ID] = c
 	b.order = append(b.order, c.info.ID)
 
 	shell, err := findShell()
 	if err == nil {
-		err = c.spawn(shell, text, dir)
+		err = c.spawn(shell, text, dir, b.env)
 	}
 	if err != nil {
-		c.finish(noShellExit, "", "the command can't be started: "+err.Error()+"\n")
+		c.finish(noShellExit, "the command can't be started: "+err.Error()+"\n")
 		return c, nil
 	}
 	b.running++
@@ -103,6 +113,7 @@ func (b *bash) start(text string, dir *string, timeout time.Duration) (*command,
 		c.wait(timeout)
 		b.mu.Lock()
 		b.running--
+		b.ended = time.Now()
 		b.mu.Unlock()
 	})
 	return c, nil
@@ -117,12 +128,12 @@ func findShell() (string, error) {
 	return "", errors.New("there is no shell in this sandbox")
 }
 
-func (c *command) spawn(shell, text string, dir *string) error {
+func (c *command) spawn(shell, text string, dir *string, env map[string]string) error {
 	c.cmd = exec.Command(shell, "-c", text)
 	if dir != nil {
 		c.cmd.Dir = *dir
 	}
-	c.cmd.Env = commandEnv(os.Environ())
+	c.cmd.Env = commandEnv(os.Environ(), env)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Stdout = outputWriter{c, false}
 	c.cmd.Stderr = outputWriter{c, true}
@@ -131,17 +142,27 @@ func (c *command) spawn(shell, text string, dir *string) error {
 	return c.cmd.Start()
 }
 
-// commandEnv is the server's environment without the keys it was given.
-func commandEnv(environ []string) []string {
+// commandEnv is the server's environment without the keys it was given, and
+// with what it was told to add.
+func commandEnv(environ []string, more map[string]string) []string {
 	var out []string
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
-		if name == envSecretKey || name == envLegacyKey || strings.HasPrefix(name, envKeys) {
+		if isKeyVariable(name) {
 			continue
 		}
 		out = append(out, kv)
 	}
+	for name, value := range more { // os/exec takes the last of two
+		if !isKeyVariable(name) {
+			out = append(out, name+"="+value)
+		}
+	}
 	return out
+}
+
+func isKeyVariable(name string) bool {
+	return name == envSecretKey || name == envLegacyKey || strings.HasPrefix(name, envKeys)
 }
 
 // wait waits for the end, or ends the whole group when the time is over.
@@ -154,7 +175,7 @@ func (c *command) wait(timeout time.Duration) {
 	if !inTime || (err != nil && errors.As(err, &exit) && !exit.Exited()) {
 		code = killedExit
 	}
-	c.finish(code, "", "")
+	c.finish(code, "")
 }
 
 // kill ends the command's process group.
@@ -194,13 +215,11 @@ func (c *command) add(e bashOutput) {
 	c.outputs = append(c.outputs, e)
 }
 
-func (c *command) finish(code int, stdout, stderr string) {
+// finish adds the last event, once.
+func (c *command) finish(code int, stderr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := bashOutput{ExitCode: &code}
-	if stdout != "" {
-		e.Stdout = &stdout
-	}
 	if stderr != "" {
 		e.Stderr = &stderr
 	}
@@ -225,10 +244,26 @@ func (b *bash) forget() {
 	}
 }
 
+// get gives a command, nil for one that never was. A command of an earlier
+// process ended with it, and what it wrote is not known any more.
 func (b *bash) get(id string) *command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.commands[id]
+	c := b.commands[id]
+	if c == nil && b.ids.has(id) {
+		c = &command{info: commandInfo{ID: id}, done: make(chan struct{})}
+		c.finish(killedExit, "the agent server was restarted; the command was ended and its output is lost\n")
+		b.commands[id] = c
+		b.order = append(b.order, id)
+	}
+	return c
+}
+
+// activity reports whether a command runs, and when the last one ended.
+func (b *bash) activity() (running bool, ended time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.running > 0, b.ended
 }
 
 // close ends every running command and waits for their ends.

@@ -35,7 +35,6 @@ func (s *Server) startCommand(w http.ResponseWriter, r *http.Request) *command {
 		writeDetail(w, http.StatusServiceUnavailable, "Too many commands are running")
 		return nil
 	}
-	s.touch()
 	return c
 }
 

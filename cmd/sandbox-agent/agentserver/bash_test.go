@@ -2,6 +2,7 @@ package agentserver
 
 import (
 	"bytes"
+	"log/slog"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -61,7 +62,7 @@ func TestBash_Commands(t *testing.T) {
 }
 
 func TestBash_CloseEndsCommands(t *testing.T) {
-	b := newBash()
+	b := newBash("", nil, slog.New(slog.DiscardHandler))
 	c, err := b.start("sleep 1000", nil, defaultTimeout)
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,13 @@ type Config struct {
 	SecretKey string
 	// ConversationsPath is where conversations are kept.
 	ConversationsPath string
+	// BashEventsDir is where the ids of commands are kept, so that one a
+	// restart has ended is known to be; empty: in memory only.
+	BashEventsDir string
+	// Env is added to the environment of commands; its values may be secret.
+	Env map[string]string
+	// Deferred: come up dormant and wait for POST /api/init.
+	Deferred bool
 	// CORSOrigins are the web origins allowed beside localhost.
 	CORSOrigins []string
 	// Version is told by /server_info and --version.
@@ -39,6 +46,8 @@ const (
 	envLegacyKey  = "SESSION_API_KEY"
 	envSecretKey  = "OH_SECRET_KEY"
 	envPath       = "OH_CONVERSATIONS_PATH"
+	envBashDir    = "OH_BASH_EVENTS_DIR"
+	envDeferred   = "OH_DEFERRED_INIT"
 	envCORS       = "OH_ALLOW_CORS_ORIGINS"
 	defaultPath   = "workspace/conversations"
 	defaultPort   = 8000
@@ -55,9 +64,13 @@ func ConfigFromEnv(environ []string) (Config, error) {
 			env[name] = value
 		}
 	}
-	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey]}
+	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey], BashEventsDir: env[envBashDir]}
 	if p := env[envPath]; p != "" {
 		cfg.ConversationsPath = p
+	}
+	var err error
+	if cfg.Deferred, err = envBool(env, envDeferred); err != nil {
+		return cfg, err
 	}
 	keys, err := envList(env, envKeys)
 	if err != nil {
@@ -95,6 +108,18 @@ func envList(env map[string]string, name string) ([]string, error) {
 	return list, nil
 }
 
+// envBool reads 1, true, yes or on, and their opposites, in any case; absent
+// and empty are false.
+func envBool(env map[string]string, name string) (bool, error) {
+	switch strings.ToLower(env[name]) {
+	case "1", "true", "yes", "on":
+		return true, nil
+	case "", "0", "false", "no", "off":
+		return false, nil
+	}
+	return false, fmt.Errorf("%s must be a boolean, got %q", name, env[name])
+}
+
 func (c Config) validate() error {
 	if c.Port < 0 || c.Port > 65535 {
 		return fmt.Errorf("port %d is not between 0 and 65535", c.Port)
@@ -111,12 +136,12 @@ func (c Config) validate() error {
 }
 
 // bindHost gives the host to bind: never all addresses without a key, unless
-// that was asked for.
+// that was asked for. A dormant server's key is the one POST /api/init needs.
 func (c Config) bindHost() string {
 	switch {
 	case c.Host != "":
 		return c.Host
-	case len(c.Keys) == 0:
+	case len(c.Keys) == 0 && !(c.Deferred && c.SecretKey != ""):
 		return "127.0.0.1"
 	default:
 		return "0.0.0.0"

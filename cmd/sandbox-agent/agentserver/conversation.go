@@ -18,8 +18,9 @@ const (
 
 // The execution statuses this server knows (api-contract.md A.0.7).
 const (
-	statusIdle   = "idle"
-	statusPaused = "paused"
+	statusIdle    = "idle"
+	statusPaused  = "paused"
+	statusRunning = "running"
 )
 
 // meta is meta.json: what a conversation is, without a secret.

@@ -69,7 +69,6 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 		s.failed(w, r, err)
 		return
 	}
-	s.touch()
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated

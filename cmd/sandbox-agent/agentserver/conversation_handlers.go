@@ -262,7 +262,6 @@ func (s *Server) done(w http.ResponseWriter, r *http.Request, err error, goneSta
 	case err != nil:
 		s.failed(w, r, err)
 	default:
-		s.touch()
 		writeJSON(w, http.StatusOK, success{Success: true})
 	}
 }

@@ -9,9 +9,14 @@
 // only sealed with OH_SECRET_KEY, and not at all without it; they are never
 // logged or shown.
 //
-// What it does not do yet: call a model. A message that asks for a run is kept,
-// and the conversation then holds a ConversationErrorEvent with the code
-// "ModelNotCalled" and goes back to idle, so that nobody waits for an answer.
+// With OH_DEFERRED_INIT it comes up dormant, as the member of a warm pool:
+// Deferred. A command that a restart ended is answered as killed, without its
+// output; OH_BASH_EVENTS_DIR keeps no more than its id.
+//
+// What it does not do yet: call a model, or webhooks. A message that asks for a
+// run is kept, and the conversation then holds a ConversationErrorEvent with
+// the code "ModelNotCalled" and goes back to idle, so that nobody waits for an
+// answer.
 //
 // It imports the standard library only and is embedded by cmd/bivouac, which
 // re-executes itself as the sandboxes of `bivouac dev`.

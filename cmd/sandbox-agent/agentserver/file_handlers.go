@@ -83,7 +83,6 @@ func (s *Server) storeUpload(w http.ResponseWriter, r *http.Request, path string
 		s.fileFailed(w, r, err)
 		return
 	}
-	s.touch()
 	writeJSON(w, http.StatusOK, success{Success: true})
 }
 

@@ -22,7 +22,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	version := fs.Bool("version", false, "print the version and exit")
 	fs.Usage = func() {
 		fmt.Fprint(stderr, "Usage: sandbox-agent [flags]\n\nThe agent server inside a Bivouac sandbox. Settings come from the environment:\n"+
-			"OH_SESSION_API_KEYS_0, OH_CONVERSATIONS_PATH, OH_SECRET_KEY, OH_ALLOW_CORS_ORIGINS_0.\n\nFlags:\n")
+			"OH_SESSION_API_KEYS_0, OH_CONVERSATIONS_PATH, OH_BASH_EVENTS_DIR, OH_SECRET_KEY,\nOH_DEFERRED_INIT, OH_ALLOW_CORS_ORIGINS_0.\n\nFlags:\n")
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -54,6 +54,13 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 }
 
 func serve(ctx context.Context, cfg Config) error {
+	if cfg.Deferred {
+		srv, err := NewDeferred(cfg)
+		if err != nil {
+			return err
+		}
+		return srv.Run(ctx)
+	}
 	srv, err := New(cfg)
 	if err != nil {
 		return err

@@ -30,9 +30,16 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		if s.cors(rec, r) {
 			return
 		}
+		if r.URL.Path == initPath {
+			writeDetail(rec, http.StatusNotFound, "Not Found") // only a deferred server has it
+			return
+		}
 		if strings.HasPrefix(r.URL.Path, "/api/") && !s.authorised(r) {
 			writeDetail(rec, http.StatusUnauthorized, "Unauthorized")
 			return
+		}
+		if isActivity(r) {
+			s.touch()
 		}
 		limit := int64(maxBody)
 		if r.URL.Path == "/api/file/upload" {

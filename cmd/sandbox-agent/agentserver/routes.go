@@ -91,15 +91,19 @@ func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
 
 // handleServerInfo handles GET /server_info.
 func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
-	now := time.Now()
-	writeJSON(w, http.StatusOK, map[string]any{
-		"uptime":            int(now.Sub(s.started).Seconds()),
-		"idle_time":         int(now.Sub(time.Unix(0, s.activity.Load())).Seconds()),
+	writeJSON(w, http.StatusOK, serverInfo(s.cfg.Version, time.Since(s.started), s.idle()))
+}
+
+// serverInfo is the answer of GET /server_info.
+func serverInfo(version string, uptime, idle time.Duration) map[string]any {
+	return map[string]any{
+		"uptime":            int(uptime.Seconds()),
+		"idle_time":         int(idle.Seconds()),
 		"title":             "Bivouac sandbox agent",
-		"version":           s.cfg.Version,
-		"sdk_version":       s.cfg.Version,
-		"tools_version":     s.cfg.Version,
-		"workspace_version": s.cfg.Version,
+		"version":           version,
+		"sdk_version":       version,
+		"tools_version":     version,
+		"workspace_version": version,
 		"build_git_sha":     "unknown",
 		"build_git_ref":     "unknown",
 		"python_version":    "",
@@ -107,5 +111,5 @@ func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
 		"capabilities":      []string{"bash", "files"},
 		"docs":              nil,
 		"redoc":             nil,
-	})
+	}
 }

@@ -25,17 +25,21 @@ const (
 
 // Server is the agent server. New builds it, Run serves until told to stop.
 type Server struct {
-	cfg      Config
-	logger   *slog.Logger
-	store    *store
-	bash     *bash
-	started  time.Time
+	cfg     Config
+	logger  *slog.Logger
+	store   *store
+	bash    *bash
+	handler http.Handler
+	started time.Time
+	// activity is when something last happened, as time since started.
 	activity atomic.Int64
-	handler  http.Handler
 }
 
 // New opens the conversations on disk; it binds and starts nothing.
-func New(cfg Config) (*Server, error) {
+func New(cfg Config) (*Server, error) { return openServer(cfg, time.Now()) }
+
+// openServer is New for a process that began at started.
+func openServer(cfg Config, started time.Time) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -46,7 +50,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(), started: time.Now()}
+	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started}
 	s.touch()
 	s.handler = s.middleware(s.routes())
 	return s, nil
@@ -58,12 +62,20 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run binds, serves until ctx ends, lets requests in progress finish for a
 // bounded time, ends the commands it runs, and returns.
 func (s *Server) Run(ctx context.Context) error {
-	addr := net.JoinHostPort(s.cfg.bindHost(), strconv.Itoa(s.cfg.Port))
-	ln, err := net.Listen("tcp", addr)
+	ln, err := s.cfg.listen()
 	if err != nil {
-		return fmt.Errorf("binding %s: %w", addr, err)
+		return err
 	}
 	return s.Serve(ctx, ln)
+}
+
+func (c Config) listen() (net.Listener, error) {
+	addr := net.JoinHostPort(c.bindHost(), strconv.Itoa(c.Port))
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("binding %s: %w", addr, err)
+	}
+	return ln, nil
 }
 
 // Serve is Run on a listener that is already bound; it closes it.
@@ -72,17 +84,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		s.logger.Warn("no session key is set: the server is open to whoever reaches it", "address", ln.Addr().String())
 	}
 	s.logger.Info("serving", "address", ln.Addr().String(), "path", s.cfg.ConversationsPath)
+	defer s.bash.close()
+	return serveHandler(ctx, ln, s.handler, s.logger)
+}
+
+// serveHandler serves h on ln until ctx ends, and drains.
+func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *slog.Logger) error {
 	hs := &http.Server{
-		Handler:           s.handler,
+		Handler:           h,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       uploadTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- hs.Serve(ln) }()
-	defer s.bash.close()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving: %w", err)
@@ -92,16 +109,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	err := hs.Shutdown(drain)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.logger.Warn("requests were still in progress; closing", "duration", drainTime)
+		logger.Warn("requests were still in progress; closing", "duration", drainTime)
 		err = hs.Close()
 	}
 	<-failed
-	s.logger.Info("stopped")
+	logger.Info("stopped")
 	if err != nil {
 		return fmt.Errorf("stopping: %w", err)
 	}
 	return nil
 }
-
-// touch notes that something happened, for server_info's idle_time.
-func (s *Server) touch() { s.activity.Store(time.Now().UnixNano()) }
