@@ -105,16 +105,11 @@ func clear(dir string) error {
 	if err != nil {
 		return err
 	}
-	if len(entries) > 0 && !isDir(filepath.Join(dir, "vault")) && !isFile(filepath.Join(dir, "stack.json")) {
+	if len(entries) > 0 && !isFile(filepath.Join(dir, "bin", "bivouac")) && !isFile(filepath.Join(dir, "stack.json")) {
 		return fmt.Errorf("%s is not the directory of a stack; nothing is removed", dir)
 	}
 	if err := sweep(filepath.Join(dir, "nomad")); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
-}
-
-func isDir(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.IsDir()
 }

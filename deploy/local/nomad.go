@@ -11,7 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/deploy"
 )
 
 // NomadOptions say how a Nomad is started. Only Dir is needed.
@@ -88,7 +91,11 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		ports:   dynamic,
 		acl:     o.ACL,
 	}
-	if err := writeFile(config, nomadConfig(n, ports, o), 0o600); err != nil {
+	text, err := nomadConfig(n, ports, o)
+	if err == nil {
+		err = writeFile(config, text, 0o600)
+	}
+	if err != nil {
 		dynamic.release()
 		return nil, fmt.Errorf("starting nomad: %w", err)
 	}
@@ -103,13 +110,26 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 }
 
 // nomadConfig is the agent's configuration file.
-func nomadConfig(n *Nomad, ports []int, o NomadOptions) []byte {
-	vault, acl := "", ""
-	if o.ACL {
-		acl = "\nacl {\n  enabled = true\n}\n"
+func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
+	text, err := deploy.Files.ReadFile("config/stack-nomad.hcl")
+	if err != nil {
+		return nil, err
 	}
+	filled := strings.NewReplacer(
+		`"DATA_DIR"`, strconv.Quote(filepath.Join(n.Dir, "data")),
+		"HTTP_PORT", strconv.Itoa(ports[0]), "RPC_PORT", strconv.Itoa(ports[1]), "SERF_PORT", strconv.Itoa(ports[2]),
+		"MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT", strconv.Itoa(n.ports.max),
+	).Replace(string(text))
 	if o.Vault != nil {
-		vault = fmt.Sprintf(`
+		filled += fmt.Sprintf(nomadVault, o.Vault.Address, nomadAuthPath+"/")
+	}
+	if o.ACL {
+		filled += "\nacl {\n  enabled = true\n}\n"
+	}
+	return []byte(filled + "\n" + o.Extra), nil
+}
+
+const nomadVault = `
 vault {
   enabled               = true
   address               = %q
@@ -119,79 +139,7 @@ vault {
     ttl = "1h"
   }
 }
-`, o.Vault.Address, nomadAuthPath+"/")
-	}
-	return fmt.Appendf(nil, `name       = "local"
-data_dir   = %q
-bind_addr  = "127.0.0.1"
-log_level  = "INFO"
-
-disable_update_check = true
-leave_on_interrupt   = false
-leave_on_terminate   = false
-
-ports {
-  http = %d
-  rpc  = %d
-  serf = %d
-}
-
-advertise {
-  http = "127.0.0.1"
-  rpc  = "127.0.0.1"
-  serf = "127.0.0.1"
-}
-
-server {
-  enabled          = true
-  bootstrap_expect = 1
-  num_schedulers   = 2
-  raft_multiplier  = 1
-
-  # A client that was killed and is back is soon believed again.
-  heartbeat_grace   = "5s"
-  min_heartbeat_ttl = "5s"
-}
-
-client {
-  enabled           = true
-  network_interface = "lo"
-  network_speed     = 10000
-  min_dynamic_port  = %d
-  max_dynamic_port  = %d
-
-  # Room for many small sandboxes on a small machine.
-  cpu_total_compute = 32000
-  gc_interval       = "1m"
-  gc_max_allocs     = 200
-  gc_disk_usage_threshold  = 99
-  gc_inode_usage_threshold = 99
-
-  options = {
-    # Asking clouds for metadata takes seconds on a machine that is in none.
-    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
-  }
-}
-
-plugin "raw_exec" {
-  config {
-    enabled = true
-  }
-}
-
-plugin "docker" {
-  config {
-    # Images are built here and can't be pulled again.
-    gc {
-      image = false
-    }
-    volumes {
-      enabled = true
-    }
-  }
-}
-%s%s%s`, filepath.Join(n.Dir, "data"), ports[0], ports[1], ports[2], n.ports.min, n.ports.max, vault, acl, o.Extra)
-}
+`
 
 // Start starts a Nomad that was stopped or killed: same address, same data;
 // tasks that survived are found again.

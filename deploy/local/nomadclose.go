@@ -39,10 +39,11 @@ func (n *Nomad) Close() error {
 	return errors.Join(errs...)
 }
 
-// purgeJobs stops every job and waits until no task runs.
+// purgeJobs stops every job and waits until no task runs. Stale reads do not
+// wait for a leader that an agent which just started does not have.
 func (n *Nomad) purgeJobs(ctx context.Context) error {
 	var jobs []struct{ ID, Namespace string }
-	if err := n.Do(ctx, http.MethodGet, "jobs?namespace=*", nil, &jobs); err != nil {
+	if err := n.Do(ctx, http.MethodGet, "jobs?namespace=*&stale", nil, &jobs); err != nil {
 		return err
 	}
 	for _, j := range jobs {
@@ -53,7 +54,7 @@ func (n *Nomad) purgeJobs(ctx context.Context) error {
 	}
 	return until(ctx, n.proc, "the end of all tasks", func(ctx context.Context) error {
 		var allocs []struct{ ID, ClientStatus string }
-		if err := n.Do(ctx, http.MethodGet, "allocations?namespace=*", nil, &allocs); err != nil {
+		if err := n.Do(ctx, http.MethodGet, "allocations?namespace=*&stale", nil, &allocs); err != nil {
 			return err
 		}
 		for _, a := range allocs {

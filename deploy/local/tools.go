@@ -22,7 +22,8 @@ type tool struct {
 	oldest  string // the oldest on PATH that will do
 	pkg     string
 	flags   []string
-	minutes int // a cold build on two cores
+	minutes int    // a cold build on two cores
+	source  string // its module; "" is deploy/tools/<name>
 }
 
 // tools are the pinned programs; the flags are those of deploy/tools.
@@ -74,16 +75,20 @@ func (t tool) find(ctx context.Context, progress io.Writer) (string, error) {
 // build writes the program next to its final name and renames it, so that a
 // build that is interrupted leaves nothing that looks finished.
 func (t tool) build(ctx context.Context, path string, progress io.Writer) error {
-	root, err := Root()
-	if err != nil {
-		return fmt.Errorf("building %s: %w", t.name, err)
+	source := t.source
+	if source == "" {
+		root, err := Root()
+		if err != nil {
+			return fmt.Errorf("building %s: %w", t.name, err)
+		}
+		source = filepath.Join(root, "deploy", "tools", t.name)
 	}
 	if progress == nil {
 		progress = io.Discard
 	}
 	tmp := path + ".new"
 	defer os.Remove(tmp)
-	args := append([]string{"build", "-C", filepath.Join(root, "deploy", "tools", t.name)}, t.flags...)
+	args := append([]string{"build", "-C", source}, t.flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "-o", tmp, t.pkg)...)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -63,7 +63,6 @@ func (s *Stack) Address() string {
 // builder is one Up under way.
 type builder struct {
 	stack    *Stack
-	root     string
 	progress io.Writer
 	undo     []func() error
 	vault    *Vault
@@ -84,17 +83,13 @@ func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err 
 	if err != nil {
 		return nil, err
 	}
-	root, err := Root()
-	if err != nil {
-		return nil, err
-	}
 	if running(dir) {
 		return nil, ErrAlreadyUp
 	}
 	if err := clear(dir); err != nil {
 		return nil, err
 	}
-	b := &builder{stack: &Stack{Dir: dir}, root: root, progress: progress}
+	b := &builder{stack: &Stack{Dir: dir}, progress: progress}
 	defer func() {
 		if err == nil {
 			return
@@ -108,7 +103,7 @@ func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err 
 		what string
 		do   func(context.Context) error
 	}{
-		{"building bin/bivouac and bin/sandbox-agent", b.build},
+		{"building bivouac and sandbox-agent", b.build},
 		{"starting Vault", b.startVault},
 		{"starting Nomad", b.startNomad},
 		{"making certificates and keys", b.makeKeys},
@@ -148,9 +143,11 @@ func (b *builder) save() error {
 
 func (b *builder) onFail(fn func() error) { b.undo = append(b.undo, fn) }
 
+// build makes copies of the stack's own, so that `make build` does not change
+// what runs.
 func (b *builder) build(ctx context.Context) error {
 	for _, name := range []string{"bivouac", "sandbox-agent"} {
-		if err := BuildGo(ctx, "./cmd/"+name, filepath.Join(b.root, "bin", name)); err != nil {
+		if err := BuildGo(ctx, "./cmd/"+name, b.path("bin", name)); err != nil {
 			return err
 		}
 	}
@@ -187,7 +184,7 @@ func (b *builder) startNomad(ctx context.Context) error {
 
 // bivouac runs one of our own commands.
 func (b *builder) bivouac(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(b.root, "bin", "bivouac"), args...)
+	cmd := exec.CommandContext(ctx, b.path("bin", "bivouac"), args...)
 	cmd.Env = cleanEnv()
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -270,7 +267,7 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 	}
 	p, err := command{
 		name: "bivouac", dir: b.path(name), detach: true,
-		path: filepath.Join(b.root, "bin", "bivouac"), args: []string{"server", "--config", config},
+		path: b.path("bin", "bivouac"), args: []string{"server", "--config", config},
 	}.start()
 	if err != nil {
 		return nil, err
@@ -322,7 +319,7 @@ func imageOf(dir string) string {
 // loadSpecs loads the docker spec, as the default, where Docker is reachable,
 // and the raw_exec one everywhere.
 func (b *builder) loadSpecs(ctx context.Context) error {
-	agent := filepath.Join(b.root, "bin", "sandbox-agent")
+	agent := b.path("bin", "sandbox-agent")
 	var text strings.Builder
 	files := []string{"config/stack-agent.hcl"}
 	if DockerReachable(ctx) {

@@ -169,7 +169,7 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := exec.Command(filepath.Join(root, "bin", "bivouac"), "server", "--check", "--config", filepath.Join(root, "deploy", "config", "node.hcl"))
+	check := exec.Command(filepath.Join(dir, "bin", "bivouac"), "server", "--check", "--config", filepath.Join(root, "deploy", "config", "node.hcl"))
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("deploy/config/node.hcl: %v\n%s", err, out)
 	}
