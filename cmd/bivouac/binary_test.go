@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -153,7 +155,9 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys", map[string]any{"user": fmt.Sprintf("writer%d", i), "name": "test"}).json(t, &made)
 		writers[i] = &writer{key: made.Key}
 	}
+	var sandboxes []string
 	for round := range rounds {
+		sandboxes = append(sandboxes, nodes[round%len(nodes)].startSandbox(t))
 		var acknowledged atomic.Int64
 		limit := 1 + random.Int64N(60)
 		var done sync.WaitGroup
@@ -176,9 +180,88 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 					t.Errorf("round %d: writer %d: %s shows %d; %d was acknowledged, %d sent", round, i, n.base, got, w.acknowledged, w.sent)
 				}
 			}
-			w.sent = max(w.sent, w.acknowledged)
 		}
 	}
+	// Every acknowledged sandbox runs again, once; the killed program's are gone.
+	for _, id := range sandboxes {
+		nodes[0].awaitSandbox(t, id, "RUNNING")
+	}
+	eventually(t, "one process for each sandbox", func() error {
+		if got := agentProcesses(t, dir); len(got) != len(sandboxes) {
+			return fmt.Errorf("%d processes for %d sandboxes: %v", len(got), len(sandboxes), got)
+		}
+		return nil
+	})
+}
+
+// agentProcesses finds the agent servers whose workspace is below dir.
+func agentProcesses(t testing.TB, dir string) (found []string) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range processes {
+		args, _ := os.ReadFile(filepath.Join(p, "cmdline"))
+		env, _ := os.ReadFile(filepath.Join(p, "environ"))
+		if strings.Contains(string(args), "\x00"+sandboxAgentName+"\x00") && strings.Contains(string(env), "="+dir+"/") {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func TestBinary_SecondSignalEndsItAtOnceAndHangupReadsTheLogLevel(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	n := s.nodes[0]
+	n.start()
+	eventually(t, "the node serves", func() error {
+		n.process.mustRun(t)
+		_, err := n.try(http.MethodGet, "/alive", nil)
+		return err
+	})
+	config, err := os.ReadFile(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.config, []byte(strings.Replace(string(config), `"debug"`, `"info"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.process.signal(t, syscall.SIGHUP)
+	n.process.awaitLog(t, "log level read again")
+
+	// A request that never ends keeps the first signal waiting.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(n.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+	n.process.signal(t, syscall.SIGTERM)
+	n.process.awaitLog(t, "node stopping")
+	n.process.signal(t, syscall.SIGTERM)
+	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(), "told twice to stop") {
+		t.Errorf("exit %d: %s", code, lastLines(n.process.stderr.String(), 3))
+	}
+}
+
+func (c *child) signal(t testing.TB, s os.Signal) {
+	t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitLog waits until the program has logged the text.
+func (c *child) awaitLog(t testing.TB, text string) {
+	t.Helper()
+	eventually(t, "it logs "+text, func() error {
+		if !strings.Contains(c.stderr.String(), text) {
+			return errors.New(lastLines(c.stderr.String(), 5))
+		}
+		return nil
+	})
 }
 
 // writer counts up in its user's settings.

@@ -94,8 +94,9 @@ const (
 	peerPortTries = 200
 )
 
-// listenPeers binds the peer ports: the remembered ones, and for nodes that
-// have none free ones, which are remembered.
+// listenPeers binds the peer ports: the remembered ones, and free ones for nodes
+// that have none or whose port another program took meanwhile; those are
+// remembered, and the nodes tell each other that they moved.
 func (l devLayout) listenPeers(names []string) ([]net.Listener, error) {
 	known := map[string]string{}
 	b, err := os.ReadFile(l.ports())
@@ -131,7 +132,10 @@ func (l devLayout) listenPeers(names []string) ([]net.Listener, error) {
 
 func listenPeer(address string) (net.Listener, error) {
 	if address != "" {
-		return listen(address)
+		ln, err := listen(address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return ln, err
+		}
 	}
 	var last error
 	for range peerPortTries {

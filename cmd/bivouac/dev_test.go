@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,6 +128,90 @@ func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 			caller{base: n.base, key: key}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/v1/sandboxes/search", nil)
 		}
 	}
+}
+
+func TestDev_MetricsAreEachNodesOwn(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	r.all[0].awaitSandbox(t, r.all[1].startSandbox(t), "RUNNING")
+	leaders := 0
+	for _, n := range r.all {
+		n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil) // its store has what the others have
+		metrics := string(n.do(t, http.StatusOK, http.MethodGet, "/metrics", nil).body)
+		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ", `bivouac_sandboxes{state="RUNNING"} 1`, "bivouac_raft_"} {
+			if !strings.Contains(metrics, want) {
+				t.Errorf("%s/metrics lacks %s", n.base, want)
+			}
+		}
+		if strings.Contains(metrics, `bivouac_scheduler_steps_total{outcome="ok",step="start"} 1`) {
+			leaders++
+		}
+	}
+	if leaders != 1 {
+		t.Errorf("%d nodes counted the start, want the leader alone", leaders)
+	}
+}
+
+func TestDev_RepeatedRequestOverALostLeaderIsOneSandbox(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	for round := range 3 {
+		lost := r.leader(t)
+		left := r.others(lost)
+		key := fmt.Sprintf("request-%d", round)
+		// The first try races with the loss of the leader: its outcome is
+		// open. The client repeats it, through the other nodes, until it knows.
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			_, _ = r.all[lost].with("Idempotency-Key", key).try(http.MethodPost, "/api/v1/sandboxes", nil)
+		}()
+		r.kill(t, lost)
+		<-first
+		var answers []string
+		for _, n := range append(left, left[0]) {
+			eventually(t, "the repeated request", func() error {
+				a, err := n.with("Idempotency-Key", key).try(http.MethodPost, "/api/v1/sandboxes", nil)
+				if err == nil && a.status != http.StatusOK {
+					err = errors.New(a.String())
+				}
+				if err == nil {
+					answers = append(answers, string(a.body))
+				}
+				return err
+			})
+		}
+		if answers[0] != answers[1] || answers[0] != answers[2] {
+			t.Errorf("one request, several answers: %v", answers)
+		}
+		if list, err := left[0].sandboxes(); err != nil || len(list) != round+1 {
+			t.Errorf("round %d: %d sandboxes, %v", round, len(list), err)
+		}
+		r.revive(t, lost)
+	}
+	r.sameState(t)
+}
+
+func TestDev_PeerPortTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := startDev(t, dir)
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]string{"language": "en"})
+	old := r.nodes[1].peer
+	r.end(t)
+	thief, err := net.Listen("tcp", old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer thief.Close()
+	r = startDev(t, dir)
+	if r.nodes[1].peer == old {
+		t.Fatal("the port was not taken")
+	}
+	for _, n := range r.all {
+		n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
+	}
+	r.sameState(t)
 }
 
 func TestDev_LosesANodeAndGoesOn(t *testing.T) {

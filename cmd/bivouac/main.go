@@ -2,17 +2,26 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
 // main turns flags and signals into a call of program.run. The first SIGINT or
-// SIGTERM ends the context; after it the signals have their default meaning
-// again, so a second one ends the process at once.
+// SIGTERM ends the context, a second one the process; SIGHUP asks for the
+// configuration to be read again.
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	ends := make(chan os.Signal, 2)
+	signal.Notify(ends, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-ends
+		cancel()
+		<-ends
+		fmt.Fprintln(os.Stderr, "bivouac: told twice to stop; stopped at once")
+		os.Exit(exitFailed)
+	}()
 
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
