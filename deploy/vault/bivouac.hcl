@@ -6,6 +6,13 @@
 #
 #   sed -e s/MOUNT/secret/ -e s/PREFIX/bivouac/ -e s/NOMAD_NAMESPACE/default/ bivouac.hcl |
 #     vault policy write bivouac -
+#   vault auth enable approle
+#   vault write auth/approle/role/bivouac token_policies=bivouac token_period=1h
+#   vault read -field=role_id auth/approle/role/bivouac/role-id
+#   vault write -f -field=secret_id auth/approle/role/bivouac/secret-id   # one for each node
+#
+# Vault's default policy, which every token has, lets a node look up, renew and
+# revoke its own token.
 
 # Settings, provider tokens, custom secrets, hand-overs of start tasks.
 path "MOUNT/data/PREFIX/*" {
