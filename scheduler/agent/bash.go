@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"mime/multipart"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -119,26 +117,4 @@ func tail(s string) string {
 		s = s[len(s)-maxOutput:]
 	}
 	return strings.ToValidUTF8(s, "")
-}
-
-// Upload writes a file in the sandbox; its directories are made. path is
-// absolute.
-func (c *Client) Upload(ctx context.Context, baseURL, key, path string, content []byte) error {
-	var buf bytes.Buffer
-	w := multipart.NewWriter(&buf)
-	part, err := w.CreateFormFile("file", "file")
-	if err == nil {
-		_, err = part.Write(content)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		return &Error{Op: "upload", Kind: ErrRefused, Detail: "the file can't be encoded"}
-	}
-	r := request{
-		op: "upload", method: http.MethodPost, key: key, body: buf.Bytes(), contentType: w.FormDataContentType(),
-		url: baseURL + "/api/file/upload?" + url.Values{"path": {path}}.Encode(),
-	}
-	return c.call(ctx, c.cfg.CreateTimeout, r, nil)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,9 @@ type Config struct {
 	// CreateTimeout bounds CreateConversation, Upload and RunCommand's single
 	// calls. Default 120 s.
 	CreateTimeout time.Duration
+	// PauseTimeout bounds how long PauseAll waits for conversations to pause.
+	// Default 15 s.
+	PauseTimeout time.Duration
 	// MaxBody bounds how much of an answer is read, in bytes. Default 4 MiB.
 	MaxBody int64
 	// Transport is used instead of the built-in one; for tests.
@@ -54,6 +58,9 @@ func New(cfg Config) *Client {
 	}
 	if cfg.CreateTimeout <= 0 {
 		cfg.CreateTimeout = 120 * time.Second
+	}
+	if cfg.PauseTimeout <= 0 {
+		cfg.PauseTimeout = 15 * time.Second
 	}
 	if cfg.MaxBody <= 0 {
 		cfg.MaxBody = 4 << 20
@@ -82,6 +89,38 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 func (c *Client) Health(ctx context.Context, baseURL string) error {
 	return c.call(ctx, c.cfg.ProbeTimeout, request{op: "health", method: http.MethodGet, url: baseURL + "/health"}, nil)
 }
+
+// ServerInfo is what a server says of itself, as far as the control plane
+// reads it.
+type ServerInfo struct {
+	// Uptime is how long the process runs, Idle how long nobody has used it:
+	// 0 while a conversation or a command runs.
+	Uptime, Idle time.Duration
+	Version      string
+}
+
+// ServerInfo asks GET /server_info, without a key. The scheduler's idle policy
+// reads it; the call itself is no use of the sandbox.
+func (c *Client) ServerInfo(ctx context.Context, baseURL string) (ServerInfo, error) {
+	var out struct {
+		Uptime   *float64 `json:"uptime"`
+		IdleTime *float64 `json:"idle_time"`
+		Version  string   `json:"version"`
+	}
+	r := request{op: "get server info", method: http.MethodGet, url: baseURL + "/server_info"}
+	if err := c.call(ctx, c.cfg.ProbeTimeout, r, &out); err != nil {
+		return ServerInfo{}, err
+	}
+	if !plausible(out.Uptime) || !plausible(out.IdleTime) {
+		return ServerInfo{}, &Error{Op: r.op, Kind: ErrBadAnswer, Detail: "the server does not say how long it was idle"}
+	}
+	return ServerInfo{Uptime: seconds(*out.Uptime), Idle: seconds(*out.IdleTime), Version: clip(out.Version)}, nil
+}
+
+// plausible bounds what a sandbox may claim: a time of at most a hundred years.
+func plausible(s *float64) bool { return s != nil && *s >= 0 && *s < 100*365*24*3600 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // Prove checks that the server at baseURL is the sandbox the key belongs to:
 // an authorised call without a key must be refused with 401, and must work
@@ -172,8 +211,11 @@ type request struct {
 	method      string
 	url         string
 	key         string
+	keyHeader   string // KeyHeader when empty
 	body        []byte
 	contentType string
+	// raw, when set, takes a 2xx answer's body as it is.
+	raw *[]byte
 	// status, when set, is told whether the answer was 201.
 	status *bool
 }
@@ -196,7 +238,7 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 		req.Header.Set("Content-Type", ct)
 	}
 	if r.key != "" {
-		req.Header.Set(KeyHeader, r.key)
+		req.Header.Set(cmp.Or(r.keyHeader, KeyHeader), r.key)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -221,6 +263,9 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 	}
 	if r.status != nil {
 		*r.status = resp.StatusCode == http.StatusCreated
+	}
+	if r.raw != nil {
+		*r.raw = body
 	}
 	if out == nil {
 		return nil

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// runningPage is how many conversations one look for running ones gives; small,
+// because each comes whole.
+const runningPage = 20
+
+// Paused says what PauseAll did.
+type Paused struct {
+	// Conversations is how many were told to pause; Interrupted how many of
+	// them had to be broken off because their step took too long.
+	Conversations, Interrupted int
+	// StillRunning is how many ran on at the end of the time; they come back
+	// as failed when the sandbox is started again.
+	StillRunning int
+}
+
+// PauseAll gets the agent server ready for its sandbox to be stopped
+// (api-contract.md C.6 step 5): every running conversation pauses after its
+// current step, one that takes longer than two thirds of Config.PauseTimeout
+// is interrupted, and the server writes out what it holds. It returns within
+// PauseTimeout and a few seconds. The scheduler calls it before Runner.Stop,
+// which follows whatever comes of this: an error is for the log, except that
+// one with ErrUnreachable may mean that there is nothing left to pause.
+func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, error) {
+	var did Paused
+	begin := time.Now()
+	within, cancel := context.WithTimeout(ctx, c.cfg.PauseTimeout)
+	defer cancel()
+	told := map[string]bool{}
+	broken := map[string]bool{}
+	var errs []error
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, c.cfg.PauseTimeout/12) {
+		running, err := c.running(within, baseURL, key)
+		if err != nil {
+			errs = append(errs, inTime(ctx, within, err))
+			break
+		}
+		did.StillRunning = len(running)
+		if len(running) == 0 {
+			break
+		}
+		late := time.Since(begin) > c.cfg.PauseTimeout*2/3
+		errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, "pause", told)))
+		if late {
+			errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, "interrupt", broken)))
+		}
+		if !pauseFor(within, wait) {
+			break
+		}
+	}
+	did.Conversations, did.Interrupted = len(told), len(broken)
+	if err := errors.Join(errs...); errors.Is(err, ErrUnreachable) && within.Err() == nil {
+		return did, err
+	}
+	// Out of its own time, so that a slow conversation does not cost the rest
+	// what they have not written yet.
+	last, done := context.WithTimeout(ctx, c.cfg.ProbeTimeout)
+	defer done()
+	err := errors.Join(append(errs, c.PreparePause(last, baseURL, key))...)
+	if ctx.Err() != nil {
+		return did, ctx.Err()
+	}
+	if err == nil && did.StillRunning > 0 {
+		err = &Error{Op: "pause all", Kind: ErrUnavailable, Detail: strconv.Itoa(did.StillRunning) + " conversations did not pause in time"}
+	}
+	return did, err
+}
+
+// inTime names a call that PauseAll's own time has ended.
+func inTime(ctx, within context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || within.Err() == nil {
+		return err
+	}
+	return &Error{Op: "pause all", Kind: ErrUnreachable, Detail: "no answer in time"}
+}
+
+// tell asks each of the conversations not asked before. One that is gone, or
+// ended in between, is refused with 400 and fine.
+func (c *Client) tell(ctx context.Context, baseURL, key string, ids []string, what string, asked map[string]bool) error {
+	for _, id := range ids {
+		if asked[id] {
+			continue
+		}
+		r := request{op: what + " conversation", method: http.MethodPost, key: key,
+			url: baseURL + "/api/conversations/" + url.PathEscape(id) + "/" + what}
+		if err := c.call(ctx, c.cfg.ProbeTimeout, r, nil); err != nil && !errors.Is(err, ErrRefused) {
+			return err
+		}
+		asked[id] = true
+	}
+	return nil
+}
+
+// running gives the ids of the conversations that run. The look goes over at
+// most 50 pages; a server that has more is asked again by its caller.
+func (c *Client) running(ctx context.Context, baseURL, key string) ([]string, error) {
+	var ids []string
+	token := ""
+	for range 50 {
+		q := url.Values{"status": {"running"}, "limit": {strconv.Itoa(runningPage)}}
+		if token != "" {
+			q.Set("page_id", token)
+		}
+		var page struct {
+			Items []struct {
+				ID              string `json:"id"`
+				ExecutionStatus string `json:"execution_status"`
+			} `json:"items"`
+			NextPageID string `json:"next_page_id"`
+		}
+		r := request{op: "find running conversations", method: http.MethodGet, key: key, url: baseURL + "/api/conversations/search?" + q.Encode()}
+		if err := c.call(ctx, c.cfg.ProbeTimeout, r, &page); err != nil {
+			return ids, err
+		}
+		for _, i := range page.Items {
+			if i.ExecutionStatus == "running" && i.ID != "" {
+				ids = append(ids, i.ID)
+			}
+		}
+		if page.NextPageID == "" || page.NextPageID == token {
+			break
+		}
+		token = page.NextPageID
+	}
+	return ids, nil
+}
+
+// pauseFor waits; false when ctx ended first.
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
