@@ -67,6 +67,12 @@ type Config struct {
 	HeartbeatTimeout   time.Duration
 	ElectionTimeout    time.Duration
 	LeaderLeaseTimeout time.Duration
+	// CommitTimeout is how long, up to twice, a follower waits to hear that an
+	// entry is committed when no other entry follows: hashicorp/raft tells it with
+	// the next message only. Every write through a follower, and every read on one
+	// just after a write, waits for it. The library's 50 ms make that 80 ms; 3 ms
+	// cost an idle node 2 % of one core.
+	CommitTimeout time.Duration
 	// ProposeTimeout bounds one Propose, waiting for a leader included.
 	ProposeTimeout time.Duration
 	// ReadTimeout bounds one linearizable View.
@@ -104,6 +110,7 @@ func DefaultConfig() Config {
 		HeartbeatTimeout:   250 * time.Millisecond,
 		ElectionTimeout:    250 * time.Millisecond,
 		LeaderLeaseTimeout: 150 * time.Millisecond,
+		CommitTimeout:      3 * time.Millisecond,
 		ProposeTimeout:     5 * time.Second,
 		ReadTimeout:        5 * time.Second,
 		SnapshotInterval:   30 * time.Second,
@@ -165,6 +172,7 @@ func (c Config) validateTimers() []error {
 	}
 	atLeast("HeartbeatTimeout", c.HeartbeatTimeout, minTimer)
 	atLeast("LeaderLeaseTimeout", c.LeaderLeaseTimeout, minTimer)
+	atLeast("CommitTimeout", c.CommitTimeout, time.Millisecond)
 	atLeast("ProposeTimeout", c.ProposeTimeout, minTimer)
 	atLeast("ReadTimeout", c.ReadTimeout, minTimer)
 	atLeast("SnapshotInterval", c.SnapshotInterval, minTimer)

@@ -22,8 +22,8 @@ const (
 	helloTimeout = time.Second
 	// tendInterval is how often the leader looks after the members.
 	tendInterval = time.Second
-	// moveDelay is several of Raft's CommitTimeouts, after each of which it
-	// writes to every peer.
+	// moveDelay is many CommitTimeouts, after each of which Raft writes to every
+	// peer.
 	moveDelay = 300 * time.Millisecond
 	// promoteWithin is how many entries a nonvoter may lack and still be
 	// promoted: what the leader writes in a moment.

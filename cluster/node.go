@@ -199,6 +199,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	conf.SnapshotInterval = n.cfg.SnapshotInterval
 	conf.SnapshotThreshold = n.cfg.SnapshotThreshold
 	conf.TrailingLogs = n.cfg.TrailingLogs
+	conf.CommitTimeout = n.cfg.CommitTimeout
 	conf.BatchApplyCh = true
 	conf.NotifyCh = n.notify
 	conf.Logger = logger

@@ -22,6 +22,9 @@ const (
 	// quiet is how long a forwarded command may still be on its way when its
 	// proposer has given up.
 	quiet = 10 * time.Second
+	// commitTimeout is Raft's own default: ours sends ten times the messages,
+	// and every one costs a simulated minute real time.
+	commitTimeout = 50 * time.Millisecond
 )
 
 // Cluster is a set of nodes named n0, n1, ... in one process. Its methods are
@@ -110,6 +113,7 @@ func (c *Cluster) Start(i int) {
 	}
 	cfg := cluster.DefaultConfig()
 	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t)
+	cfg.CommitTimeout = commitTimeout
 	for _, other := range c.nodes {
 		cfg.RetryJoin = append(cfg.RetryJoin, other.address)
 	}
