@@ -131,3 +131,18 @@ func TestPromotable_OnlyWhenNearlyThere(t *testing.T) {
 		}
 	}
 }
+
+func TestRaisedVersion_WaitsForEveryMember(t *testing.T) {
+	for _, test := range []struct {
+		current int
+		known   []int
+		want    int
+	}{
+		{1, []int{1, 1, 1}, 1}, {1, []int{2, 2, 2}, 2}, {1, []int{3, 2, 3}, 2}, {1, []int{2, 1, 2}, 1},
+		{1, []int{2, 0, 2}, 1}, {2, []int{2, 1, 2}, 2}, {1, []int{2}, 2},
+	} {
+		if got := raisedVersion(test.current, test.known); got != test.want {
+			t.Errorf("raisedVersion(%d, %v) = %d, want %d", test.current, test.known, got, test.want)
+		}
+	}
+}

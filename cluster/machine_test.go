@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,10 +14,10 @@ import (
 )
 
 func TestMachine_UnknownCommandStopsTheNode(t *testing.T) {
-	for name, data := range map[string]string{
-		"unknown type":        `{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`,
-		"no JSON":             `moon`,
-		"of a later protocol": `{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":1000}}`,
+	for name, test := range map[string]struct{ data, want string }{
+		"unknown type":        {`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`, `unknown command type "moon.fly"`},
+		"no JSON":             {`moon`, "decoding command"},
+		"of a later protocol": {`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":1000}}`, "moved to protocol version 1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestMachine_UnknownCommandStopsTheNode(t *testing.T) {
 						t.Fatal(err)
 					}
 					index = last + 1
-					if err := c.Logs(i).StoreLog(&raft.Log{Index: index, Term: entry.Term, Type: raft.LogCommand, Data: []byte(data)}); err != nil {
+					if err := c.Logs(i).StoreLog(&raft.Log{Index: index, Term: entry.Term, Type: raft.LogCommand, Data: []byte(test.data)}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -52,8 +53,8 @@ func TestMachine_UnknownCommandStopsTheNode(t *testing.T) {
 				// The third can't commit the entry any more.
 				for range 2 {
 					i, err := c.Failed()
-					if err == nil || !strings.Contains(err.Error(), "log entry") {
-						t.Errorf("n%d: Run returned %v, want an error naming the entry", i, err)
+					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("log entry %d", index)) || !strings.Contains(err.Error(), test.want) {
+						t.Errorf("n%d: Run returned %v, want an error that names entry %d and says %q", i, err, index, test.want)
 					}
 					if got := c.Store(i).Index(); got >= index {
 						t.Errorf("n%d: the store went on to %d, past the entry %d", i, got, index)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -304,18 +305,18 @@ func (n *Node) tend(ctx context.Context, _ uint64) error {
 
 func (n *Node) tendOnce(ctx context.Context) error {
 	r := n.raft.Load()
-	behind := n.store.View().ProtocolVersion() < fsm.ProtocolVersion
-	lowest, complete := fsm.ProtocolVersion, true
+	version := n.store.View().ProtocolVersion()
+	known := []int{fsm.ProtocolVersion}
 	for _, s := range r.GetConfiguration().Configuration().Servers {
-		if s.ID == n.id || (s.Suffrage == raft.Voter && !behind) {
+		if s.ID == n.id || (s.Suffrage == raft.Voter && version >= fsm.ProtocolVersion) {
 			continue
 		}
 		hello, err := n.hello(ctx, n.whereIs(s))
 		if err != nil || hello.Member.ID != string(s.ID) {
-			complete = false
+			known = append(known, 0)
 			continue
 		}
-		lowest = min(lowest, hello.Protocol)
+		known = append(known, hello.Protocol)
 		if s.Suffrage != raft.Voter && promotable(hello.Applied, r.CommitIndex()) {
 			n.logger.Info("cluster: node has caught up and votes from now on", "peer", nodeName(s.ID))
 			if err := n.await(ctx, r.AddVoter(s.ID, raft.ServerAddress(hello.Member.Address), 0, changeTimeout)); err != nil {
@@ -323,14 +324,22 @@ func (n *Node) tendOnce(ctx context.Context) error {
 			}
 		}
 	}
-	if behind && complete && lowest > n.store.View().ProtocolVersion() {
-		cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: lowest})
-		if _, err := n.Propose(ctx, cmd); err != nil {
-			return fmt.Errorf("raising the protocol version: %w", err)
-		}
-		n.logger.Info("cluster: protocol version raised", "version", lowest)
+	next := raisedVersion(version, known)
+	if next == version {
+		return nil
 	}
+	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: next})
+	if _, err := n.Propose(ctx, cmd); err != nil {
+		return fmt.Errorf("raising the protocol version: %w", err)
+	}
+	n.logger.Info("cluster: protocol version raised", "version", next)
 	return nil
+}
+
+// raisedVersion is the newest version every member knows; known has 0 for those
+// that did not answer. A version never falls.
+func raisedVersion(current int, known []int) int {
+	return max(current, slices.Min(known))
 }
 
 // promotable tells whether a nonvoter may vote: a voter far behind could not

@@ -253,6 +253,7 @@ func TestNode_Members_SayHowTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
+		c.Settle()
 		leader := c.Leader()
 		away := (leader + 1) % 3
 		c.Kill(away)

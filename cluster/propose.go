@@ -150,7 +150,14 @@ func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) attempt 
 	if err := n.admit(cmd); err != nil {
 		return attempt{err: err}
 	}
-	future := n.raft.Load().Apply(data, n.cfg.ProposeTimeout)
+	timeout := n.cfg.ProposeTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if timeout <= 0 { // for Raft that would mean none
+		return attempt{}
+	}
+	future := n.raft.Load().Apply(data, timeout)
 	err := n.await(ctx, future)
 	switch {
 	case err == nil:

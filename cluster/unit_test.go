@@ -258,3 +258,79 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 type unplugged struct{ Network }
 
 func (unplugged) Addr() string { return "a:1" }
+
+// lonely is a node that was never run.
+func lonely(t *testing.T) *Node {
+	t.Helper()
+	logs := raft.NewInmemStore()
+	cfg := DefaultConfig()
+	cfg.NodeName, cfg.BootstrapExpect = "a", 3
+	n, err := NewWith(cfg, fsm.NewStore(), Storage{Logs: logs, Stable: logs, Snapshots: raft.NewInmemSnapshotStore()}, unplugged{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestNode_Handle_RefusesWhatMakesNoSense(t *testing.T) {
+	n := lonely(t)
+	impostor := `{"member":{"id":"c.1","name":"c","address":"c:1"}}`
+	for name, test := range map[string]struct{ call, request, want string }{
+		"an unknown call":            {"reboot", "{}", `unknown peer call "reboot"`},
+		"no JSON":                    {callHello, "{", "reading the call"},
+		"speaking as another":        {callHello, impostor, `node "b" can't speak as "c"`},
+		"asking a promise for one":   {callPromise, impostor, `node "b" can't speak as "c"`},
+		"joining as another":         {callJoin, impostor, `node "b" can't join as "c"`},
+		"joining with another's id":  {callJoin, `{"member":{"id":"c.1","name":"b","address":"b:1"}}`, "does not belong to the name"},
+		"greeting with another's id": {callHello, `{"member":{"id":"c.1","name":"b","address":"b:1"}}`, "can't speak as"},
+	} {
+		answer, err := n.handle(t.Context(), "b", test.call, []byte(test.request))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: answered %q, %v; want %q", name, answer, err, test.want)
+		}
+	}
+}
+
+func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
+	n := lonely(t)
+	for request, code := range map[string]fsm.Code{
+		`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`:                        fsm.CodeProtocol,
+		`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":0}}`: fsm.CodeInvalid,
+		strings.Repeat("x", maxCommandBytes+1):                                                                fsm.CodeInvalid,
+	} {
+		answer, err := n.handle(t.Context(), "b", callApply, []byte(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := decodeAttempt(answer); err != nil || a.certainty != nothingDone || fsm.CodeOf(a.err) != code {
+			t.Errorf("%.60s: %v (%v), %v; want %s", request, a.err, a.certainty, err, code)
+		}
+	}
+}
+
+func TestNode_Handle_OnePromiseAtATime(t *testing.T) {
+	n := lonely(t)
+	ask := func(from string) promiseResponse {
+		request := promiseRequest{member{ID: from + ".1", Name: from, Address: from + ":1"}}
+		response, err := n.handlePromise(from, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response
+	}
+	for _, test := range []struct {
+		from string
+		want bool
+	}{{"b", true}, {"c", false}, {"b", true}} {
+		if got := ask(test.from); got.Granted != test.want {
+			t.Errorf("%s: %+v", test.from, got)
+		}
+	}
+	// A node that voted has state and promises nothing any more.
+	if err := n.storage.Stable.SetUint64([]byte("CurrentTerm"), 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask("b"); got.Granted {
+		t.Error("a node with state gave its promise")
+	}
+}
