@@ -145,7 +145,7 @@ func (l *loop) followStore(ctx context.Context) error {
 // followBackend watches the backend; when the stream breaks it has everything
 // listed and watches again.
 func (l *loop) followBackend(ctx context.Context, clusterID string) error {
-	retry := newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax)
+	retry := newBackoff(l.s.cfg.BackoffMin, min(l.s.cfg.BackoffMax, awayPause))
 	for ctx.Err() == nil {
 		begin := time.Now()
 		err := l.s.runner.Watch(ctx, clusterID, l.hear)
@@ -192,9 +192,13 @@ func (l *loop) listSoon() {
 	}
 }
 
+// awayPause bounds the pause between two tries to reach a backend that is away:
+// every sandbox that waits for it goes on as soon as one listing works.
+const awayPause = 2 * time.Second
+
 // list lists everything when the term begins, when asked to, and at a period.
 func (l *loop) list(ctx context.Context, clusterID string) error {
-	retry := newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax)
+	retry := newBackoff(l.s.cfg.BackoffMin, min(l.s.cfg.BackoffMax, awayPause))
 	for {
 		pause := l.s.cfg.ListInterval
 		if err := l.listOnce(ctx, clusterID); err != nil {
@@ -263,6 +267,10 @@ func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
 		}
 	}
 	for id, t := range l.tracks {
+		if wasAway {
+			t.notBefore, t.away = time.Time{}, nil
+			t.retry.Reset()
+		}
 		if !seen[id] && t.heard <= heard && t.setObserved(Observed{SandboxID: id}) || first || wasAway && t.starting {
 			due = append(due, id)
 		}

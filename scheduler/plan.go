@@ -237,6 +237,10 @@ func planUnplaced(d *Decision, s Situation) {
 	}
 }
 
+// quietProbe is how long an agent server may be silent after its placement
+// before the status says so: nearly every one is, for a moment.
+const quietProbe = 3 * time.Second
+
 // planPlaced: there is an address to ask.
 func planPlaced(d *Decision, s Situation) {
 	p := s.Observed.Placement
@@ -273,7 +277,13 @@ func planPlaced(d *Decision, s Situation) {
 		if probed(s) && s.Probe.Failure != nil && (why == nil || s.Probe.Answering) {
 			why = s.Probe.Failure
 		}
-		starting(d, s, why)
+		if at := s.Probe.FailingSince.Add(quietProbe); why != nil && why == s.Probe.Failure &&
+			why.Reason == fsm.ReasonHealth && s.Now.Before(at) {
+			starting(d, s, nil)
+			wake(d, at)
+		} else {
+			starting(d, s, why)
+		}
 		d.Status.Placement = p
 		if why == nil {
 			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}

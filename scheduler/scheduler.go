@@ -80,7 +80,7 @@ func DefaultConfig() Config {
 		ProbeTimeout:    5 * time.Second,
 		ProbesAtOnce:    128,
 		BackoffMin:      100 * time.Millisecond,
-		BackoffMax:      15 * time.Second,
+		BackoffMax:      5 * time.Second,
 		CollectInterval: 10 * time.Minute,
 	}
 }
