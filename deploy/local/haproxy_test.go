@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,11 +14,12 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// mandatory turns a skip into a failure where CI has installed everything.
-func mandatory(t *testing.T, why string) {
+// mandatory turns a skip into a failure where the environment says that the
+// program must be there (.ci/run does).
+func mandatory(t *testing.T, program, why string) {
 	t.Helper()
-	if os.Getenv("BIVOUAC_REQUIRE_ALL") != "" {
-		t.Fatal(why + ", and BIVOUAC_REQUIRE_ALL is set")
+	if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program) {
+		t.Fatal(why + ", and BIVOUAC_TEST_REQUIRE names it")
 	}
 	t.Skip(why)
 }
@@ -25,7 +27,7 @@ func mandatory(t *testing.T, why string) {
 func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 	t.Parallel()
 	if local.HAProxyInstalled() == "" {
-		mandatory(t, "haproxy is not installed")
+		mandatory(t, "haproxy", "haproxy is not installed")
 	}
 	var ready [2]atomic.Bool
 	var nodes []string
@@ -83,7 +85,7 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 func TestBuildImage_PullsNothing(t *testing.T) {
 	t.Parallel()
 	if !local.DockerReachable(t.Context()) {
-		mandatory(t, "no docker daemon is reachable")
+		mandatory(t, "docker", "no docker daemon is reachable")
 	}
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
 	if err := os.WriteFile(bin, []byte("not run"), 0o755); err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 )
 
@@ -19,22 +18,48 @@ const (
 	portMax = 20000
 )
 
-// given are the ports FreePort gave out in this process.
-var given sync.Map
-
 // FreePort finds a TCP port of the loopback interface that nobody listens on
-// and that was not given out before by this process.
+// and that no process has claimed in this way before. The claim lasts as long
+// as this process.
 func FreePort() (int, error) {
 	for range 200 {
 		port := portMin + rand.IntN(portMax-portMin)
 		if !portFree(port) {
 			continue
 		}
-		if _, taken := given.LoadOrStore(port, true); !taken {
-			return port, nil
+		mine, err := claimPort(port)
+		if mine || err != nil {
+			return port, err
 		}
 	}
 	return 0, fmt.Errorf("finding a free port: 200 ports between %d and %d are all in use", portMin, portMax)
+}
+
+// claimPort locks the port's file for the life of this process and reports
+// whether nobody had. The descriptor is left open on purpose.
+func claimPort(port int) (bool, error) {
+	dir, err := claimsDir()
+	if err != nil {
+		return false, err
+	}
+	path := filepath.Join(dir, "port-"+strconv.Itoa(port))
+	fd, err := syscall.Open(path, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("claiming port %d: %w", port, err)
+	}
+	if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return false, syscall.Close(fd)
+	}
+	return true, nil
+}
+
+// claimsDir is where this user's processes lock what they claim.
+func claimsDir() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("bivouac-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("claiming ports: %w", err)
+	}
+	return dir, nil
 }
 
 // freePorts finds n of them.
@@ -60,8 +85,9 @@ func portFree(port int) bool {
 // preferPort is the wanted port when it is free, else another.
 func preferPort(want int) (int, error) {
 	if portFree(want) {
-		if _, taken := given.LoadOrStore(want, true); !taken {
-			return want, nil
+		mine, err := claimPort(want)
+		if mine || err != nil {
+			return want, err
 		}
 	}
 	return FreePort()
@@ -83,9 +109,9 @@ const (
 )
 
 func claimPortRange() (portRange, error) {
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("bivouac-ports-%d", os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return portRange{}, fmt.Errorf("claiming dynamic ports: %w", err)
+	dir, err := claimsDir()
+	if err != nil {
+		return portRange{}, err
 	}
 	const size = (dynamicMax - dynamicMin) / dynamicPieces
 	first := rand.IntN(dynamicPieces)
