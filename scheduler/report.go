@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/fault"
 )
 
 // maxReport is how many observations one command carries at most.
@@ -56,8 +57,10 @@ func (r *reporter) run(ctx context.Context) error {
 			if len(batch) == 0 {
 				break
 			}
+			fault.At("before observe", string(batch[0].Status.State))
 			_, err := r.s.cluster.Propose(ctx, command(&fsm.SandboxObserveBody{Observations: batch}))
 			if err == nil {
+				fault.At("after observe", string(batch[0].Status.State))
 				retry.Reset()
 				r.count(batch)
 				continue

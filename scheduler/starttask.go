@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/fault"
 )
 
 // TaskAgents is what start tasks ask of agent servers; agent.Client implements
@@ -118,7 +119,7 @@ func NewStartTasks(cfg StartTaskConfig, store Store, cluster Cluster, agents Tas
 		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, agents: agents, secrets: secrets,
 		calls: semaphore.NewWeighted(int64(cfg.Calls)), clones: semaphore.NewWeighted(int64(cfg.Calls)),
 		now:  time.Now,
-		step: func(context.Context, *fsm.StartTask, string) {},
+		step: func(_ context.Context, _ *fsm.StartTask, name string) { fault.At("task", name) },
 	}, nil
 }
 

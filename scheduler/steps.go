@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/fault"
 )
 
 // pass looks at one sandbox: it plans from the newest view and picture,
@@ -160,6 +161,7 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex
 	}
+	fault.At("before step", string(step))
 	switch step {
 	case StepStart:
 		return l.s.runner.Start(ctx, job)
@@ -185,7 +187,9 @@ func (l *loop) remove(ctx context.Context, job Job) error {
 			return fmt.Errorf("deleting the sandbox's secrets: %w", err)
 		}
 	}
+	fault.At("before", "remove row")
 	_, err := l.s.cluster.Propose(ctx, command(&fsm.SandboxRemoveBody{ID: job.SandboxID}))
+	fault.At("after", "remove row")
 	if err != nil && fsm.CodeOf(err) != fsm.CodeNotFound {
 		return fmt.Errorf("removing the row: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/fault"
 )
 
 // Runner implements scheduler.Runner on Nomad. It is safe for concurrent use.
@@ -78,7 +79,9 @@ func (r *Runner) call(ctx context.Context, op string, fn func(ctx context.Contex
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
 	defer cancel()
 	begin := time.Now()
+	fault.At("before", op)
 	err := mapError(op, fn(ctx))
+	fault.At("after", op)
 	outcome := "ok"
 	switch {
 	case err == nil:
