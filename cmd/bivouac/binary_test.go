@@ -231,13 +231,15 @@ func TestBinary_SecondSignalEndsItAtOnceAndHangupReadsTheLogLevel(t *testing.T) 
 	n.process.signal(t, syscall.SIGHUP)
 	n.process.awaitLog(t, "log level read again")
 
-	// A request that never ends keeps the first signal waiting.
+	// A request whose body never comes keeps the first signal waiting, although
+	// it was answered.
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.base, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+	n.process.awaitLog(t, `"status":401`)
 	n.process.signal(t, syscall.SIGTERM)
 	n.process.awaitLog(t, "node stopping")
 	n.process.signal(t, syscall.SIGTERM)
