@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +20,7 @@ import (
 type box struct {
 	id, dir string
 	op      chan struct{}
+	out     *output
 
 	mu    sync.Mutex
 	state state // SandboxID "" means there is no job
@@ -30,6 +32,7 @@ type box struct {
 type run struct {
 	version  uint64
 	template fsm.Template
+	deferred bool
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -39,7 +42,9 @@ type run struct {
 	waiting   *scheduler.Failure
 }
 
-func newBox(id, dir string) *box { return &box{id: id, dir: dir, op: make(chan struct{}, 1)} }
+func newBox(id, dir string, maxLog int64) *box {
+	return &box{id: id, dir: dir, op: make(chan struct{}, 1), out: newOutput(filepath.Join(dir, logsDir), maxLog)}
+}
 
 func (b *box) snapshot() state {
 	b.mu.Lock()
@@ -105,11 +110,11 @@ func (r *Runner) set(b *box, n *run, live bool, p *fsm.Placement, failure, waiti
 }
 
 // supervise runs the task until ctx ends or it has crashed for good.
-func (r *Runner) supervise(ctx context.Context, b *box, n *run, l launch, mark runMark, out *output) {
+func (r *Runner) supervise(ctx context.Context, b *box, n *run, l launch, mark runMark) {
 	pause := r.cfg.BackoffMin
 	for tries := 0; ; tries++ {
 		began := time.Now()
-		why, fatal := r.once(ctx, b, n, l, mark, out)
+		why, fatal := r.once(ctx, b, n, l, mark)
 		if err := sweep(mark.Mark); err != nil {
 			r.log.Error("a sandbox left processes behind", "sandbox", b.id, "error", err)
 		}
@@ -141,7 +146,7 @@ func (r *Runner) supervise(ctx context.Context, b *box, n *run, l launch, mark r
 }
 
 // once runs the task's process to its end and says why it ended.
-func (r *Runner) once(ctx context.Context, b *box, n *run, l launch, mark runMark, out *output) (why *scheduler.Failure, fatal bool) {
+func (r *Runner) once(ctx context.Context, b *box, n *run, l launch, mark runMark) (why *scheduler.Failure, fatal bool) {
 	if ctx.Err() != nil {
 		return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "stopped"}, true
 	}
@@ -160,7 +165,7 @@ func (r *Runner) once(ctx context.Context, b *box, n *run, l launch, mark runMar
 		_ = os.MkdirAll(l.dir, 0o700) // the start tells
 	}
 	cmd.Dir, cmd.Env = l.dir, l.environ(mark.Mark, ports)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr = outputWriter{b.out, b.out.stdout}, outputWriter{b.out, b.out.stderr}
 	// A child that left the group may hold the pipes; the sweep ends it.
 	cmd.WaitDelay = time.Second
 	if err := r.spawner.start(cmd); err != nil {
@@ -177,7 +182,7 @@ func (r *Runner) once(ctx context.Context, b *box, n *run, l launch, mark runMar
 	}, nil, nil)
 	r.log.Info("a sandbox's process started", "sandbox", b.id, "count", cmd.Process.Pid)
 	err = r.wait(ctx, cmd)
-	return crashed(cmd, err, out.last(l.key, l.sealKey)), false
+	return crashed(cmd, err, b.out.last(l.key, l.sealKey)), false
 }
 
 // noteProcess writes down which process is the task. The mark is on disk

@@ -17,8 +17,8 @@ type Secrets interface {
 // Config says where sandboxes live and how they are run. Dir, AgentBinary and
 // Secrets are required; a zero value elsewhere means the default.
 type Config struct {
-	// Dir is the runner's directory; it is made when it is missing. One Runner
-	// at a time uses it.
+	// Dir is the runner's directory, one folder a sandbox; it is made when it
+	// is missing. One Runner at a time uses it.
 	Dir string
 	// AgentBinary is the program a template means by "sandbox-agent" or by
 	// no command at all; AgentArgs go before the template's arguments.

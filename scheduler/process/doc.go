@@ -1,10 +1,10 @@
 // Package process is the Runner of `bivouac dev`: it runs sandboxes as local
 // processes, one agent server each, below one directory.
 //
-//	<dir>/lock                            held while a Runner uses the directory
-//	<dir>/sandboxes/<id>/state.json       the job: what the backend must not forget
-//	<dir>/sandboxes/<id>/workspace/       the workspace, kept over a pause
-//	<dir>/sandboxes/<id>/logs/task.log    the task's output, bounded
+//	<dir>/.lock                  held while a Runner uses the directory
+//	<dir>/<id>/state.json        the job: what the backend must not forget
+//	<dir>/<id>/workspace/        the workspace, kept over a pause
+//	<dir>/<id>/logs/stdout.log   the task's output, bounded; likewise stderr.log
 //
 // It keeps Nomad's semantics: a job has a modify index that Start enforces,
 // versions to revert to, and stays, stopped, with its workspace until it is

@@ -16,8 +16,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Start implements scheduler.Runner. A job that runs with the same template
-// already is left alone. A key that can't be read is the secret store's error.
+// Start implements scheduler.Runner. A job that runs with the same template,
+// deferred or not, already is left alone. A key that can't be read is the secret store's error.
 func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	b, err := r.acquire(ctx, job.SandboxID)
 	if err != nil {
@@ -37,7 +37,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 			t = old
 		}
 	}
-	if b.runs(t) {
+	if b.runs(t, job.Deferred) {
 		return nil
 	}
 	l, err := r.prepare(b.id, b.dir, t)
@@ -51,8 +51,8 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if err != nil {
 		return err
 	}
-	if l.key, l.sealKey = entry["key"], entry["secret_key"]; l.key == "" {
-		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the sandbox's entry in the secret store has no key"}
+	if err := l.give(entry, job.Deferred); err != nil {
+		return err
 	}
 	if !b.endRun(ctx) {
 		return fsm.Errorf(fsm.CodeScheduler, "the former process of sandbox %s has not ended yet", b.id)
@@ -74,24 +74,23 @@ func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) erro
 	st.remember(version{st.Version, t})
 	mark := runMark{Mark: randomHex(), BootID: r.boot}
 	st.Run = &mark
-	out, err := openOutput(filepath.Join(b.dir, logsDir), r.cfg.MaxLog)
-	if err != nil {
+	if err := b.out.open(); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "opening the task's log: %v", err)
 	}
 	// On disk before the process is there, so that it is always found again.
 	if err := writeState(b.dir, st); err != nil {
-		out.close()
+		b.out.close()
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	n := &run{version: st.Version, template: t, stop: stop, done: make(chan struct{}), live: true}
+	n := &run{version: st.Version, template: t, deferred: job.Deferred, stop: stop, done: make(chan struct{}), live: true}
 	b.mu.Lock()
 	b.state, b.run = st, n
 	b.mu.Unlock()
 	go func() {
 		defer close(n.done)
-		defer out.close()
-		r.supervise(ctx, b, n, l, mark, out)
+		defer b.out.close()
+		r.supervise(ctx, b, n, l, mark)
 	}()
 	r.changed(b.id, st.ClusterID)
 	return nil
@@ -173,11 +172,11 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	return nil
 }
 
-// runs reports whether a live run has this template.
-func (b *box) runs(t fsm.Template) bool {
+// runs reports whether a live run has this template and is deferred or not.
+func (b *box) runs(t fsm.Template, deferred bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.state.Stopped && b.run != nil && b.run.live && reflect.DeepEqual(b.run.template, t)
+	return !b.state.Stopped && b.run != nil && b.run.live && b.run.deferred == deferred && reflect.DeepEqual(b.run.template, t)
 }
 
 func randomHex() string {

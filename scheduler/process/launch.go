@@ -33,6 +33,26 @@ type launch struct {
 	// key and sealKey are secret: they live here and in the task's
 	// environment only.
 	key, sealKey string
+	// deferred: the task gets no key and comes up dormant, at every restart.
+	deferred bool
+}
+
+// give hands over what the sandbox's entry in the secret store holds.
+func (l *launch) give(entry map[string]string, deferred bool) error {
+	l.key, l.sealKey, l.deferred = entry["key"], entry["secret_key"], deferred
+	missing := ""
+	switch {
+	case deferred && l.sealKey == "":
+		missing = "secret_key"
+	case deferred:
+		l.key = ""
+	case l.key == "":
+		missing = "key"
+	}
+	if missing != "" {
+		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the sandbox's entry in the secret store has no " + missing}
+	}
+	return nil
 }
 
 // prepare resolves a template. What can't be run is a *scheduler.Failure.
@@ -99,8 +119,15 @@ func (l launch) environ(mark string, ports map[string]int) []string {
 	for name, port := range ports {
 		env[name] = strconv.Itoa(port)
 	}
-	env["OH_SESSION_API_KEYS_0"] = l.key
-	delete(env, "OH_SECRET_KEY")
+	// Whether the server is open, and for whom, is not the template's to say.
+	maps.DeleteFunc(env, func(name, _ string) bool {
+		return strings.HasPrefix(name, "OH_SESSION_API_KEYS") || slices.Contains([]string{"SESSION_API_KEY", "OH_SECRET_KEY", "OH_DEFERRED_INIT"}, name)
+	})
+	if l.deferred {
+		env["OH_DEFERRED_INIT"] = "1"
+	} else {
+		env["OH_SESSION_API_KEYS_0"] = l.key
+	}
 	if l.sealKey != "" {
 		env["OH_SECRET_KEY"] = l.sealKey
 	}

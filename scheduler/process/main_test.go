@@ -60,6 +60,9 @@ func task(mode string, args []string) int {
 		if err := os.WriteFile(filepath.Join(workspace, "orphan"), []byte(strconv.Itoa(child.Process.Pid)), 0o600); err != nil {
 			return 6
 		}
+	case "talk":
+		fmt.Println("to stdout")
+		fmt.Fprintln(os.Stderr, "to stderr")
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		ctx = context.Background()
@@ -78,6 +81,9 @@ func task(mode string, args []string) int {
 		return 7
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if words := r.URL.Query().Get("say"); words != "" {
+			fmt.Println(words)
+		}
 		fmt.Fprint(w, os.Getenv(r.URL.Query().Get("env")))
 	}), ReadHeaderTimeout: time.Second}
 	go func() {

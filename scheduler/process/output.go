@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,67 +10,66 @@ import (
 
 const tailBytes = 2 << 10
 
-// output keeps a task's output: in a file that is begun anew when it has grown
-// to half the bound (the former half stays beside it), and its end in memory.
+// output keeps what a sandbox's task writes, over all its runs: its two
+// streams in files, and the end of both together in memory.
 type output struct {
-	path  string
-	limit int64
+	dir            string
+	stdout, stderr *stream
 
 	mu   sync.Mutex
-	file *os.File
-	size int64
 	tail []byte
 }
 
-func openOutput(dir string, limit int64) (*output, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+// newOutput keeps at most limit bytes on disk. It makes nothing; what an
+// earlier program has kept can be read.
+func newOutput(dir string, limit int64) *output {
+	o := &output{dir: dir}
+	// Two streams of two files each.
+	o.stdout = newStream(filepath.Join(dir, "stdout.log"), max(limit/4, 1))
+	o.stderr = newStream(filepath.Join(dir, "stderr.log"), max(limit/4, 1))
+	return o
+}
+
+// open lets a run write.
+func (o *output) open() error {
+	o.mu.Lock()
+	o.tail = nil
+	o.mu.Unlock()
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return err
 	}
-	o := &output{path: filepath.Join(dir, "task.log"), limit: max(limit/2, 1)}
-	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	err := o.stdout.start()
+	if err == nil {
+		err = o.stderr.start()
+	}
 	if err != nil {
-		return nil, err
+		o.close()
 	}
-	o.file = f
-	if st, err := f.Stat(); err == nil {
-		o.size = st.Size()
-	}
-	return o, nil
+	return err
+}
+
+// close ends the run's writing; whoever follows reads the rest and is done.
+func (o *output) close() {
+	o.stdout.end()
+	o.stderr.end()
+}
+
+// outputWriter is one stream of a run.
+type outputWriter struct {
+	o *output
+	s *stream
 }
 
 // Write never fails: a full disk must not stop the task.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.tail = append(o.tail, p...)
-	if n := len(o.tail); n > tailBytes {
-		o.tail = append(o.tail[:0], o.tail[n-tailBytes:]...)
+func (w outputWriter) Write(p []byte) (int, error) {
+	w.o.mu.Lock()
+	w.o.tail = append(w.o.tail, p...)
+	if n := len(w.o.tail); n > tailBytes {
+		w.o.tail = append(w.o.tail[:0], w.o.tail[n-tailBytes:]...)
 	}
-	for rest := p; len(rest) > 0 && o.file != nil; {
-		if o.size >= o.limit {
-			o.turn()
-			continue
-		}
-		n, err := o.file.Write(rest[:min(int64(len(rest)), o.limit-o.size)])
-		o.size += int64(n)
-		rest = rest[n:]
-		if err != nil {
-			break
-		}
-	}
+	w.o.mu.Unlock()
+	w.s.write(p)
 	return len(p), nil
-}
-
-// turn begins a new file. The caller holds mu.
-func (o *output) turn() {
-	_ = o.file.Close() // nothing buffered is lost, and nobody to tell
-	o.file, o.size = nil, 0
-	if err := os.Rename(o.path, o.path+".1"); err != nil {
-		return
-	}
-	if f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600); err == nil {
-		o.file = f
-	}
 }
 
 // last gives the end of the output without the given secrets, on one line.
@@ -89,11 +89,98 @@ func (o *output) last(secrets ...string) string {
 	return strings.Join(strings.Fields(strings.Join(lines, " | ")), " ")
 }
 
-func (o *output) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.file != nil {
-		_ = o.file.Close() // nothing buffered is lost, and nobody to tell
-		o.file = nil
+// stream is one stream in a file that is begun anew when it has grown to the
+// limit; the former one stays beside it. Places in the stream are counted from
+// its beginning, so that a reader keeps its place while the files turn.
+type stream struct {
+	path  string
+	limit int64
+
+	mu sync.Mutex
+	// file is open while there is something to write to, running while a run
+	// may write.
+	file    *os.File
+	running bool
+	// The former file holds the places from base-old to base, the current one
+	// those from base to base+size.
+	base, old, size int64
+	// changed is closed and made anew with every change.
+	changed chan struct{}
+}
+
+func newStream(path string, limit int64) *stream {
+	s := &stream{path: path, limit: limit, changed: make(chan struct{})}
+	if st, err := os.Stat(s.former()); err == nil {
+		s.old = st.Size()
+		s.base = s.old
+	}
+	if st, err := os.Stat(path); err == nil {
+		s.size = st.Size()
+	}
+	return s
+}
+
+func (s *stream) former() string { return s.path + ".1" }
+
+func (s *stream) start() error {
+	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.file, s.size, s.running = f, st.Size(), true
+	return nil
+}
+
+func (s *stream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.Close() // nothing buffered is lost, and nobody to tell
+		s.file = nil
+	}
+	s.running = false
+	s.wake()
+}
+
+// wake tells the readers. The caller holds mu.
+func (s *stream) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *stream) write(p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for rest := p; len(rest) > 0 && s.file != nil; {
+		if s.size >= s.limit {
+			s.turn()
+			continue
+		}
+		n, err := s.file.Write(rest[:min(int64(len(rest)), s.limit-s.size)])
+		s.size += int64(n)
+		rest = rest[n:]
+		if err != nil {
+			break
+		}
+	}
+	s.wake()
+}
+
+// turn begins a new file. The caller holds mu.
+func (s *stream) turn() {
+	_ = s.file.Close() // nothing buffered is lost, and nobody to tell
+	s.file = nil
+	if err := os.Rename(s.path, s.former()); err != nil {
+		return
+	}
+	s.base, s.old, s.size = s.base+s.size, s.size, 0
+	if f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600); err == nil {
+		s.file = f
 	}
 }

@@ -55,13 +55,13 @@ func New(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("process runner's directory: %w", err)
 	}
 	r := &Runner{
-		cfg: cfg, log: cfg.Logger, dir: filepath.Join(root, "sandboxes"), boot: boot,
+		cfg: cfg, log: cfg.Logger, dir: root, boot: boot,
 		boxes: map[string]*box{}, watchers: map[*watcher]bool{}, ports: map[int]bool{},
 	}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the process runner's directory: %w", err)
 	}
-	if r.lock, err = lockFile(filepath.Join(root, "lock")); err != nil {
+	if r.lock, err = lockFile(filepath.Join(root, lockName)); err != nil {
 		return nil, fmt.Errorf("process runner: %w", err)
 	}
 	if err := r.load(); err != nil {
@@ -86,6 +86,9 @@ func (r *Runner) load() error {
 			}
 			continue
 		}
+		if !e.IsDir() || !safeID(e.Name()) {
+			continue
+		}
 		st, err := readState(dir)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -97,7 +100,7 @@ func (r *Runner) load() error {
 			r.log.Error("a sandbox's state can't be read; it is left as it is", "path", dir, "error", err)
 			continue
 		}
-		b := newBox(st.SandboxID, dir)
+		b := newBox(st.SandboxID, dir, r.cfg.MaxLog)
 		b.state = st
 		r.boxes[b.id] = b
 		r.lastIndex = max(r.lastIndex, st.ModifyIndex)
@@ -193,7 +196,7 @@ func (r *Runner) acquire(ctx context.Context, id string) (*box, error) {
 		}
 		b := r.boxes[id]
 		if b == nil {
-			b = newBox(id, filepath.Join(r.dir, id))
+			b = newBox(id, filepath.Join(r.dir, id), r.cfg.MaxLog)
 			r.boxes[id] = b
 		}
 		r.mu.Unlock()

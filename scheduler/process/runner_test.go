@@ -179,7 +179,7 @@ func TestRunner_RemoveLeavesNothing(t *testing.T) {
 		t.Error("a process that left the group lives on")
 	}
 	left, err := os.ReadDir(r.dir)
-	if err != nil || len(left) != 0 {
+	if err != nil || len(left) != 1 || left[0].Name() != lockName {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	if l, err := r.List(ctx, "c1"); err != nil || len(l) != 0 {
@@ -311,10 +311,10 @@ func TestRunner_KilledProgramLeavesNothingRunning(t *testing.T) {
 	if err != nil || line != "started\n" {
 		t.Fatalf("parent said %q, %v", line, err)
 	}
-	orphan := readPID(t, filepath.Join(dir, "sandboxes", "s1", workspaceDir, "orphan"))
+	orphan := readPID(t, filepath.Join(dir, "s1", workspaceDir, "orphan"))
 	var task int
 	waitFor(t, "the task is written down", func() bool {
-		st, err := readState(filepath.Join(dir, "sandboxes", "s1"))
+		st, err := readState(filepath.Join(dir, "s1"))
 		if err == nil && st.Run != nil {
 			task = st.Run.PID
 		}
@@ -342,7 +342,7 @@ func TestRunner_ReusedNumberIsNotKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = bystander.Process.Kill(); _ = bystander.Wait() }()
-	box := filepath.Join(dir, "sandboxes", "s1")
+	box := filepath.Join(dir, "s1")
 	if err := os.MkdirAll(box, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ const (
 	workspaceDir = "workspace"
 	logsDir      = "logs"
 	removedMark  = ".removed-"
+	lockName     = ".lock"
 	// keptVersions is how many job versions can be reverted to, as in Nomad.
 	keptVersions = 6
 )
