@@ -86,6 +86,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		if l.Type != raft.LogCommand { // membership
 			if err = flush(i + 1); err == nil {
 				m.store.SetIndex(l.Index)
+				responses[i] = applied{index: l.Index}
 			}
 			continue
 		}

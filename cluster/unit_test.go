@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -332,5 +334,66 @@ func TestNode_Handle_OnePromiseAtATime(t *testing.T) {
 	}
 	if got := ask("b"); got.Granted {
 		t.Error("a node with state gave its promise")
+	}
+}
+
+func TestMachine_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
+	m := newMachine(fsm.NewStore())
+	if err := m.Restore(io.NopCloser(strings.NewReader("not a snapshot"))); err == nil {
+		t.Fatal("restored nonsense")
+	}
+	select {
+	case <-m.failed:
+	default:
+		t.Error("the machine goes on")
+	}
+	if _, err := m.Snapshot(); err == nil {
+		t.Error("a stopped machine makes snapshots")
+	}
+	cmd := fsm.NewCommand("x", time.Now(), "", &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"})
+	data, err := cmd.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, ok := m.Apply(&raft.Log{Index: 1, Term: 1, Data: data}).(error); !ok || response == nil {
+		t.Error("a stopped machine applies entries")
+	}
+	if m.store.Index() != 0 {
+		t.Errorf("the store went on to %d", m.store.Index())
+	}
+}
+
+func TestMachine_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
+	m := newMachine(fsm.NewStore())
+	entry := func(index uint64, body fsm.Body) *raft.Log {
+		data, err := fsm.NewCommand(fmt.Sprint("c", index), time.Now(), "", body).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &raft.Log{Index: index, Term: 1, Data: data}
+	}
+	key := &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), Name: "k", UserID: "ada"}
+	configuration := &raft.Log{Index: 3, Term: 1, Type: raft.LogConfiguration}
+	responses := m.ApplyBatch([]*raft.Log{
+		entry(2, &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}), configuration, entry(4, key), entry(6, key),
+		{Index: 7, Term: 1, Data: []byte("moon.fly{}")}, entry(8, key),
+	})
+	for i, want := range []string{"2 ", "3 ", "4 ", "6 conflict", "error", "error"} {
+		var got string
+		switch r := responses[i].(type) {
+		case applied:
+			got = fmt.Sprint(r.index, " ")
+			if r.err != nil {
+				got += string(r.err.Code)
+			}
+		case error:
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("entry %d: %q, want %q", i, got, want)
+		}
+	}
+	if m.store.Index() != 6 || !strings.Contains(m.failure().Error(), "log entry 7") {
+		t.Errorf("index %d, failure %v", m.store.Index(), m.failure())
 	}
 }
