@@ -103,6 +103,12 @@ func (c *credentials) current() (*tls.Certificate, *x509.CertPool) {
 	return c.pair, c.roots
 }
 
+// expiry is when the certificate in use ends.
+func (c *credentials) expiry() time.Time {
+	pair, _ := c.current()
+	return pair.Leaf.NotAfter
+}
+
 // server gives the configuration of the peer port.
 func (c *credentials) server() *tls.Config {
 	return &tls.Config{

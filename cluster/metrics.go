@@ -19,7 +19,10 @@ type metrics struct {
 	readRounds      prometheus.Counter
 	readWaiters     prometheus.Gauge
 
-	state, term, commit, applied, contact, members, ready *prometheus.Desc
+	state, term, commit, applied, contact, members, ready, expires *prometheus.Desc
+
+	// expiry is when the node's certificate ends; nil without one.
+	expiry func() time.Time
 }
 
 func newMetrics(n *Node) *metrics {
@@ -51,6 +54,7 @@ func newMetrics(n *Node) *metrics {
 		contact: desc("last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
 		members: desc("members", "Members in the configuration.", "voter"),
 		ready:   desc("ready", "1 when the node can serve."),
+		expires: desc("certificate_expiry_timestamp_seconds", "When the node's peer certificate ends."),
 	}
 }
 
@@ -76,7 +80,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.ready} {
+	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.ready, m.expires} {
 		ch <- d
 	}
 }
@@ -107,6 +111,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.members, float64(voters), "true")
 	gauge(m.members, float64(len(s.Servers)-voters), "false")
 	gauge(m.ready, truth(m.node.Ready() == nil))
+	if m.expiry != nil {
+		gauge(m.expires, float64(m.expiry().Unix()))
+	}
 }
 
 func truth(b bool) float64 {

@@ -92,6 +92,7 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, port.Close(), storage.Close())
 	}
+	n.metrics.expiry = creds.expiry
 	return n, nil
 }
 

@@ -116,7 +116,7 @@ func serveCalls(ctx context.Context, l net.Listener, handle Handler, logger *slo
 		WriteTimeout:      maxCallTimeout + handshakeTimeout,
 		IdleTimeout:       2 * callIdle, // the client closes first
 		MaxHeaderBytes:    callHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 	s.Protocols.SetHTTP2(true)
 	stopped := make(chan struct{})

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -197,7 +198,11 @@ func (p *peerPort) admit(conn net.Conn) {
 	defer cancel()
 	secured := tls.Server(conn, p.credentials.server())
 	if err := secured.HandshakeContext(ctx); err != nil {
-		p.logger.Warn("cluster: peer connection refused", "address", conn.RemoteAddr().String(), "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, io.EOF) { // a load balancer or a person looking whether the port is open
+			level = slog.LevelDebug
+		}
+		p.logger.Log(ctx, level, "cluster: peer connection refused", "address", conn.RemoteAddr().String(), "error", err)
 		_ = conn.Close()
 		return
 	}
