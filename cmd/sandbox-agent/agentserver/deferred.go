@@ -79,7 +79,7 @@ func (d *Deferred) Serve(ctx context.Context, ln net.Listener) error {
 	d.logger.Info("serving", "address", ln.Addr().String(), "status", stateDormant)
 	defer func() {
 		if s := d.current(); s != nil {
-			s.bash.close()
+			s.close()
 		}
 	}()
 	return serveHandler(ctx, ln, d.Handler(), d.logger)

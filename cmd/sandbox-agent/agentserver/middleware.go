@@ -113,6 +113,10 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
+// Unwrap lets http.ResponseController and WebSocket upgrades reach what is
+// below.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
 // Write notes that a body without WriteHeader is 200.
 func (r *recorder) Write(b []byte) (int, error) {
 	if r.status == 0 {

@@ -84,9 +84,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		s.logger.Warn("no session key is set: the server is open to whoever reaches it", "address", ln.Addr().String())
 	}
 	s.logger.Info("serving", "address", ln.Addr().String(), "path", s.cfg.ConversationsPath)
-	defer s.bash.close()
+	defer s.close()
 	return serveHandler(ctx, ln, s.handler, s.logger)
 }
+
+// close ends what requests have begun and outlives them.
+func (s *Server) close() { s.bash.close() }
 
 // serveHandler serves h on ln until ctx ends, and drains.
 func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *slog.Logger) error {
