@@ -28,7 +28,11 @@ func lockDir(dir string) (release func() error, err error) {
 		}
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
-	return f.Close, nil
+	return func() error {
+		// Explicitly, because a process that is being started at this moment
+		// holds a copy of the file until it has become another program.
+		return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+	}, nil
 }
 
 // writeFile replaces path by data with the given mode: the old file or the new

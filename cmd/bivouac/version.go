@@ -9,9 +9,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// version is set by the linker: the Makefile gives what `git describe` says.
+// Nothing else changes it.
+var version = ""
+
 // buildInfo says which build this is.
 type buildInfo struct {
-	// Version is the module's version, "devel" for a build from a tree.
+	// Version is what the linker was given, else the module's version, "devel"
+	// when neither is known.
 	Version string `json:"version"`
 	// Revision is the commit, with "+dirty" when the tree had changes; "" when
 	// the build did not record it.
@@ -20,14 +25,14 @@ type buildInfo struct {
 	Platform string `json:"platform"`
 }
 
-// readBuildInfo asks the binary itself; nothing is stamped in by the linker.
+// readBuildInfo asks the linker and the binary itself.
 func readBuildInfo() buildInfo {
-	b := buildInfo{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := buildInfo{Version: orDefault(version, "devel"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
+	if v := info.Main.Version; version == "" && v != "" && v != "(devel)" {
 		b.Version = v
 	}
 	dirty := ""

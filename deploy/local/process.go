@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,16 +62,33 @@ func (c command) start() (*process, error) {
 	if c.inherit != nil {
 		cmd.ExtraFiles = []*os.File{c.inherit}
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startAndReap(cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.name, err)
 	}
 	p.pid = cmd.Process.Pid
 	p.started = startTime(p.pid)
-	go cmd.Wait() //nolint:errcheck // reaps it; how it ended is read from its log
 	if err := writeFile(p.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, p.started)), 0o600); err != nil {
 		return nil, errors.Join(err, p.kill())
 	}
 	return p, nil
+}
+
+// startAndReap starts cmd and waits for its end in the background; how it
+// ended is read from its log. A thread is kept for it meanwhile: the death
+// signal comes when the thread that started a process ends, and other code may
+// end threads (scheduler/process does, on purpose).
+func startAndReap(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	return <-started
 }
 
 // findProcess reads a pid file; nil when there is none or it has ended.

@@ -65,7 +65,7 @@ func New(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("process runner: %w", err)
 	}
 	if err := r.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("process runner: %w", err), r.lock.Close())
+		return nil, errors.Join(fmt.Errorf("process runner: %w", err), unlockFile(r.lock))
 	}
 	r.spawner = newSpawner()
 	return r, nil
@@ -179,7 +179,7 @@ func (r *Runner) Close() error {
 	}
 	wg.Wait()
 	r.spawner.close()
-	return errors.Join(errors.Join(errs...), r.lock.Close())
+	return errors.Join(errors.Join(errs...), unlockFile(r.lock))
 }
 
 // acquire gives the sandbox's box, made when there is none, for the caller
