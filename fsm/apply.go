@@ -92,6 +92,10 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if err != nil {
 		result = stamp
 	}
+	// Not recorded either: a client told to try again later sends the same id.
+	if err != nil && err.Code == CodeLimit {
+		return Outcome{result, err}
+	}
 	t.record(cmd, result, err)
 	return Outcome{result, err}
 }
@@ -109,10 +113,14 @@ func (t *transaction) dispatch(body Body) (Result, *Error) {
 	switch b := body.(type) {
 	case *TermOpenBody:
 		return t.applyTermOpen(b)
+	case *InstallationConfigureBody:
+		return t.applyInstallationConfigure(b)
 	case *APIKeyCreateBody:
 		return t.applyAPIKeyCreate(b)
 	case *APIKeyRevokeBody:
 		return t.applyAPIKeyRevoke(b)
+	case *UserConfigureBody:
+		return t.applyUserConfigure(b)
 	case *SettingsPutBody:
 		return t.applySettingsPut(b)
 	case *ProvidersReplaceBody:
@@ -121,6 +129,15 @@ func (t *transaction) dispatch(body Body) (Result, *Error) {
 		return t.applySpecApply(b)
 	case *SpecDeleteBody:
 		return t.applySpecDelete(b)
+	case *SpecPoolBody:
+		return t.applySpecPool(b)
+	}
+	return t.dispatchSandbox(body)
+}
+
+// dispatchSandbox is dispatch for sandboxes, owned or not.
+func (t *transaction) dispatchSandbox(body Body) (Result, *Error) {
+	switch b := body.(type) {
 	case *SandboxCreateBody:
 		return t.applySandboxCreate(b)
 	case *SandboxPauseBody:
@@ -133,6 +150,22 @@ func (t *transaction) dispatch(body Body) (Result, *Error) {
 		return t.applySandboxObserve(b)
 	case *SandboxRemoveBody:
 		return t.applySandboxRemove(b)
+	case *SandboxTouchBody:
+		return t.applySandboxTouch(b)
+	case *SandboxExpireBody:
+		return t.applySandboxExpire(b)
+	case *PoolAddBody:
+		return t.applyPoolAdd(b)
+	case *PoolDropBody:
+		return t.applyPoolDrop(b)
+	}
+	return t.dispatchConversation(body)
+}
+
+// dispatchConversation is dispatch for conversations and start tasks, and the
+// end of the search.
+func (t *transaction) dispatchConversation(body Body) (Result, *Error) {
+	switch b := body.(type) {
 	case *StartTaskCreateBody:
 		return t.applyStartTaskCreate(b)
 	case *StartTaskBindBody:
@@ -143,6 +176,10 @@ func (t *transaction) dispatch(body Body) (Result, *Error) {
 		return t.applyStartTaskFinish(b)
 	case *StartTaskFailBody:
 		return t.applyStartTaskFail(b)
+	case *ConversationUpdateBody:
+		return t.applyConversationUpdate(b)
+	case *ConversationDeleteBody:
+		return t.applyConversationDelete(b)
 	}
 	panic(fmt.Sprintf("fsm: no apply function for command %s: upgrade this node", t.cmd.Type))
 }
@@ -170,7 +207,8 @@ func (c Command) check() *Error {
 // ofUser reports whether a command of the type acts for Command.UserID.
 func (t CommandType) ofUser() bool {
 	switch t {
-	case SettingsPut, ProvidersReplace, SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, StartTaskCreate:
+	case SettingsPut, ProvidersReplace, SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, StartTaskCreate,
+		ConversationUpdate, ConversationDelete:
 		return true
 	}
 	return false
@@ -185,9 +223,10 @@ type referrer interface {
 }
 
 // put stores next in place of old (nil when new) and keeps count of the secret
-// refs both hold.
+// refs both hold and of what limits bound.
 func put[T any](t *transaction, table string, old, next *T) {
 	t.recount(refsOf(old), refsOf(next))
+	t.account(burdenOf(old), burdenOf(next))
 	must(t.txn.Insert(table, next))
 	t.mark(table)
 }
@@ -195,6 +234,7 @@ func put[T any](t *transaction, table string, old, next *T) {
 // drop removes a stored row.
 func drop[T any](t *transaction, table string, old *T) {
 	t.recount(refsOf(old), refSet{})
+	t.account(burdenOf(old), burden{})
 	must(t.txn.Delete(table, old))
 	t.mark(table)
 }

@@ -30,11 +30,21 @@ const (
 	SandboxDelete    CommandType = "sandbox.delete"
 	SandboxObserve   CommandType = "sandbox.observe"
 	SandboxRemove    CommandType = "sandbox.remove"
+	SandboxTouch     CommandType = "sandbox.touch"
+	SandboxExpire    CommandType = "sandbox.expire"
 	StartTaskCreate  CommandType = "start_task.create"
 	StartTaskBind    CommandType = "start_task.bind"
 	StartTaskAdvance CommandType = "start_task.advance"
 	StartTaskFinish  CommandType = "start_task.finish"
 	StartTaskFail    CommandType = "start_task.fail"
+
+	InstallationConfigure CommandType = "installation.configure"
+	UserConfigure         CommandType = "user.configure"
+	SpecPool              CommandType = "spec.pool"
+	PoolAdd               CommandType = "pool.add"
+	PoolDrop              CommandType = "pool.drop"
+	ConversationUpdate    CommandType = "conversation.update"
+	ConversationDelete    CommandType = "conversation.delete"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.
@@ -116,52 +126,102 @@ func DecodeCommand(b []byte) (Command, error) {
 // newBody returns a pointer to a zero body of the type. All bodies are used
 // through pointers.
 func newBody(t CommandType) (Body, error) {
-	switch t {
-	case TermOpen:
-		return &TermOpenBody{}, nil
-	case ProtocolRaise:
-		return &ProtocolRaiseBody{}, nil
-	case APIKeyCreate:
-		return &APIKeyCreateBody{}, nil
-	case APIKeyRevoke:
-		return &APIKeyRevokeBody{}, nil
-	case SettingsPut:
-		return &SettingsPutBody{}, nil
-	case ProvidersReplace:
-		return &ProvidersReplaceBody{}, nil
-	case SpecApply:
-		return &SpecApplyBody{}, nil
-	case SpecDelete:
-		return &SpecDeleteBody{}, nil
-	case SandboxCreate:
-		return &SandboxCreateBody{}, nil
-	case SandboxPause:
-		return &SandboxPauseBody{}, nil
-	case SandboxResume:
-		return &SandboxResumeBody{}, nil
-	case SandboxDelete:
-		return &SandboxDeleteBody{}, nil
-	case SandboxObserve:
-		return &SandboxObserveBody{}, nil
-	case SandboxRemove:
-		return &SandboxRemoveBody{}, nil
-	case StartTaskCreate:
-		return &StartTaskCreateBody{}, nil
-	case StartTaskBind:
-		return &StartTaskBindBody{}, nil
-	case StartTaskAdvance:
-		return &StartTaskAdvanceBody{}, nil
-	case StartTaskFinish:
-		return &StartTaskFinishBody{}, nil
-	case StartTaskFail:
-		return &StartTaskFailBody{}, nil
+	for _, of := range []func(CommandType) Body{clusterBody, userBody, sandboxBody, conversationBody} {
+		if b := of(t); b != nil {
+			return b, nil
+		}
 	}
 	return nil, fmt.Errorf("unknown command type %q: this node is older than the cluster; upgrade it", t)
 }
 
+// clusterBody is newBody for what the operator and the leader command.
+func clusterBody(t CommandType) Body {
+	switch t {
+	case TermOpen:
+		return &TermOpenBody{}
+	case ProtocolRaise:
+		return &ProtocolRaiseBody{}
+	case InstallationConfigure:
+		return &InstallationConfigureBody{}
+	case SpecApply:
+		return &SpecApplyBody{}
+	case SpecDelete:
+		return &SpecDeleteBody{}
+	case SpecPool:
+		return &SpecPoolBody{}
+	case PoolAdd:
+		return &PoolAddBody{}
+	case PoolDrop:
+		return &PoolDropBody{}
+	}
+	return nil
+}
+
+// userBody is newBody for users and what is theirs alone.
+func userBody(t CommandType) Body {
+	switch t {
+	case APIKeyCreate:
+		return &APIKeyCreateBody{}
+	case APIKeyRevoke:
+		return &APIKeyRevokeBody{}
+	case UserConfigure:
+		return &UserConfigureBody{}
+	case SettingsPut:
+		return &SettingsPutBody{}
+	case ProvidersReplace:
+		return &ProvidersReplaceBody{}
+	}
+	return nil
+}
+
+// sandboxBody is newBody for sandboxes.
+func sandboxBody(t CommandType) Body {
+	switch t {
+	case SandboxCreate:
+		return &SandboxCreateBody{}
+	case SandboxPause:
+		return &SandboxPauseBody{}
+	case SandboxResume:
+		return &SandboxResumeBody{}
+	case SandboxDelete:
+		return &SandboxDeleteBody{}
+	case SandboxObserve:
+		return &SandboxObserveBody{}
+	case SandboxRemove:
+		return &SandboxRemoveBody{}
+	case SandboxTouch:
+		return &SandboxTouchBody{}
+	case SandboxExpire:
+		return &SandboxExpireBody{}
+	}
+	return nil
+}
+
+// conversationBody is newBody for conversations and their start tasks.
+func conversationBody(t CommandType) Body {
+	switch t {
+	case StartTaskCreate:
+		return &StartTaskCreateBody{}
+	case StartTaskBind:
+		return &StartTaskBindBody{}
+	case StartTaskAdvance:
+		return &StartTaskAdvanceBody{}
+	case StartTaskFinish:
+		return &StartTaskFinishBody{}
+	case StartTaskFail:
+		return &StartTaskFailBody{}
+	case ConversationUpdate:
+		return &ConversationUpdateBody{}
+	case ConversationDelete:
+		return &ConversationDeleteBody{}
+	}
+	return nil
+}
+
 // Result is what Apply answers to the proposer, on whatever node it is. It
 // travels between nodes as JSON and is kept in the command-id table, so a
-// repeated command gets the very same answer. At most one pointer is set.
+// repeated command gets the very same answer. What a command sets is said at
+// its body.
 type Result struct {
 	// Index is the Raft log index at which the command was applied (the first
 	// time).
@@ -172,4 +232,7 @@ type Result struct {
 	Sandbox   *Sandbox   `json:"sandbox,omitempty"`
 	StartTask *StartTask `json:"start_task,omitempty"`
 	APIKey    *APIKey    `json:"api_key,omitempty"`
+	// User and Conversation as their commands left them.
+	User         *User         `json:"user,omitempty"`
+	Conversation *Conversation `json:"conversation,omitempty"`
 }

@@ -22,6 +22,7 @@ func conversationTable() *memdb.TableSchema {
 			}
 			return append(appendTime(prefixOf(c.UserID, *c.ParentID), c.CreatedAt), c.ID...)
 		}),
+		newIndex(indexSandbox, func(c *Conversation) []byte { return keyOf(c.SandboxID, c.UserID, c.ID) }),
 	)
 }
 
@@ -77,6 +78,12 @@ func (v *View) Conversations(userID string, f ConversationFilter, p Page) ([]*Co
 	return page(v.txn, tableConversations, indexCreated, userID, p,
 		func(c *Conversation) bool { return c.UserID == userID }, f.takes,
 		func(c *Conversation) []byte { return newestKey(userID, c.CreatedAt, c.ID) })
+}
+
+// ConversationsOfSandbox lists the conversations in a sandbox, sub-conversations
+// too, by id.
+func (v *View) ConversationsOfSandbox(sandboxID string) []*Conversation {
+	return collect(withPrefix[Conversation](v.txn, tableConversations, indexSandbox, prefixOf(sandboxID)))
 }
 
 // CountConversations counts what Conversations would list on all its pages.

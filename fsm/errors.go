@@ -23,6 +23,9 @@ const (
 	CodeNotFound Code = "not_found"
 	// CodeConflict: the object's state does not allow it (409).
 	CodeConflict Code = "conflict"
+	// CodeLimit: a limit of the user or the installation is reached; nothing
+	// was done, and Error.Limit names it (429).
+	CodeLimit Code = "limit"
 	// CodeIdempotencyMismatch: an Idempotency-Key came again with another
 	// request (422).
 	CodeIdempotencyMismatch Code = "idempotency_mismatch"
@@ -54,6 +57,10 @@ type Error struct {
 	Message string `json:"message"`
 	// RetryAfter, when positive, tells the client when to try again.
 	RetryAfter time.Duration `json:"retry_after,omitempty"`
+	// Limit names the limit behind CodeLimit: LimitOfUser or
+	// LimitOfInstallation followed by one of the Limit constants, as in
+	// "user_running_sandboxes".
+	Limit string `json:"limit,omitempty"`
 }
 
 // Error implements error.

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -130,6 +131,10 @@ func dump(s *Store) map[string]json.RawMessage {
 		}
 		rows[table+" "+rowName(row)] = raw
 	}
+	for u := range withPrefix[usageRow](p.view.txn, tableUsage, indexID, nil) {
+		rows["usage "+cmp.Or(u.user, "(all)")] = fmt.Appendf(nil, `{"running":%d,"total":%d,"cpu":%d,"memory":%d,"starts":%d}`,
+			u.Running, u.Total, u.CPU, u.Memory, u.starts)
+	}
 	for r := range withPrefix[secretRef](p.view.txn, tableSecretRefs, indexID, nil) {
 		rows[fmt.Sprintf("secret_refs %s@%d", r.ref.Path, r.ref.Version)] = fmt.Appendf(nil, `{"count":%d}`, r.count)
 	}
@@ -157,6 +162,8 @@ func rowName(row any) string {
 		return r.UserID + "/" + r.ID
 	case *StartTask:
 		return r.ID
+	case *recentStart:
+		return fmt.Sprintf("%s/%d", r.UserID, r.Index)
 	}
 	panic(fmt.Sprintf("no name for a %T", row))
 }

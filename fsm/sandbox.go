@@ -28,7 +28,9 @@ const (
 )
 
 // Sandbox is one execution environment. Requests write the fields above
-// Status, observations write Status: each field has one writer.
+// Status, observations write Status: each field has one writer. A sandbox
+// without a user is a member of a warm pool: started and healthy, but nobody's
+// until a start claims it.
 type Sandbox struct {
 	// ID is label- and DNS-safe: [A-Za-z0-9][A-Za-z0-9-]{0,47}; with the prefix
 	// "sandbox-" it is also the Nomad job id and the volume name.
@@ -39,9 +41,22 @@ type Sandbox struct {
 	// Template is the spec's, resolved with the user's settings at creation.
 	Template Template `json:"template"`
 	// KeyRef points at the sandbox's own key (member "key"); KeyHash is its
-	// SHA-256, hex.
+	// SHA-256, hex. Both are zero until a member of a pool is claimed.
 	KeyRef  SecretRef `json:"key_ref"`
 	KeyHash string    `json:"key_hash"`
+
+	// Pool is the spec whose warm pool the sandbox was made for, "" when it was
+	// started cold. It stays after the claim, which Claimed tells.
+	Pool    string `json:"pool,omitempty"`
+	Claimed bool   `json:"claimed,omitempty"`
+	// TemplateHash is Template.Hash, kept for members of pools: one whose spec
+	// has another by now is outdated.
+	TemplateHash string `json:"template_hash,omitempty"`
+	// InitRef points at what the deferred initialisation is authorised with
+	// (member "secret_key"), InitHash is its SHA-256, hex. Members of pools
+	// only; both stay after the claim.
+	InitRef  SecretRef `json:"init_ref,omitzero"`
+	InitHash string    `json:"init_hash,omitempty"`
 
 	Desired Desired `json:"desired"`
 	// Generation counts changes of Desired from 1. An observation carries the
@@ -49,9 +64,24 @@ type Sandbox struct {
 	// on.
 	Generation uint64    `json:"generation"`
 	DesiredAt  time.Time `json:"desired_at"`
+	// PausedBy says why the sandbox was paused when its user did not ask for
+	// it: one of the PausedBy constants, else "".
+	PausedBy string `json:"paused_by,omitempty"`
 
 	Status SandboxStatus `json:"status"`
 }
+
+// Why a sandbox was paused by itself, for Sandbox.PausedBy; and
+// ReasonPausedTooLong, why one is deleted (View.Expiry).
+const (
+	PausedByIdle        = "idle"
+	PausedByMaxRunning  = "max_running"
+	PausedByLimit       = "limit"
+	ReasonPausedTooLong = "paused_too_long"
+)
+
+// Member reports whether the sandbox is in a warm pool and nobody's yet.
+func (s *Sandbox) Member() bool { return s.UserID == "" }
 
 // SandboxStatus is what the leader last observed.
 type SandboxStatus struct {
@@ -64,6 +94,10 @@ type SandboxStatus struct {
 	Generation uint64 `json:"generation"`
 	// Since is when State last changed (the proposer's clock).
 	Since time.Time `json:"since"`
+	// LastActive is when somebody last used the sandbox or its agent last
+	// worked; zero when never. Apply keeps it from sandbox.touch; observations
+	// leave it alone.
+	LastActive time.Time `json:"last_active,omitzero"`
 	// Placement is nil until the runner placed it, and after a pause.
 	Placement *Placement `json:"placement,omitempty"`
 	// Job is what the runner calls it; kept over a pause.
@@ -127,7 +161,7 @@ func (s SandboxState) Known() bool {
 // Equal reports whether two statuses say the same.
 func (s *SandboxStatus) Equal(o *SandboxStatus) bool {
 	return s.State == o.State && s.Reason == o.Reason && s.Detail == o.Detail &&
-		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.Job == o.Job &&
+		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.LastActive.Equal(o.LastActive) && s.Job == o.Job &&
 		s.Placement.Equal(o.Placement)
 }
 

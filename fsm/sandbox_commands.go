@@ -1,5 +1,7 @@
 package fsm
 
+import "time"
+
 // maxResourceFactor bounds remote_runtime_resource_factor. The settings take any
 // integer, as upstream does, so it is clamped where it is used.
 const maxResourceFactor = 64
@@ -8,7 +10,8 @@ const maxResourceFactor = 64
 // spec and the user's settings into the template: with docker the settings'
 // runtime image, else their base image, takes the place of the spec's; CPU and
 // memory are multiplied by remote_runtime_resource_factor, clamped to 1..64. An
-// id or key that is taken is CodeConflict: the proposer draws others.
+// id or key that is taken is CodeConflict: the proposer draws others. Over a
+// limit it is CodeLimit, and nothing is left behind.
 type SandboxCreateBody struct {
 	ID string `json:"id"`
 	// SpecID "" means the default: the spec with the lowest position. Unknown
@@ -16,6 +19,18 @@ type SandboxCreateBody struct {
 	SpecID  string    `json:"spec_id"`
 	KeyRef  SecretRef `json:"key_ref"`
 	KeyHash string    `json:"key_hash"`
+	// Claim asks for a member of the spec's warm pool instead
+	// (View.ClaimableMember). When it can't be had any more the sandbox is
+	// created all the same, under ID with KeyRef; else these two are not used.
+	// Result tells which it became.
+	Claim *Claim `json:"claim,omitempty"`
+}
+
+// Claim names a member of a warm pool and where the key it is to have was
+// written for it.
+type Claim struct {
+	Member string    `json:"member"`
+	KeyRef SecretRef `json:"key_ref"`
 }
 
 // CommandType implements Body.
@@ -29,38 +44,49 @@ func (b *SandboxCreateBody) Validate() error {
 	r.check(!b.KeyRef.IsZero(), "key_ref is missing")
 	r.ref("key_ref", b.KeyRef)
 	r.hash("key_hash", b.KeyHash)
+	if b.Claim != nil {
+		r.sandboxID("claim: member", b.Claim.Member)
+		r.check(!b.Claim.KeyRef.IsZero(), "claim: key_ref is missing")
+		r.ref("claim: key_ref", b.Claim.KeyRef)
+	}
 	return r.result()
 }
 
 func (t *transaction) applySandboxCreate(b *SandboxCreateBody) (Result, *Error) {
-	s, err := t.newSandbox(t.cmd.UserID, b)
+	s, err := t.createSandbox(t.cmd.UserID, b)
 	if err != nil {
 		return Result{}, err
 	}
-	put(t, tableSandboxes, nil, s)
 	return Result{Sandbox: s}, nil
 }
 
-// newSandbox checks a creation and builds the row without storing it.
-func (t *transaction) newSandbox(user string, b *SandboxCreateBody) (*Sandbox, *Error) {
+// createSandbox makes a sandbox a user's: a member of the pool, or a new one.
+func (t *transaction) createSandbox(user string, b *SandboxCreateBody) (*Sandbox, *Error) {
 	spec, err := t.specOrDefault(b.SpecID)
 	if err != nil {
 		return nil, err
 	}
-	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
+	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	old := t.claimable(b.Claim, spec, &template)
+	if old == nil && first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
 		return nil, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
 	}
 	if first[Sandbox](t.txn, tableSandboxes, indexKeyHash, []byte(b.KeyHash)) != nil {
 		return nil, Errorf(CodeConflict, "the sandbox's key is taken: draw another")
 	}
-	settings := first[Settings](t.txn, tableSettings, indexID, []byte(user))
-	return &Sandbox{
-		ID: b.ID, UserID: user, SpecID: spec.ID, CreatedAt: t.now,
-		Template: spec.Template.resolve(settings),
-		KeyRef:   b.KeyRef, KeyHash: b.KeyHash,
+	s := &Sandbox{
+		ID: b.ID, UserID: user, SpecID: spec.ID, CreatedAt: t.now, Template: template,
+		KeyRef: b.KeyRef, KeyHash: b.KeyHash,
 		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
 		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
-	}, nil
+	}
+	if old != nil {
+		s = t.claimed(old, user, b)
+	}
+	if err := t.start(old, s); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // specOrDefault finds a spec; "" is the one with the lowest position.
@@ -121,7 +147,7 @@ func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
 		return Result{}, err
 	}
 	if s.Desired != DesiredPaused {
-		s = t.desire(s, DesiredPaused)
+		s = t.desire(s, DesiredPaused, "")
 	}
 	return Result{Sandbox: s}, nil
 }
@@ -135,18 +161,35 @@ func (t *transaction) ownSandbox(user, id string) (*Sandbox, *Error) {
 	return s, nil
 }
 
-// desire stores a new wish: the next generation.
-func (t *transaction) desire(old *Sandbox, d Desired) *Sandbox {
-	s := *old
-	s.Desired = d
-	s.Generation++
-	s.DesiredAt = t.now
-	put(t, tableSandboxes, old, &s)
-	return &s
+// desire stores a new wish: the next generation. pausedBy is for a pause that
+// the user did not ask for.
+func (t *transaction) desire(old *Sandbox, d Desired, pausedBy string) *Sandbox {
+	s := old.desiring(d, t.now)
+	s.PausedBy = pausedBy
+	put(t, tableSandboxes, old, s)
+	return s
+}
+
+// desiring gives the row with another wish.
+func (s *Sandbox) desiring(d Desired, now time.Time) *Sandbox {
+	next := *s
+	next.Desired, next.DesiredAt, next.PausedBy = d, now, ""
+	next.Generation++
+	return &next
+}
+
+// resume makes a sandbox run, within the limits.
+func (t *transaction) resume(old *Sandbox) (*Sandbox, *Error) {
+	s := old.desiring(DesiredRunning, t.now)
+	if err := t.start(old, s); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // SandboxResumeBody asks for a resume; on a running or starting sandbox it
-// changes nothing; a sandbox in ERROR is tried again.
+// changes nothing; a sandbox in ERROR is tried again. Over a limit it is
+// CodeLimit.
 type SandboxResumeBody struct {
 	ID string `json:"id"`
 }
@@ -168,7 +211,9 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 	}
 	// State looks through an ERROR that a newer generation already answers.
 	if s.Desired != DesiredRunning || s.State() == SandboxError {
-		s = t.desire(s, DesiredRunning)
+		if s, err = t.resume(s); err != nil {
+			return Result{}, err
+		}
 	}
 	return Result{Sandbox: s}, nil
 }
@@ -194,13 +239,13 @@ func (t *transaction) applySandboxDelete(b *SandboxDeleteBody) (Result, *Error) 
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Sandbox: t.desire(s, DesiredDeleted)}, nil
+	return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
 }
 
 // SandboxObserveBody carries the leader's observations, at most 1,000; Apply
 // drops each whose Status.Generation is not the sandbox's, and unknown ids,
 // without an error. Status.Since need not be filled: Apply keeps it while State
-// stays the same and else takes Command.Time. An observation that says nothing
+// stays the same and else takes Command.Time; nor need Status.LastActive. An observation that says nothing
 // new changes nothing.
 type SandboxObserveBody struct {
 	Observations []Observation `json:"observations"`
@@ -244,7 +289,7 @@ func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error
 			continue
 		}
 		status := o.Status
-		status.Since = old.Status.Since
+		status.Since, status.LastActive = old.Status.Since, old.Status.LastActive
 		status.Detail = cleanWords(status.Detail)
 		if status.Equal(&old.Status) {
 			continue

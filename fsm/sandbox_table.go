@@ -15,25 +15,44 @@ func sandboxTable() *memdb.TableSchema {
 		newIndex(indexID, func(s *Sandbox) []byte { return []byte(s.ID) }),
 		// What the user sees: not the ones being deleted.
 		newIndex(indexCreated, func(s *Sandbox) []byte {
-			if s.Desired == DesiredDeleted {
+			if s.Desired == DesiredDeleted || s.Member() {
 				return nil
 			}
 			return newestKey(s.UserID, s.CreatedAt, s.ID)
 		}),
-		newIndex(indexKeyHash, func(s *Sandbox) []byte { return []byte(s.KeyHash) }),
+		newIndex(indexKeyHash, func(s *Sandbox) []byte {
+			if s.KeyHash == "" {
+				return nil
+			}
+			return []byte(s.KeyHash)
+		}),
+		// A user's that should run, those started first first.
+		newIndex(indexRunning, func(s *Sandbox) []byte {
+			if s.Desired != DesiredRunning || s.Member() {
+				return nil
+			}
+			return append(appendTime(prefixOf(s.UserID), s.DesiredAt), s.ID...)
+		}),
+		// The members of warm pools, by spec; not the ones being deleted.
+		newIndex(indexPool, func(s *Sandbox) []byte {
+			if s.Desired == DesiredDeleted || !s.Member() {
+				return nil
+			}
+			return keyOf(s.Pool, s.ID)
+		}),
 		// The id as a host name carries it.
 		newIndex(indexFolded, func(s *Sandbox) []byte { return keyOf(strings.ToLower(s.ID), s.ID) }),
 	)
 }
 
 // secretRefs implements referrer.
-func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef} }
+func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef, s.InitRef} }
 
-// Sandbox finds a user's sandbox; nil when it is unknown, another user's or
-// being deleted.
+// Sandbox finds a user's sandbox; nil when it is unknown, another user's,
+// nobody's or being deleted.
 func (v *View) Sandbox(userID, id string) *Sandbox {
 	s := v.SandboxAny(id)
-	if s == nil || s.UserID != userID || s.Desired == DesiredDeleted {
+	if s == nil || s.UserID != userID || s.Member() || s.Desired == DesiredDeleted {
 		return nil
 	}
 	return s
@@ -61,7 +80,7 @@ func (v *View) Sandboxes(userID string, p Page) ([]*Sandbox, string) {
 }
 
 // AllSandboxes iterates every sandbox of every user, by id, those being deleted
-// too.
+// and the members of warm pools too.
 func (v *View) AllSandboxes() iter.Seq[*Sandbox] {
 	return withPrefix[Sandbox](v.txn, tableSandboxes, indexID, nil)
 }

@@ -23,8 +23,11 @@ const (
 	tableConversations  = "conversations"
 	tableStartTasks     = "start_tasks"
 	tableClientCommands = "client_commands"
-	// tableSecretRefs is derived: it counts the rows that hold each ref.
+	tableRecentStarts   = "recent_starts"
+	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage
+	// what limits bound.
 	tableSecretRefs = "secret_refs"
+	tableUsage      = "usage"
 )
 
 // The indexes. Every index is unique: where a key alone would not be, the row's
@@ -40,6 +43,9 @@ const (
 	indexOpen         = "open"
 	indexDone         = "done"
 	indexConversation = "conversation"
+	indexRunning      = "running"
+	indexPool         = "pool"
+	indexSandbox      = "sandbox"
 	indexUser         = "user"
 	indexTime         = "time"
 )
@@ -50,6 +56,7 @@ func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
+		recentStartTable(), usageTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

@@ -92,7 +92,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, table := range []string{
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
-			tableSandboxes, tableConversations, tableStartTasks, tableClientCommands,
+			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -238,6 +238,8 @@ func (l *loader) readRow(table string, row []byte) error {
 		return restoreRow[Conversation](l.t, table, row)
 	case tableStartTasks:
 		return restoreRow[StartTask](l.t, table, row)
+	case tableRecentStarts:
+		return restoreRow[recentStart](l.t, table, row)
 	case tableClientCommands:
 		return restoreRow[commandRecord](l.t, table, row)
 	case tableInternalCommands:

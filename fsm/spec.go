@@ -1,6 +1,9 @@
 package fsm
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"maps"
 	"path"
 	"slices"
@@ -30,6 +33,8 @@ type Spec struct {
 	// Template is copied into each sandbox made from the spec.
 	Template  Template  `json:"template"`
 	CreatedAt time.Time `json:"created_at"`
+	// Pool is how many sandboxes are kept started without an owner; 0 is none.
+	Pool int `json:"pool,omitempty"`
 }
 
 // Template is all a runner needs to know to run a sandbox. A sandbox keeps its
@@ -69,6 +74,17 @@ type Template struct {
 	User string `json:"user,omitempty"`
 	// StartTimeout bounds starting and resuming; zero means the node's default.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
+	// Policy overrides the installation's and is overridden by the user's.
+	Policy Policy `json:"policy,omitzero"`
+}
+
+// Hash identifies a template: equal ones, and only they, have the same. It is
+// the SHA-256 of its encoding, in hex.
+func (p *Template) Hash() string {
+	b, err := json.Marshal(p)
+	must(err) // plain data
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // PortAgentServer is the name of the port every sandbox must have
@@ -93,6 +109,7 @@ func (p *Template) check(spec string) *Error {
 	r.texts("env", p.Env)
 	r.check(p.StartTimeout >= 0 && p.StartTimeout <= maxStartTimeout,
 		"spec %s: start_timeout must be between 0 and %s", spec, maxStartTimeout)
+	r.policy("spec "+spec, p.Policy)
 	r.ports(spec, p.Ports)
 	_, ok := p.Ports[PortAgentServer]
 	r.check(ok, "spec %s needs the port %s", spec, PortAgentServer)

@@ -1,7 +1,8 @@
 package fsm
 
 // SpecApplyBody stores specs, replacing those with the same id. The order of
-// the list becomes their position when Replace is set; else new ones go last.
+// the list becomes their position when Replace is set; else new ones go last. A
+// spec without a pool size keeps the one it has.
 type SpecApplyBody struct {
 	Specs []Spec `json:"specs"`
 	// Replace removes every spec not in the list.
@@ -33,6 +34,7 @@ func (b *SpecApplyBody) Validate() error {
 		r.name("a spec's id", s.ID, maxName)
 		r.check(!seen[s.ID], "the spec %q is given twice", clip(s.ID))
 		seen[s.ID] = true
+		r.poolSize(s.ID, s.Pool)
 		if r.err == nil {
 			r.err = s.Template.check(s.ID)
 		}
@@ -61,6 +63,9 @@ func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
 		s.CreatedAt = t.now
 		if old != nil {
 			s.CreatedAt = old.CreatedAt
+			if s.Pool == 0 {
+				s.Pool = old.Pool
+			}
 		}
 		switch {
 		case b.Replace:

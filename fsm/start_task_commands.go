@@ -111,8 +111,10 @@ func (t *transaction) openTask(id string) (*StartTask, *Error) {
 // for it. With Create set the sandbox is created by the same command; without,
 // SandboxID names an existing one of the same user, which is resumed if it is
 // paused (CodeNotFound "Sandbox not found: <id>" otherwise). A Create whose id
-// is taken is CodeConflict: the proposer picks another. A task that is bound
-// already is left alone. The answer is Result.StartTask. An unknown task is
+// is taken is CodeConflict: the proposer picks another; with Create.Claim the
+// task's SandboxID tells which sandbox it became. Over a limit it is CodeLimit
+// and the task stays as it is. A task that is bound already is left alone. The
+// answer is Result.StartTask. An unknown task is
 // CodeNotFound, one that has ended CodeConflict.
 type StartTaskBindBody struct {
 	ID        string             `json:"id"`
@@ -145,27 +147,31 @@ func (t *transaction) applyStartTaskBind(b *StartTaskBindBody) (Result, *Error) 
 	if old.SandboxID != "" {
 		return Result{StartTask: old}, nil
 	}
-	if b.Create != nil {
-		s, err := t.newSandbox(old.UserID, b.Create)
-		if err != nil {
-			return Result{}, err
-		}
-		put(t, tableSandboxes, nil, s)
-	} else {
-		s, err := t.ownSandbox(old.UserID, b.SandboxID)
-		if err != nil {
-			return Result{}, Errorf(CodeNotFound, "Sandbox not found: %s", b.SandboxID)
-		}
-		if s.Desired == DesiredPaused {
-			t.desire(s, DesiredRunning)
-		}
+	s, err := t.sandboxFor(old.UserID, b)
+	if err != nil {
+		return Result{}, err
 	}
 	task := *old
-	task.SandboxID = b.SandboxID
+	task.SandboxID = s.ID
 	task.Status = StartTaskWaitingForSandbox
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
 	return Result{StartTask: &task}, nil
+}
+
+// sandboxFor makes, claims or wakes the sandbox of a task.
+func (t *transaction) sandboxFor(user string, b *StartTaskBindBody) (*Sandbox, *Error) {
+	if b.Create != nil {
+		return t.createSandbox(user, b.Create)
+	}
+	s, err := t.ownSandbox(user, b.SandboxID)
+	if err != nil {
+		return nil, Errorf(CodeNotFound, "Sandbox not found: %s", b.SandboxID)
+	}
+	if s.Desired == DesiredPaused {
+		return t.resume(s)
+	}
+	return s, nil
 }
 
 // StartTaskAdvanceBody moves an unfinished task forward; going backwards, and

@@ -38,6 +38,8 @@ type meta struct {
 	TermNode        string `json:"term_node"`
 	ProtocolVersion int    `json:"protocol_version"`
 	LastAPIKeyID    int    `json:"last_api_key_id"`
+
+	Installation Installation `json:"installation,omitzero"`
 }
 
 // NewStore returns an empty store at index 0.

@@ -8,3 +8,8 @@ func userTable() *memdb.TableSchema {
 
 // User finds a user, nil when no key was ever issued in that name.
 func (v *View) User(id string) *User { return first[User](v.txn, tableUsers, indexID, []byte(id)) }
+
+// Users lists every user, by id.
+func (v *View) Users() []*User {
+	return collect(withPrefix[User](v.txn, tableUsers, indexID, nil))
+}

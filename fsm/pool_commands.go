@@ -1,0 +1,195 @@
+package fsm
+
+// SpecPoolBody sets the size of a spec's warm pool. Unknown is CodeNotFound
+// "Sandbox Spec not found".
+type SpecPoolBody struct {
+	ID   string `json:"id"`
+	Size int    `json:"size"`
+}
+
+// CommandType implements Body.
+func (*SpecPoolBody) CommandType() CommandType { return SpecPool }
+
+// Validate implements Body.
+func (b *SpecPoolBody) Validate() error {
+	var r rules
+	r.name("id", b.ID, maxName)
+	r.poolSize(b.ID, b.Size)
+	return r.result()
+}
+
+// poolSize checks the size of a spec's pool.
+func (r *rules) poolSize(spec string, size int) {
+	r.check(size >= 0 && size <= maxList, "spec %s: the pool's size must be between 0 and %d", clip(spec), maxList)
+}
+
+func (t *transaction) applySpecPool(b *SpecPoolBody) (Result, *Error) {
+	old := first[Spec](t.txn, tableSpecs, indexID, []byte(b.ID))
+	switch {
+	case old == nil:
+		return Result{}, errSpecNotFound()
+	case old.Pool == b.Size:
+		return Result{}, nil
+	}
+	s := *old
+	s.Pool = b.Size
+	put(t, tableSpecs, old, &s)
+	return Result{}, nil
+}
+
+// PoolAddBody adds a member to a spec's warm pool: a sandbox without user and
+// key, with the spec's template as it is now. The leader's. Unknown specs are
+// CodeNotFound; an id that is taken, and a pool that is full, CodeConflict;
+// over the installation's CPU or memory it is CodeLimit. The members of an
+// older template do not fill a pool. The answer is Result.Sandbox.
+type PoolAddBody struct {
+	ID     string `json:"id"`
+	SpecID string `json:"spec_id"`
+	// InitRef and InitHash as in Sandbox.
+	InitRef  SecretRef `json:"init_ref"`
+	InitHash string    `json:"init_hash,omitempty"`
+}
+
+// CommandType implements Body.
+func (*PoolAddBody) CommandType() CommandType { return PoolAdd }
+
+// Validate implements Body.
+func (b *PoolAddBody) Validate() error {
+	var r rules
+	r.sandboxID("sandbox id", b.ID)
+	r.name("spec_id", b.SpecID, maxName)
+	r.check(!b.InitRef.IsZero(), "init_ref is missing")
+	r.ref("init_ref", b.InitRef)
+	if b.InitHash != "" {
+		r.hash("init_hash", b.InitHash)
+	}
+	return r.result()
+}
+
+func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
+	spec := first[Spec](t.txn, tableSpecs, indexID, []byte(b.SpecID))
+	if spec == nil {
+		return Result{}, errSpecNotFound()
+	}
+	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
+		return Result{}, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
+	}
+	s := &Sandbox{
+		ID: b.ID, SpecID: spec.ID, Pool: spec.ID, CreatedAt: t.now,
+		Template: spec.Template, TemplateHash: spec.Template.Hash(), InitRef: b.InitRef, InitHash: b.InitHash,
+		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
+		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
+	}
+	members := 0
+	for m := range withPrefix[Sandbox](t.txn, tableSandboxes, indexPool, prefixOf(spec.ID)) {
+		if m.TemplateHash == s.TemplateHash {
+			members++
+		}
+	}
+	if members >= spec.Pool {
+		return Result{}, Errorf(CodeConflict, "the pool of the spec %s has its %d members already", spec.ID, spec.Pool)
+	}
+	if err := exceeded(LimitOfInstallation, t.meta.Installation.Overall, usageOf(t.txn, ""), demandOf(nil, s).theirs); err != nil {
+		return Result{}, err
+	}
+	put(t, tableSandboxes, nil, s)
+	return Result{Sandbox: s}, nil
+}
+
+// PoolDropBody ends a member of a warm pool. One that was claimed meanwhile,
+// is being deleted or is unknown is left alone, without an error; Result.Sandbox
+// is set only when the member was dropped. The row goes with SandboxRemove.
+type PoolDropBody struct {
+	ID string `json:"id"`
+	// Reason says why, for the reader of the log.
+	Reason string `json:"reason"`
+}
+
+// CommandType implements Body.
+func (*PoolDropBody) CommandType() CommandType { return PoolDrop }
+
+// Validate implements Body.
+func (b *PoolDropBody) Validate() error {
+	var r rules
+	r.sandboxID("sandbox id", b.ID)
+	r.text("reason", b.Reason, maxName)
+	return r.result()
+}
+
+func (t *transaction) applyPoolDrop(b *PoolDropBody) (Result, *Error) {
+	s := first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID))
+	if s == nil || !s.Member() || s.Desired == DesiredDeleted {
+		return Result{}, nil
+	}
+	return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
+}
+
+// claimable finds the member that a creation asks for, nil when there is no
+// claim or the member can't be given to it.
+func (t *transaction) claimable(c *Claim, spec *Spec, resolved *Template) *Sandbox {
+	if c == nil {
+		return nil
+	}
+	s := first[Sandbox](t.txn, tableSandboxes, indexID, []byte(c.Member))
+	if s == nil || s.Pool != spec.ID || !s.ready() || s.TemplateHash != resolved.Hash() {
+		return nil
+	}
+	return s
+}
+
+// ready reports whether the sandbox is a member of a pool that can be claimed,
+// as far as it alone can tell.
+func (s *Sandbox) ready() bool {
+	return s.Member() && s.Desired == DesiredRunning &&
+		s.Status.State == SandboxRunning && s.Status.Generation == s.Generation
+}
+
+// claimed gives a member's row to a user. Its new generation makes it STARTING
+// until the leader has bound the key. The job that runs does not have the key,
+// so it is not one to revert to.
+func (t *transaction) claimed(member *Sandbox, user string, b *SandboxCreateBody) *Sandbox {
+	s := member.desiring(DesiredRunning, t.now)
+	s.UserID, s.CreatedAt, s.Claimed = user, t.now, true
+	s.KeyRef, s.KeyHash = b.Claim.KeyRef, b.KeyHash
+	s.Status.Since = t.now
+	s.Status.Job.Registered = false
+	return s
+}
+
+// PoolMembers lists the members of a spec's warm pool, by id, outdated ones
+// too; "" lists those of all specs. Members being deleted are left out.
+func (v *View) PoolMembers(specID string) []*Sandbox {
+	var prefix []byte
+	if specID != "" {
+		prefix = prefixOf(specID)
+	}
+	return collect(withPrefix[Sandbox](v.txn, tableSandboxes, indexPool, prefix))
+}
+
+// ClaimableMember finds a member of a spec's warm pool that a start by the user
+// can claim: running, and with the very template that the spec and the user's
+// settings come to. specID "" is the default spec; skip, which may be nil,
+// passes over members. nil when there is none.
+func (v *View) ClaimableMember(specID, userID string, skip func(id string) bool) *Sandbox {
+	spec := v.Spec(specID)
+	if specID == "" {
+		spec = firstWithPrefix[Spec](v.txn, tableSpecs, indexPosition, nil)
+	}
+	if spec == nil {
+		return nil
+	}
+	hash := ""
+	for s := range withPrefix[Sandbox](v.txn, tableSandboxes, indexPool, prefixOf(spec.ID)) {
+		if !s.ready() || skip != nil && skip(s.ID) {
+			continue
+		}
+		if hash == "" {
+			resolved := spec.Template.resolve(v.Settings(userID))
+			hash = resolved.Hash()
+		}
+		if s.TemplateHash == hash {
+			return s
+		}
+	}
+	return nil
+}
