@@ -304,6 +304,23 @@ func TestRunner_MountedVolume_KeepsWorkspace(t *testing.T) {
 	b.hasConversation(o, job, conversation)
 }
 
+func TestRunner_DockerBridgeAndUser_ReachWorkspaceAndPorts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.job(fsm.DriverDocker)
+	job.Template.NetworkMode, job.Template.User = "bridge", "10001:10001"
+	job.Template.Ports = map[string]int{fsm.PortAgentServer: 8000}
+	job.Template.Args = []string{"--host", "0.0.0.0", "--port", "${port.agent_server}"}
+	job, o := b.started(job)
+	if p := o.Placement.Ports[fsm.PortAgentServer]; p == 8000 || p == 0 {
+		t.Fatalf("the agent server is reached at port %d", p)
+	}
+	b.createConversation(o, job, conversation)
+	job = b.paused(job)
+	job, o = b.started(job)
+	b.hasConversation(o, job, conversation)
+}
+
 func TestRunner_VolumeGone_ResumeFailsLoudly(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
