@@ -54,10 +54,13 @@ type Config struct {
 
 	// AgentTimeout bounds how long a listing waits for the agent servers.
 	AgentTimeout time.Duration
-	// SandboxURL is how clients reach a sandbox's port. The texts {address},
-	// {port}, {sandbox} and {name} (the port's name, lower case, with dashes) are
-	// replaced.
+	// SandboxURL is how clients reach a sandbox's port: SandboxURLDoor, or the
+	// pattern of a direct URL in which the texts {address}, {port}, {sandbox} and
+	// {name} (the port's name, lower case, with dashes) are replaced.
 	SandboxURL string
+	// Door is how this node proxies to sandboxes. It does so whatever SandboxURL
+	// says.
+	Door DoorConfig
 
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
@@ -84,7 +87,8 @@ func DefaultConfig() Config {
 		GitSchemes:        []string{"https"},
 		GitTimeout:        10 * time.Second,
 		AgentTimeout:      2 * time.Second,
-		SandboxURL:        "http://{address}:{port}",
+		SandboxURL:        SandboxURLDoor,
+		Door:              defaultDoor(),
 	}
 }
 
@@ -111,8 +115,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("WriteTimeout (%s) must be longer than RequestTimeout (%s)", c.WriteTimeout, c.RequestTimeout)
 	case c.RatePerSecond < 0:
 		return fmt.Errorf("RatePerSecond must not be negative, is %g", c.RatePerSecond)
-	case !strings.Contains(c.SandboxURL, "://"):
-		return fmt.Errorf("SandboxURL must be a URL, is %q", c.SandboxURL)
+	case c.SandboxURL != SandboxURLDoor && !strings.Contains(c.SandboxURL, "://"):
+		return fmt.Errorf("SandboxURL must be %q or a URL, is %q", SandboxURLDoor, c.SandboxURL)
 	case c.Logger == nil:
 		return errors.New("Logger is missing")
 	case c.Registerer == nil || c.Gatherer == nil:
@@ -123,5 +127,5 @@ func (c Config) Validate() error {
 			return fmt.Errorf("GitSchemes may hold https and http, not %q", s)
 		}
 	}
-	return nil
+	return c.Door.validate()
 }

@@ -164,7 +164,7 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 	statuses := s.executionStatuses(c.ctx, rows, sandboxes, keys)
 	bodies := make([]conversationBody, len(rows))
 	for i, row := range rows {
-		bodies[i] = s.newConversationBody(row, sandboxes[row.SandboxID], keys)
+		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.r))
 		if status, known := statuses[row.ID]; known {
 			bodies[i].ExecutionStatus = &status
 		}
@@ -172,7 +172,7 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 	return bodies
 }
 
-func (s *Server) newConversationBody(row *fsm.Conversation, box *fsm.Sandbox, keys sandboxKeys) conversationBody {
+func newConversationBody(row *fsm.Conversation, box *fsm.Sandbox, keys sandboxKeys, to links) conversationBody {
 	b := conversationBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxID: row.SandboxID,
 		SelectedRepository: row.SelectedRepository, SelectedBranch: row.SelectedBranch, GitProvider: row.GitProvider,
@@ -190,7 +190,7 @@ func (s *Server) newConversationBody(row *fsm.Conversation, box *fsm.Sandbox, ke
 	}
 	b.SandboxStatus = box.State()
 	if isServing(box) {
-		link := s.portURL(box, fsm.PortAgentServer) + "/api/conversations/" + row.ID
+		link := to.port(box, fsm.PortAgentServer) + "/api/conversations/" + row.ID
 		b.ConversationURL = &link
 		b.SessionAPIKey = orNull(keys.values[box.ID])
 	}

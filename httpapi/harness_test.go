@@ -359,6 +359,7 @@ var (
 	boxID    = regexp.MustCompile(`"[0-9A-Za-z]{22}"`)
 	wireTm   = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z"`)
 	keyValue = regexp.MustCompile(`bvk_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}`)
+	doorID   = regexp.MustCompile(`/sandboxes/[0-9A-Za-z]{22}/`)
 	lookup12 = regexp.MustCompile(`"[0-9A-Za-z]{12}"`)
 )
 
@@ -374,7 +375,7 @@ func (r response) golden(t *testing.T, name string) response {
 	for _, s := range []struct {
 		re   *regexp.Regexp
 		with string
-	}{{hexID, `"<hex>"`}, {boxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {lookup12, `"<lookup>"`}} {
+	}{{hexID, `"<hex>"`}, {boxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {doorID, "/sandboxes/<sandbox>/"}, {lookup12, `"<lookup>"`}} {
 		got = s.re.ReplaceAllString(got, s.with)
 	}
 	file := filepath.Join("testdata", "golden", name+".json")

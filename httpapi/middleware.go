@@ -24,7 +24,9 @@ type exchange struct {
 	id    string
 	route string
 	user  string
-	err   error
+	// sandbox is set for what goes through the door.
+	sandbox string
+	err     error
 }
 
 type exchangeKey struct{}
@@ -47,7 +49,7 @@ type recorder struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 {
+	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		w.status = status
 		if w.Header().Get(headerIndex) == "" {
 			w.Header().Set(headerIndex, strconv.FormatUint(w.index(), 10))
@@ -82,8 +84,9 @@ func (s *Server) edge(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
+		// A request that is broken off was one, too.
+		defer func() { s.finish(rec, r, ex, time.Since(start)) }()
 		s.guard(next, rec, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)), ex)
-		s.finish(rec, r, ex, time.Since(start))
 	})
 }
 
@@ -123,6 +126,9 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *exchange, took time.Du
 	attrs := []slog.Attr{
 		slog.String("request", ex.id), slog.String("route", method+" "+ex.route), slog.Int("status", w.status),
 		slog.Duration("duration", took), slog.String("user", ex.user), slog.String("address", s.clientAddress(r)),
+	}
+	if ex.sandbox != "" {
+		attrs = append(attrs, slog.String("sandbox", ex.sandbox))
 	}
 	if ex.err != nil && w.status >= http.StatusInternalServerError {
 		attrs = append(attrs, slog.String("error", ex.err.Error()))

@@ -33,6 +33,13 @@ type Secrets interface {
 	Read(ctx context.Context, path string, version int) (map[string]string, error)
 }
 
+// Activity hears of the traffic to sandboxes, so that one in use is not taken
+// for idle. It is called often and from many goroutines and must not block.
+type Activity interface {
+	// Touched says that there is traffic to or from a sandbox right now.
+	Touched(sandboxID string)
+}
+
 // Agents asks agent servers. scheduler/agent implements it.
 type Agents interface {
 	// ExecutionStatuses gives the execution status (api-contract.md A.0.7, lower

@@ -22,7 +22,7 @@ func (s *Server) handleSandboxSearch(c *call) (answer, error) {
 	keys := s.sandboxKeys(c.ctx, rows)
 	items := make([]sandboxBody, len(rows))
 	for i, row := range rows {
-		items[i] = s.newSandboxBody(row, keys)
+		items[i] = newSandboxBody(row, keys, s.linksFor(c.r))
 	}
 	return ok(newPage(items, next))
 }
@@ -49,7 +49,7 @@ func (s *Server) handleSandboxGet(c *call) (answer, error) {
 	items := make([]*sandboxBody, len(ids))
 	for i, row := range rows {
 		if row != nil {
-			b := s.newSandboxBody(row, keys)
+			b := newSandboxBody(row, keys, s.linksFor(c.r))
 			items[i] = &b
 		}
 	}
@@ -89,7 +89,7 @@ func (s *Server) handleSandboxCreate(c *call) (answer, error) {
 		if res.Sandbox == nil {
 			return answer{}, errEmptyResult(fsm.SandboxCreate)
 		}
-		return ok(s.newSandboxBody(res.Sandbox, sandboxKeys{}))
+		return ok(newSandboxBody(res.Sandbox, sandboxKeys{}, s.linksFor(c.r)))
 	})
 }
 

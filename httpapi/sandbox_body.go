@@ -18,8 +18,13 @@ import (
 // keyReaders is how many sandbox keys one listing reads at once.
 const keyReaders = 16
 
-// portVSCode is the one port whose URL carries the key.
-const portVSCode = "VSCODE"
+// The names of the ports beside fsm.PortAgentServer (api-contract.md C.2).
+// VSCODE's URL alone carries the key.
+const (
+	portVSCode  = "VSCODE"
+	portWorker1 = "WORKER_1"
+	portWorker2 = "WORKER_2"
+)
 
 // sandboxBody is the wire's SandboxInfo (api-contract.md A.7).
 type sandboxBody struct {
@@ -83,8 +88,9 @@ func isServing(s *fsm.Sandbox) bool {
 	return s.State() == fsm.SandboxRunning && s.Status.Placement != nil
 }
 
-// newSandboxBody renders a sandbox from the row and, while it runs, its key.
-func (s *Server) newSandboxBody(row *fsm.Sandbox, keys sandboxKeys) sandboxBody {
+// newSandboxBody renders a sandbox from the row and, while it runs, its key
+// and the links to it.
+func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 	b := sandboxBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxSpecID: row.SpecID,
 		Status: row.State(), CreatedAt: wireTime(row.CreatedAt),
@@ -98,7 +104,7 @@ func (s *Server) newSandboxBody(row *fsm.Sandbox, keys sandboxKeys) sandboxBody 
 	}
 	key := keys.values[row.ID]
 	b.SessionAPIKey = orNull(key)
-	b.ExposedURLs = s.exposedURLs(row, key)
+	b.ExposedURLs = exposedURLs(row, key, to)
 	if keys.failed[row.ID] {
 		b.StatusDetail = orNull("The secret store is unavailable, so the session key can't be shown right now.")
 	}
@@ -107,9 +113,9 @@ func (s *Server) newSandboxBody(row *fsm.Sandbox, keys sandboxKeys) sandboxBody 
 
 // exposedURLs lists a running sandbox's ports: the known names in the contract's
 // order, others after them by name.
-func (s *Server) exposedURLs(row *fsm.Sandbox, key string) []exposedURL {
+func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 	place := row.Status.Placement
-	order := []string{fsm.PortAgentServer, portVSCode, "WORKER_1", "WORKER_2"}
+	order := []string{fsm.PortAgentServer, portVSCode, portWorker1, portWorker2}
 	for _, name := range sortedKeys(place.Ports) {
 		if !slices.Contains(order, name) {
 			order = append(order, name)
@@ -121,7 +127,7 @@ func (s *Server) exposedURLs(row *fsm.Sandbox, key string) []exposedURL {
 		if !there {
 			continue
 		}
-		u := exposedURL{Name: name, URL: s.portURL(row, name), Port: port}
+		u := exposedURL{Name: name, URL: to.port(row, name), Port: port}
 		if inside := row.Template.Ports[name]; inside != 0 {
 			u.Port = inside
 		}
@@ -134,22 +140,6 @@ func (s *Server) exposedURLs(row *fsm.Sandbox, key string) []exposedURL {
 		urls = append(urls, u)
 	}
 	return urls
-}
-
-// portURL is how clients reach a port of a placed sandbox, without a slash at
-// the end.
-func (s *Server) portURL(row *fsm.Sandbox, name string) string {
-	place := row.Status.Placement
-	address := place.Address
-	if strings.Contains(address, ":") {
-		address = "[" + address + "]"
-	}
-	return strings.TrimRight(strings.NewReplacer(
-		"{address}", address,
-		"{port}", strconv.Itoa(place.Ports[name]),
-		"{sandbox}", strings.ToLower(row.ID),
-		"{name}", strings.ReplaceAll(strings.ToLower(name), "_", "-"),
-	).Replace(s.cfg.SandboxURL), "/")
 }
 
 // workingDir is the directory projects are kept in, as the task sees it.

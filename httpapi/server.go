@@ -28,6 +28,7 @@ type Server struct {
 	metrics   *metrics
 	keys      *keyring
 	providers *providerChecker
+	door      *door
 	started   time.Time
 	// lastRequest is when the newest API request came, in Unix nanoseconds.
 	lastRequest atomic.Int64
@@ -52,7 +53,10 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s.lastRequest.Store(s.started.UnixNano())
 	s.router = newRouter(s, routes())
-	s.handler = s.edge(s.cors(s.limitRate(s.router)))
+	if s.door, err = newDoor(s); err != nil {
+		return nil, fmt.Errorf("registering the door's metrics: %w", err)
+	}
+	s.handler = s.edge(s.door.front(s.cors(s.limitRate(s.router))))
 	return s, nil
 }
 
@@ -100,12 +104,17 @@ func (s *Server) serve(server *http.Server, l net.Listener) error {
 
 func (s *Server) drain(server *http.Server) error {
 	s.draining.Store(true)
+	s.door.streams.drain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
 	defer cancel()
-	if err := server.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())
+	var err error
+	if err = server.Shutdown(ctx); err != nil {
+		err = errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())
 	}
-	return nil
+	// Upgraded connections are not the http.Server's any more.
+	ctx, cancel = context.WithTimeout(context.Background(), 2*closeTime)
+	defer cancel()
+	return errors.Join(err, s.door.streams.stop(ctx))
 }
 
 // localIndex is the log index this node's own store has reached.

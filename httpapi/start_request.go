@@ -56,7 +56,7 @@ func (s *Server) handleStart(c *call) (answer, error) {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskCreate)
 		}
-		return ok(newStartTaskBody(res.StartTask))
+		return ok(newStartTaskBody(res.StartTask, s.linksFor(c.r)))
 	})
 }
 

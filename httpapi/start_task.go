@@ -65,10 +65,10 @@ type imageEcho struct {
 	ImageURLs   []string `json:"image_urls"`
 }
 
-func newStartTaskBody(t *fsm.StartTask) startTaskBody {
+func newStartTaskBody(t *fsm.StartTask, to links) startTaskBody {
 	b := startTaskBody{
 		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status, Detail: orNull(t.Detail),
-		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(t.AgentServerURL),
+		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(to.agent(t.SandboxID, t.AgentServerURL)),
 		Request: newStartRequestBody(&t.Request), CreatedAt: wireTime(t.CreatedAt), UpdatedAt: wireTime(t.UpdatedAt),
 	}
 	if t.Status == fsm.StartTaskReady {
@@ -130,7 +130,7 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 	items := make([]*startTaskBody, len(ids))
 	for i, hex := range hexes {
 		if t := v.StartTask(c.who.user, hex); t != nil {
-			b := newStartTaskBody(t)
+			b := newStartTaskBody(t, s.linksFor(c.r))
 			items[i] = &b
 		}
 	}
@@ -159,7 +159,7 @@ func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 	rows, next := v.StartTasks(c.who.user, filter, p)
 	items := make([]startTaskBody, len(rows))
 	for i, row := range rows {
-		items[i] = newStartTaskBody(row)
+		items[i] = newStartTaskBody(row, s.linksFor(c.r))
 	}
 	return ok(newPage(items, next))
 }
