@@ -182,6 +182,9 @@ func (r *commandRecord) weight() int {
 	if r.Result.Sandbox != nil {
 		w += 2048
 	}
+	if c := r.Result.Conversation; c != nil {
+		w += 2048 + len(valueOr(c.Title, ""))
+	}
 	if r.Result.StartTask != nil {
 		w += r.Result.StartTask.Request.weight()
 	}

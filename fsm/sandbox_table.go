@@ -41,7 +41,12 @@ func sandboxTable() *memdb.TableSchema {
 			return keyOf(s.Pool, s.ID)
 		}),
 		// The id as a host name carries it.
-		newIndex(indexFolded, func(s *Sandbox) []byte { return keyOf(strings.ToLower(s.ID), s.ID) }),
+		newIndex(indexFolded, func(s *Sandbox) []byte {
+			if s.Member() {
+				return nil
+			}
+			return keyOf(strings.ToLower(s.ID), s.ID)
+		}),
 	)
 }
 
@@ -66,7 +71,7 @@ func (v *View) SandboxAny(id string) *Sandbox {
 
 // SandboxesFolded finds the sandboxes of any user whose id is the given one but
 // for upper and lower case, those being deleted too. It is for host names, which
-// know no case; more than one is possible, if hardly likely.
+// know no case, and not for the members of pools, who have none; more than one is possible, if hardly likely.
 func (v *View) SandboxesFolded(id string) []*Sandbox {
 	return collect(withPrefix[Sandbox](v.txn, tableSandboxes, indexFolded, prefixOf(strings.ToLower(id))))
 }

@@ -25,7 +25,9 @@ type View struct {
 func (v *View) Index() uint64 { return v.index }
 
 // Changed returns a channel that is closed as soon as anything the scheduler
-// cares for (sandboxes, start tasks, specs) is no longer as in this View.
+// cares for (sandboxes, start tasks, specs, policies) is no longer as in this
+// View. A sandbox's LastActive alone does not count: it only moves deadlines
+// away.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // ClusterID marks what is ours in Nomad; "" before the first term opened.
