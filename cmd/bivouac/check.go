@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"bivouac.dev/bivouac/httpapi"
 )
 
 var (
@@ -126,6 +128,23 @@ func quotedList(words []string) string {
 func isAbsolutePath(s string) error {
 	if !filepath.IsAbs(s) {
 		return fmt.Errorf("%q must be an absolute path", s)
+	}
+	return nil
+}
+
+// isSandboxURL accepts the door, and the pattern of a direct URL.
+func isSandboxURL(s string) error {
+	if s == httpapi.SandboxURLDoor {
+		return nil
+	}
+	return isURLPattern(s)
+}
+
+// isDomain accepts a lower-case domain name.
+func isDomain(s string) error {
+	u, err := url.Parse("http://" + s)
+	if err != nil || u.Host != s || u.Port() != "" || s != strings.ToLower(s) || !strings.Contains(s, ".") || strings.Trim(s, ".*") != s {
+		return fmt.Errorf("%q must be a lower-case domain such as \"sandboxes.example.org\"", s)
 	}
 	return nil
 }

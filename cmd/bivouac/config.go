@@ -2,7 +2,9 @@ package main
 
 import (
 	"math"
+	"net/url"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -78,6 +80,9 @@ type SandboxesConfig struct {
 	StartTimeout time.Duration
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
 	URL string
+	// Domain, PublicURL and Wake are httpapi.DoorConfig's.
+	Domain, PublicURL string
+	Wake              bool
 }
 
 // LimitsConfig bounds what one client may ask.
@@ -113,7 +118,7 @@ func defaultConfig() Config {
 	return Config{
 		Nomad:     NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault:     VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle"},
-		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute, URL: api.SandboxURL},
+		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute, URL: api.SandboxURL, Wake: api.Door.Wake},
 		Limits:    LimitsConfig{BodySize: api.MaxBodyBytes},
 		Git:       GitConfig{VerifyTokens: api.VerifyGitTokens},
 		Log:       LogConfig{Level: "info", Format: "text"},
@@ -264,10 +269,20 @@ func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
 }
 
 func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
-	return decodeBody(b.Body, []attr{
+	diags := decodeBody(b.Body, []attr{
 		{name: "start_timeout", set: setDuration(&c.StartTimeout, time.Second, time.Hour)},
-		{name: "url", set: setString(&c.URL, isURLPattern)},
+		{name: "url", set: setString(&c.URL, isSandboxURL)},
+		{name: "domain", set: setString(&c.Domain, isDomain)},
+		{name: "public_url", set: setString(&c.PublicURL, isHTTPAddress)},
+		{name: "wake", set: setBool(&c.Wake)},
 	}, nil)
+	if c.Domain != "" && c.URL != httpapi.SandboxURLDoor {
+		diags = append(diags, problem(b.DefRange, "sandboxes: domain needs url = %q", httpapi.SandboxURLDoor))
+	}
+	if u, err := url.Parse(c.PublicURL); err == nil && c.Domain != "" && strings.HasSuffix(strings.ToLower(u.Hostname()), "."+c.Domain) {
+		diags = append(diags, problem(b.DefRange, "sandboxes: public_url must not be below domain: every name there is a sandbox's"))
+	}
+	return diags
 }
 
 func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {

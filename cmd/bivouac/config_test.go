@@ -106,11 +106,12 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", VolumePlugin: "zfs", VaultRole: "sandboxes", LostAfter: time.Hour},
 		Vault: VaultConfig{Address: "https://vault.example.org:8200", Mount: "kv", Prefix: "agents", Namespace: "team",
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem")},
-		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, URL: "https://{name}-{sandbox}.example.org"},
-		Limits:    LimitsConfig{BodySize: 65536, RatePerSecond: 10, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"}},
-		Git:       GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
-		CORS:      CORSConfig{Origins: []string{"https://app.example.org"}},
-		Log:       LogConfig{Level: "debug", Format: "json"},
+		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, URL: "door",
+			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
+		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"}},
+		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
+		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
+		Log:    LogConfig{Level: "debug", Format: "json"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

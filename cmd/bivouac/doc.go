@@ -71,8 +71,13 @@
 //	}
 //	sandboxes {
 //	  start_timeout                   default for specs that name none; 2m
-//	  url                             how clients reach a sandbox's port: {address}, {port}, {sandbox}
-//	                                  and {name} are replaced; default "http://{address}:{port}"
+//	  url                             how clients reach a sandbox's port: "door" (default), through
+//	                                  any node; or a direct URL such as "http://{address}:{port}", in
+//	                                  which {address}, {port}, {sandbox} and {name} are replaced
+//	  domain                          with the door: "<port>-<id>.<domain>" instead of a path on the
+//	                                  API's address; needs a wildcard DNS entry (and certificate)
+//	  public_url                      how clients reach the API; default: as the request came
+//	  wake                            resume a paused sandbox when it is used; true
 //	}
 //	limits {
 //	  body_size                       bytes of a request body; 4 MiB

@@ -188,6 +188,7 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 	api.CORSOrigins = c.CORS.Origins
 	api.VerifyGitTokens, api.AllowedGitHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
 	api.SandboxURL = c.Sandboxes.URL
+	api.Door.Domain, api.Door.PublicURL, api.Door.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
 	if c.HTTP.CertFile != "" {
 		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile)
 		if err != nil {

@@ -66,7 +66,16 @@ vault {
 
 # sandboxes {
 #   start_timeout = "2m"
-#   url           = "http://{address}:{port}"
+#   # How clients reach sandboxes. "door" is through the nodes, at
+#   # <api>/sandboxes/<id>/<port>/; a pattern of a direct URL is possible, too.
+#   url        = "door"
+#   public_url = "https://bivouac.example.org" # default: as the request came
+#   # A host of its own for each port, "<port>-<id>.<domain>". Use it where people
+#   # open sandboxes in browsers: pages of different sandboxes then have different
+#   # origins. It needs a wildcard DNS entry that leads here, best a domain that
+#   # serves nothing else.
+#   domain     = "sandboxes.example.net"
+#   wake       = true # a paused sandbox is resumed when it is used
 # }
 
 limits {

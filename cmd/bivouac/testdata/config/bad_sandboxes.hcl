@@ -26,4 +26,7 @@ vault {
 sandboxes {
   start_timeout = "10ms" # want: start_timeout: must be between 1s and 1h0m0s
   url           = "{address}:{port}" # want: url: "{address}:{port}" must be a URL
+  domain        = "*.Example.org" # want: domain: "*.Example.org" must be a lower-case domain
+  public_url    = "https://example.org/x" # want: public_url: "https://example.org/x" must have nothing beside
+  wake          = "no" # want: wake: must be true or false
 }

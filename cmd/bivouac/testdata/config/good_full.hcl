@@ -59,7 +59,10 @@ vault {
 
 sandboxes {
   start_timeout = "90s"
-  url           = "https://{name}-{sandbox}.example.org"
+  url           = "door"
+  domain        = "sandboxes.example.net"
+  public_url    = "https://bivouac.example.org"
+  wake          = false
 }
 
 limits {
