@@ -30,4 +30,4 @@ func sweep(...string) error { return nil }
 func killLeftovers([]runMark, string) error { return nil }
 
 func lockFile(string) (*os.File, error) { return nil, errLinuxOnly }
-func unlockFile(*os.File) error { return errLinuxOnly }
+func unlockFile(*os.File) error         { return errLinuxOnly }
