@@ -88,23 +88,20 @@ func lifeOn(t *testing.T, b *bench) *life {
 				l.store.Must(&fsm.SandboxDeleteBody{ID: sb.ID}, "u1")
 			}
 		}
-		end := time.Now().Add(40 * time.Second)
-		for !l.empty() && time.Now().Before(end) {
-			time.Sleep(20 * time.Millisecond)
-		}
-		if !l.empty() {
-			t.Error("sandboxes could not be removed")
+		if err := await(context.Background(), l.empty); err != nil {
+			t.Error(err)
 		}
 		l.stop()
 	})
 	return l
 }
 
-func (l *life) empty() bool {
-	for range l.store.Store.View().AllSandboxes() {
-		return false
+// empty is nil when the store has no sandbox left.
+func (l *life) empty() error {
+	for sb := range l.store.Store.View().AllSandboxes() {
+		return fmt.Errorf("sandbox %s could not be removed: %+v", sb.ID, sb.Status)
 	}
-	return true
+	return nil
 }
 
 func (l *life) lead() {

@@ -171,14 +171,10 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 		KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
 	}
 	b.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		for ctx.Err() == nil {
-			if b.r.Remove(ctx, job) == nil {
-				return
-			}
+		ctx := context.Background()
+		if err := await(ctx, func() error { return b.r.Remove(ctx, job) }); err != nil {
+			b.Errorf("sandbox %s could not be removed: %v", id, err)
 		}
-		b.Errorf("sandbox %s could not be removed", id)
 	})
 	return job
 }
@@ -225,16 +221,24 @@ func (b *bench) observed(job scheduler.Job) scheduler.Observed {
 
 func (b *bench) until(what string, cond func() error) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), 40*time.Second)
+	if err := await(b.Context(), cond); err != nil {
+		b.Fatalf("%s: %v", what, err)
+	}
+}
+
+// await asks until cond is nil; cond's last error when ctx ends or the
+// patience does.
+func await(ctx context.Context, cond func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
 	defer cancel()
 	for {
 		err := cond()
 		if err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			b.Fatalf("%s: %v", what, err)
+			return err
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
