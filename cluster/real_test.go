@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -369,4 +370,66 @@ func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
 	if _, err := c.Propose(t.Context(), newKey(9)); fsm.CodeOf(err) != fsm.CodeNoLeader {
 		t.Errorf("nobody listens: %v, want CodeNoLeader", err)
 	}
+}
+
+func TestReal_New_FailsCleanly(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	r := newReal(t, 2, cluster.LogStoreBoltDB)
+	good := r.nodes[0].cfg
+	good.Listener, good.PeerAddress = nil, "127.0.0.1:0"
+	for want, change := range map[string]func(*cluster.Config){
+		"was issued to node":  func(c *cluster.Config) { c.TLS = r.nodes[1].cfg.TLS },
+		"reading TLS files":   func(c *cluster.Config) { c.TLS.KeyFile += ".gone" },
+		"no certificate in":   func(c *cluster.Config) { c.TLS.CAFile = c.TLS.KeyFile },
+		"listening for peers": func(c *cluster.Config) { c.PeerAddress = r.nodes[1].cfg.PeerAddress },
+		"must be set: peers":  func(c *cluster.Config) { c.PeerAddress = "0.0.0.0:0" },
+		"NodeName":            func(c *cluster.Config) { c.NodeName = "" },
+	} {
+		cfg := good
+		change(&cfg)
+		if n, err := cluster.New(cfg, fsm.NewStore()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, %v; want an error with %q", n, err, want)
+		}
+	}
+	// Nothing was left locked or listening: the good one starts.
+	r.nodes[0].cfg.BootstrapExpect, r.nodes[0].cfg.RetryJoin = 1, nil
+	r.start(0)
+	r.ready(0)
+	other := r.nodes[0].cfg
+	other.PeerAddress = "127.0.0.1:0"
+	if _, err := cluster.New(other, fsm.NewStore()); err == nil || !strings.Contains(err.Error(), "another process uses") {
+		t.Errorf("a second node on one data directory: %v", err)
+	}
+	r.kill(0)
+	_ = r.nodes[1].cfg.Listener.Close()
+}
+
+func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
+	r := newReal(t, 4, cluster.LogStoreBoltDB)
+	foreign, err := cluster.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		r.nodes[i].cfg.BootstrapExpect = 3
+		r.start(i)
+	}
+	// It even trusts the cluster's CA, but was not issued by it.
+	r.nodes[3].cfg.TLS = r.issue("n3", "n3", foreign, time.Hour)
+	r.nodes[3].cfg.BootstrapExpect = 0
+	r.start(3)
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.put(t.Context(), 0, 1)
+	// It has tried all the time; a node with a good certificate gets in at once.
+	r.kill(3)
+	if servers := r.nodes[0].node.Status().Servers; len(servers) != 3 {
+		t.Errorf("servers: %+v", servers)
+	}
+	r.nodes[3].cfg.TLS = r.issue("n3", "n3", r.ca, time.Hour)
+	r.start(3)
+	r.ready(3)
+	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" }, func() string { return names(r.nodes[0].node) })
+	r.want(t.Context(), 1)
 }
