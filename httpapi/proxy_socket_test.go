@@ -1,0 +1,367 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+const eventSocket = "/sockets/events/6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
+
+// knock opens an event socket without a key and shows one.
+func (h *doorHarness) knock(key string) *websocket.Conn {
+	h.t.Helper()
+	conn, _, err := h.dial(h.at("AGENT_SERVER", eventSocket))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	_ = conn.Write(context.Background(), websocket.MessageText, []byte(`{"type":"auth","session_api_key":"`+key+`"}`))
+	return conn
+}
+
+func TestDoor_Socket_BothWays(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	behind.serve(echoes)
+	for name, open := range map[string]func() *websocket.Conn{
+		"key in the header": func() *websocket.Conn { return h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key) },
+		"owner's bearer": func() *websocket.Conn {
+			return h.mustDial("AGENT_SERVER", eventSocket, "Authorization", "Bearer "+h.alice)
+		},
+		"key in the query": func() *websocket.Conn {
+			return h.mustDial("AGENT_SERVER", eventSocket+"?resend_mode=all&session_api_key="+h.key)
+		},
+		"key in the first frame":         func() *websocket.Conn { return h.knock(h.key) },
+		"owner's key in the first frame": func() *websocket.Conn { return h.knock(h.alice) },
+		"worker":                         func() *websocket.Conn { return h.mustDial("WORKER_1", "/any", headerSessionKey, h.key) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := open()
+			for _, text := range []string{"one", "", strings.Repeat("x", 20_000)} {
+				if got := say(t, conn, text); got != "echo "+text {
+					t.Fatalf("%.40q came back as %.40q", text, got)
+				}
+			}
+			got := behind.last()
+			if got.port == fsm.PortAgentServer && (got.header.Get(headerSessionKey) != h.key || strings.Contains(got.uri, h.key) || got.header.Get("Authorization") != "") {
+				t.Errorf("the agent server got %+v", got)
+			}
+			if got.port == portWorker1 && got.header.Get(headerSessionKey) != "" {
+				t.Errorf("a worker got the key")
+			}
+			_ = conn.Write(context.Background(), websocket.MessageText, []byte("bye"))
+			if code := ended(t, conn); code != 4004 {
+				t.Errorf("close code %d", code)
+			}
+		})
+	}
+	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+}
+
+func (h *doorHarness) mustDial(port, rest string, headers ...string) *websocket.Conn {
+	h.t.Helper()
+	conn, _, err := h.dial(h.at(port, rest), headers...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return conn
+}
+
+func TestDoor_Socket_ClientsCloseIsHandedOn(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	code := make(chan websocket.StatusCode, 1)
+	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return true
+		}
+		_, _, err = conn.Read(r.Context())
+		code <- websocket.CloseStatus(err)
+		return true
+	})
+	conn := h.knock(h.key)
+	until(t, "it is connected", func() bool { return behind.count() == 1 })
+	if err := conn.Close(4321, "enough"); err != nil {
+		t.Error(err)
+	}
+	if got := <-code; got != 4321 {
+		t.Errorf("close code %d", got)
+	}
+}
+
+func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
+	h, behind := newDoorHarness(t, func(c *Config) { c.Door.AuthTimeout = 300 * time.Millisecond })
+	behind.serve(echoes)
+	for name, frame := range map[string]string{
+		"wrong key": `{"type":"auth","session_api_key":"x"}`, "another user's": `{"type":"auth","session_api_key":"` + h.bob + `"}`,
+		"no auth frame": `{"role":"user","content":[]}`, "another type": `{"type":"x","session_api_key":"` + h.key + `"}`, "no JSON": "x",
+		"too large": `{"type":"auth","session_api_key":"` + strings.Repeat("x", 100_000) + `"}`, "nothing": "",
+	} {
+		for _, id := range []string{h.id, "nosuchsandbox"} {
+			conn, _, err := h.dial(h.front.URL + pathDoor + id + "/AGENT_SERVER" + eventSocket)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if frame != "" {
+				_ = conn.Write(context.Background(), websocket.MessageText, []byte(frame))
+			}
+			code := ended(t, conn)
+			if ok := code == closeUnauthorized || name == "too large" && code == websocket.StatusMessageTooBig || name == "nothing" && code == -1; !ok {
+				t.Errorf("%s: close code %d", name, code)
+			}
+		}
+	}
+	for _, c := range []struct{ port, rest string }{{"WORKER_1", "/sockets/x"}, {"VSCODE", "/sockets/x"}, {"AGENT_SERVER", "/api/x"}, {"AGENT_SERVER", "/x/sockets/y"}, {"99", "/sockets/x"}} {
+		if _, res, err := h.dial(h.at(c.port, c.rest)); err == nil || res.StatusCode != 401 {
+			t.Errorf("%s%s: %v", c.port, c.rest, res)
+		}
+	}
+	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket), headerSessionKey, "wrong"); err == nil || res.StatusCode != 401 {
+		t.Errorf("a wrong key in the header: %v", res)
+	}
+	if behind.count() != 0 {
+		t.Errorf("%d requests arrived", behind.count())
+	}
+	until(t, "nobody waits", func() bool { return h.server.door.sockets.knocking.Load() == 0 })
+}
+
+func TestDoor_Socket_TooManyKnock(t *testing.T) {
+	h, _ := newDoorHarness(t)
+	h.server.door.sockets.knocking.Store(maxKnocking)
+	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket)); err == nil || res.StatusCode != 429 {
+		t.Errorf("%v", res)
+	}
+	if n := h.server.door.sockets.knocking.Load(); n != maxKnocking {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+func TestDoor_UpgradeRefused(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "no such conversation")
+		return true
+	})
+	for port, rest := range map[string]string{"AGENT_SERVER": eventSocket, "WORKER_1": "/ws"} {
+		_, res, err := h.dial(h.at(port, rest), headerSessionKey, h.key)
+		if err == nil || res.StatusCode != 404 {
+			t.Errorf("%s: %v %v", port, res, err)
+		}
+	}
+	if code := ended(t, h.knock(h.key)); code != closeUnknown {
+		t.Errorf("close code %d", code)
+	}
+	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+}
+
+// open connects one of each kind of stream, and tells when each has ended. An
+// event socket must end with a close frame, an event stream with its end.
+func (h *doorHarness) openAll(behind *sandboxPorts) (ends []func()) {
+	h.t.Helper()
+	behind.serve(func(port string, w http.ResponseWriter, r *http.Request) bool {
+		if isUpgrade(r) {
+			return echoes(port, w, r)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: x\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	for _, conn := range []*websocket.Conn{h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key), h.knock(h.key)} {
+		say(h.t, conn, "x")
+		ends = append(ends, func() {
+			h.t.Helper()
+			if code := ended(h.t, conn); code != websocket.StatusServiceRestart {
+				h.t.Errorf("an event socket ended with %d", code)
+			}
+		})
+	}
+	worker := h.mustDial("WORKER_1", "/", headerSessionKey, h.key)
+	say(h.t, worker, "x")
+	ends = append(ends, func() { h.t.Helper(); ended(h.t, worker) })
+	r, _ := http.NewRequest("GET", h.at("AGENT_SERVER", "/events"), nil)
+	r.Header.Set(headerSessionKey, h.key)
+	res, err := client().Do(r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(res.Body, make([]byte, 9)); err != nil {
+		h.t.Fatal(err)
+	}
+	return append(ends, func() {
+		h.t.Helper()
+		defer res.Body.Close()
+		if rest, err := io.ReadAll(res.Body); err != nil || len(rest) != 0 {
+			h.t.Errorf("an event stream ended with %q, %v", rest, err)
+		}
+	})
+}
+
+func TestDoor_StreamsAreCut(t *testing.T) {
+	for name, cut := range map[string]func(h *doorHarness){
+		"pause":  func(h *doorHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
+		"delete": func(h *doorHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) },
+		"another placement": func(h *doorHarness) {
+			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{AllocID: "a2", Address: "127.0.0.1", Ports: h.ports}})
+		},
+		"no placement": func(h *doorHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, behind := newDoorHarness(t)
+			ends := h.openAll(behind)
+			other := h.createSandbox(h.alice)
+			h.observe(other, running())
+			cut(h)
+			for _, end := range ends {
+				end()
+			}
+			until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+			h.server.door.streams.mu.Lock()
+			defer h.server.door.streams.mu.Unlock()
+			if n := len(h.server.door.streams.watches); n != 0 {
+				t.Errorf("%d watches are left", n)
+			}
+		})
+	}
+}
+
+func TestDoor_StreamsOutliveWhatDoesNotConcernThem(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	behind.serve(echoes)
+	conn := h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key)
+	row := h.row()
+	h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError, Detail: "health", Placement: row.Status.Placement})
+	h.place()
+	other := h.createSandbox(h.alice)
+	h.observe(other, running())
+	h.apply("alice", &fsm.SandboxDeleteBody{ID: other})
+	if got := say(t, conn, "x"); got != "echo x" {
+		t.Error(got)
+	}
+}
+
+func TestDoor_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	stop := h.run()
+	ends := h.openAll(behind)
+	waiting, _, err := h.dial(h.at("AGENT_SERVER", eventSocket)) // has not shown a key
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold, arrived := make(chan struct{}), make(chan struct{})
+	behind.serve(func(_ string, w http.ResponseWriter, _ *http.Request) bool {
+		close(arrived)
+		<-hold
+		return false
+	})
+	answer := make(chan response, 1)
+	go func() { answer <- h.ask("GET", h.at("AGENT_SERVER", "/slow"), "", headerSessionKey, h.key) }()
+	<-arrived
+	done := make(chan struct{})
+	go func() { stop(); close(done) }()
+	for _, end := range ends {
+		end()
+	}
+	ended(t, waiting)
+	close(hold)
+	if got := <-answer; got.status != 200 {
+		t.Errorf("the request in progress got %d", got.status)
+	}
+	<-done
+	if n := h.server.door.streams.count(); n != 0 {
+		t.Errorf("%d visits are left", n)
+	}
+}
+
+func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	behind.serve(echoes)
+	var group sync.WaitGroup
+	for i := range 16 {
+		group.Go(func() {
+			to := h.at([]string{"AGENT_SERVER", "WORKER_1"}[i%2], eventSocket)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(to, "http"), &websocket.DialOptions{HTTPHeader: http.Header{headerSessionKey: {h.key}}})
+			if err != nil {
+				return // the pause was first
+			}
+			defer conn.CloseNow()
+			for conn.Write(ctx, websocket.MessageText, []byte("x")) == nil {
+				if _, _, err := conn.Read(ctx); err != nil {
+					break
+				}
+			}
+			if ctx.Err() != nil {
+				t.Error("a stream was not cut")
+			}
+		})
+	}
+	until(t, "one is open", func() bool { return h.server.door.streams.count() > 0 })
+	h.apply("alice", &fsm.SandboxPauseBody{ID: h.id})
+	group.Wait()
+	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+}
+
+func TestDoor_TooManyVisits(t *testing.T) {
+	h, _ := newDoorHarness(t)
+	v, err := h.server.door.streams.open(context.Background(), h.row())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.end()
+	h.server.door.streams.mu.Lock()
+	for _, w := range h.server.door.streams.watches {
+		w.visits = maxVisits
+	}
+	h.server.door.streams.mu.Unlock()
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, 503)
+	h.server.door.streams.mu.Lock()
+	for _, w := range h.server.door.streams.watches {
+		w.visits = 1
+	}
+	h.server.door.streams.mu.Unlock()
+}
+
+func TestDoor_UpgradeByRawBytes(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+		line, _ := rw.ReadString('\n')
+		_, _ = io.WriteString(conn, "got "+line)
+		return true
+	})
+	conn, err := net.Dial("tcp", h.front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(conn, "GET "+pathDoor+h.id+"/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: "+h.key+"\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+	r := bufio.NewReader(conn)
+	if line, _ := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 101 ") {
+		t.Fatalf("%q", line)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	b, _ := io.ReadAll(r)
+	if !strings.HasSuffix(string(b), "got hello\n") {
+		t.Errorf("%q", b)
+	}
+}
