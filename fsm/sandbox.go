@@ -102,7 +102,15 @@ type SandboxStatus struct {
 	Placement *Placement `json:"placement,omitempty"`
 	// Job is what the runner calls it; kept over a pause.
 	Job JobRef `json:"job"`
+	// Workspace is the token of the marker in the sandbox's workspace; "" until
+	// the sandbox was first RUNNING, WorkspaceUnmarked when its agent server can
+	// keep none. It is kept for the sandbox's life.
+	Workspace string `json:"workspace,omitempty"`
 }
+
+// WorkspaceUnmarked, for SandboxStatus.Workspace, says that the workspace is in
+// use but can't be told from another.
+const WorkspaceUnmarked = "unmarked"
 
 // Placement is where a sandbox runs.
 type Placement struct {
@@ -162,6 +170,7 @@ func (s SandboxState) Known() bool {
 func (s *SandboxStatus) Equal(o *SandboxStatus) bool {
 	return s.State == o.State && s.Reason == o.Reason && s.Detail == o.Detail &&
 		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.LastActive.Equal(o.LastActive) && s.Job == o.Job &&
+		s.Workspace == o.Workspace &&
 		s.Placement.Equal(o.Placement)
 }
 

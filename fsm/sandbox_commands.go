@@ -270,6 +270,7 @@ func (b *SandboxObserveBody) Validate() error {
 		r.check(o.Status.State.Known(), "unknown sandbox state %q", clip(string(o.Status.State)))
 		r.text("reason", o.Status.Reason, maxName)
 		r.words("detail", o.Status.Detail)
+		r.text("workspace marker", o.Status.Workspace, maxName)
 		if p := o.Status.Placement; p != nil {
 			r.text("alloc_id", p.AllocID, maxName)
 			r.text("node_id", p.NodeID, maxName)

@@ -20,7 +20,14 @@ const (
 	DriverDocker  Driver = "docker"
 	DriverRawExec Driver = "raw_exec"
 	DriverProcess Driver = "process"
+	// DriverMock runs nothing. It is for tests of scale, with
+	// ReadinessAllocation only.
+	DriverMock Driver = "mock_driver"
 )
+
+// ReadinessAllocation, for Template.Readiness: the sandbox is RUNNING as soon as
+// Nomad says that its task runs, and no agent server is asked for anything.
+const ReadinessAllocation = "allocation"
 
 // Spec is a sandbox spec: the template sandboxes are made from
 // (GET /api/v1/sandbox-specs/search, api-contract.md A.11). Loaded with
@@ -74,6 +81,9 @@ type Template struct {
 	User string `json:"user,omitempty"`
 	// StartTimeout bounds starting and resuming; zero means the node's default.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
+	// Readiness says when the sandbox is RUNNING: "" when its agent server
+	// answered and proved to be it, or ReadinessAllocation.
+	Readiness string `json:"readiness,omitempty"`
 	// Policy overrides the installation's and is overridden by the user's.
 	Policy Policy `json:"policy,omitzero"`
 }
@@ -119,6 +129,14 @@ func (p *Template) check(spec string) *Error {
 	}
 	r.check(p.CPU >= least && p.CPU <= maxCPU, "spec %s: cpu must be between %d and %d MHz", spec, least, maxCPU)
 	r.check(p.Memory >= least && p.Memory <= maxMemory, "spec %s: memory must be between %d and %d MiB", spec, least, maxMemory)
+	r.check(p.Readiness == "" || p.Readiness == ReadinessAllocation, "spec %s: unknown readiness %q: leave it out or use %q",
+		spec, clip(p.Readiness), ReadinessAllocation)
+	p.checkDriver(&r, spec)
+	return r.err
+}
+
+// checkDriver tests what depends on the driver.
+func (p *Template) checkDriver(r *rules, spec string) {
 	switch p.Driver {
 	case DriverDocker:
 		r.name("image", p.Image, maxName)
@@ -128,8 +146,9 @@ func (p *Template) check(spec string) *Error {
 			`spec %s: network_mode must be "host" or "bridge"`, spec)
 		r.text("volume_path", p.VolumePath, maxPath)
 		r.text("user", p.User, maxName)
-	case DriverRawExec, DriverProcess:
-		r.check(p.Command != "", "spec %s: %s needs a command", spec, p.Driver)
+	case DriverRawExec, DriverProcess, DriverMock:
+		r.check(p.Command != "" || p.Driver == DriverMock, "spec %s: %s needs a command", spec, p.Driver)
+		r.check(p.Driver != DriverMock || p.Readiness == ReadinessAllocation, "spec %s: %s is only for readiness = %q", spec, p.Driver, ReadinessAllocation)
 		r.check(!path.IsAbs(p.WorkingDir) && !strings.Contains("/"+p.WorkingDir+"/", "/../"),
 			"spec %s: working_dir must stay inside the workspace", spec)
 		r.check(p.Image == "" && p.VolumePath == "" && p.NetworkMode == "" && p.User == "",
@@ -137,7 +156,6 @@ func (p *Template) check(spec string) *Error {
 	default:
 		r.check(false, "spec %s: unknown driver %q", spec, clip(string(p.Driver)))
 	}
-	return r.err
 }
 
 // ports checks a map of port names to numbers.

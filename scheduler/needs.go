@@ -49,6 +49,9 @@ type Job struct {
 	// is one. When the revert is refused Start registers from Template.
 	RevertTo   uint64
 	HasVersion bool
+	// HasWorkspace says that the sandbox was RUNNING before, so that a workspace
+	// that is missing is a Failure even where there is no version to revert to.
+	HasWorkspace bool
 	// Deferred starts a member of a warm pool: the agent server is given
 	// OH_DEFERRED_INIT=1 and, from KeyRef's entry, OH_SECRET_KEY alone (member
 	// "secret_key") and no session key. It comes up dormant, and so it does
@@ -89,6 +92,9 @@ type Observed struct {
 	Live int
 	// Placement is the newest live allocation's, nil while there is none.
 	Placement *fsm.Placement
+	// Up is the backend's own word that the placed task runs. It comes late, and
+	// only sandboxes with fsm.ReadinessAllocation wait for it.
+	Up bool
 	// Failure says why the job can't run any more without being started anew
 	// (its task failed for good, its allocation is lost), nil when all is well.
 	Failure *Failure

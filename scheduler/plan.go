@@ -136,7 +136,9 @@ func planRunning(s Situation) Decision {
 	switch {
 	case !s.Known:
 		// The agent server of a running sandbox can be asked all the same.
-		d.Probe = d.Status.Placement
+		if !byAllocation(s) {
+			d.Probe = d.Status.Placement
+		}
 		planAway(&d, s)
 	case o.Foreign:
 		fail(&d, s, &Failure{
@@ -244,7 +246,9 @@ const quietProbe = 3 * time.Second
 // planPlaced: there is an address to ask.
 func planPlaced(d *Decision, s Situation) {
 	p := s.Observed.Placement
-	d.Probe = p
+	if !byAllocation(s) {
+		d.Probe = p
+	}
 	same := samePlacement(d.Status.Placement, p)
 	if healthy(s) {
 		if d.Status.State != fsm.SandboxRunning || !same {
@@ -285,6 +289,9 @@ func planPlaced(d *Decision, s Situation) {
 			starting(d, s, why)
 		}
 		d.Status.Placement = p
+		if why == nil && byAllocation(s) {
+			why = &Failure{Detail: "the backend has not said that the task runs"}
+		}
 		if why == nil {
 			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}
 		}
@@ -414,7 +421,17 @@ func probed(s Situation) bool {
 	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == AgentURL(p)
 }
 
-func healthy(s Situation) bool { return probed(s) && s.Probe.Answering && s.Probe.Proven }
+func healthy(s Situation) bool {
+	if byAllocation(s) {
+		return s.Observed.Placement != nil && s.Observed.Up
+	}
+	return probed(s) && s.Probe.Answering && s.Probe.Proven
+}
+
+// byAllocation: the backend's word is enough for this sandbox.
+func byAllocation(s Situation) bool {
+	return s.Sandbox.Template.Readiness == fsm.ReadinessAllocation
+}
 
 func samePlacement(a, b *fsm.Placement) bool {
 	return a != nil && b != nil && a.AllocID == b.AllocID && AgentURL(a) == AgentURL(b)

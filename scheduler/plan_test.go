@@ -37,6 +37,12 @@ func sandbox(desired fsm.Desired, gen uint64, st fsm.SandboxStatus) *fsm.Sandbox
 	return &fsm.Sandbox{ID: "a", Desired: desired, Generation: gen, DesiredAt: epoch, Status: st}
 }
 
+// trusting makes the backend's word enough.
+func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
+	sb.Template.Readiness = fsm.ReadinessAllocation
+	return sb
+}
+
 func TestPlan(t *testing.T) {
 	run, paused, deleted := fsm.DesiredRunning, fsm.DesiredPaused, fsm.DesiredDeleted
 	starting := fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}
@@ -45,6 +51,8 @@ func TestPlan(t *testing.T) {
 	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
 	placed := exists
 	placed.Live, placed.Placement = 1, here
+	up := placed
+	up.Up = true
 	stopped := exists
 	stopped.Stopped = true
 	stopping := stopped
@@ -91,6 +99,12 @@ func TestPlan(t *testing.T) {
 			"ERROR workspace gone",
 		},
 		{"registered", sandbox(run, 1, starting), exists, nil, "STARTING"},
+		{"nobody to ask, placed", trusting(sandbox(run, 1, starting)), placed, nil, "STARTING"},
+		{"nobody to ask, up", trusting(sandbox(run, 1, starting)), up, nil, "RUNNING"},
+		{
+			"nobody to ask, never up", trusting(sandbox(run, 1, starting)), placed,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Hour) }, "ERROR start_timeout not running after 2m0s: the backend has not said",
+		},
 		{"no room for a moment", sandbox(run, 1, starting), full, nil, "STARTING no_capacity memory"},
 		{
 			"no room for long", sandbox(run, 1, starting), full,

@@ -157,6 +157,7 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 		job.Template, job.KeyRef = sb.Template, sb.KeyRef
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
+		job.HasWorkspace = sb.Status.Workspace != ""
 	}
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex

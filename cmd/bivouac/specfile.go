@@ -45,6 +45,7 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	  network_mode  = "bridge"          # docker only: bridge or host
 //	  user          = "10001"           # docker only
 //	  start_timeout = "2m"
+//	  readiness     = "allocation"      # only for tests of scale: RUNNING on Nomad's word
 //	  port "AGENT_SERVER" { container = 8000 }
 //	  volume { path = "/workspace" }    # docker only
 //	}
@@ -72,7 +73,8 @@ func decodeSpecs(body hcl.Body) ([]fsm.Spec, error) {
 func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 	t := &spec.Template
 	diags := decodeBodyWith(specNames(b.Body), b.Body, []attr{
-		{name: "driver", required: true, set: setString((*string)(&t.Driver), oneOf("docker", "raw_exec", "process"))},
+		{name: "driver", required: true, set: setString((*string)(&t.Driver), oneOf("docker", "raw_exec", "process", "mock_driver"))},
+		{name: "readiness", set: setString(&t.Readiness, oneOf(fsm.ReadinessAllocation))},
 		{name: "image", set: setString(&t.Image, notEmpty)},
 		{name: "command", set: setString(&t.Command, notEmpty)},
 		{name: "args", set: setStrings(&t.Args)},
@@ -150,7 +152,9 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && t.NetworkMode != "", "network_mode is for the driver \"docker\" only")
 	say(!docker && t.User != "", "user is for the driver \"docker\" only")
 	say(!docker && t.VolumePath != "", "volume is for the driver \"docker\" only")
-	say(!docker && t.Command == "", "driver %q needs a command", t.Driver)
+	mock := t.Driver == fsm.DriverMock
+	say(mock && t.Readiness != fsm.ReadinessAllocation, "driver %q is only for readiness = %q", t.Driver, fsm.ReadinessAllocation)
+	say(!docker && !mock && t.Command == "", "driver %q needs a command", t.Driver)
 	say(docker && !path.IsAbs(t.WorkingDir), "working_dir must be absolute with the driver \"docker\"")
 	say(!docker && path.IsAbs(t.WorkingDir), "working_dir must be relative to the workspace with the driver %q", t.Driver)
 	return errors.Join(errs...)

@@ -111,6 +111,7 @@ func observe(
 			o.Version = *placed.JobVersion
 		}
 		o.Waiting = waitingTask(placed)
+		o.Up = placed.ClientStatus == api.AllocClientStatusRunning
 	case last != nil && last.CreateIndex > job.JobModifyIndex && last.DesiredStatus == api.AllocDesiredStatusRun:
 		o.Failure = failedTask(last)
 	default:

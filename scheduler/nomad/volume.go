@@ -38,7 +38,7 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job) (workspace, e
 		return workspace{}, err
 	}
 	if len(volumes) == 0 {
-		if job.HasVersion {
+		if job.HasVersion || job.HasWorkspace {
 			return workspace{}, &scheduler.Failure{
 				Reason: fsm.ReasonWorkspace,
 				Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",

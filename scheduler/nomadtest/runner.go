@@ -134,7 +134,7 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 		return nil
 	}
 	if n.volumes[j.SandboxID] == "" {
-		if j.HasVersion {
+		if j.HasVersion || j.HasWorkspace {
 			return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace is gone"}
 		}
 		n.volumes[j.SandboxID] = j.ClusterID
@@ -317,7 +317,7 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	for _, a := range n.allocs[id] {
 		if a.live && !a.stopping {
 			o.Version = a.version
-			o.Placement = a.placement()
+			o.Placement, o.Up = a.placement(), true
 		}
 	}
 	return o

@@ -63,7 +63,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 // begin makes the next version of the job and runs it.
 func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) error {
 	st := b.snapshot()
-	if err := makeWorkspace(l, st.Workspace || job.HasVersion); err != nil {
+	if err := makeWorkspace(l, st.Workspace || job.HasVersion || job.HasWorkspace); err != nil {
 		return err
 	}
 	if st.SandboxID != "" {
