@@ -30,11 +30,10 @@ const (
 	metaStart = "bivouac_start"
 
 	volumeName = "workspace"
+	// mockRunFor is longer than any test of scale.
+	mockRunFor = "8760h"
 	// tagName marks the job version that ran last: Nomad keeps tagged versions.
 	tagName = "bivouac-ran"
-
-	envKey       = "OH_SESSION_API_KEYS_0"
-	envSecretKey = "OH_SECRET_KEY"
 )
 
 // workspace is the volume a job is made for.
@@ -66,7 +65,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		return nil, specFailure("the template has no port %s", fsm.PortAgentServer)
 	}
 	text := replacer(t, dir)
-	config, fail := driverConfig(t, text)
+	config, fail := driverConfig(t, dir, text)
 	if fail != nil {
 		return nil, fail
 	}
@@ -75,7 +74,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		Driver:      string(t.Driver),
 		User:        t.User,
 		Config:      config,
-		Env:         environment(cfg, t, dir, text),
+		Env:         environment(cfg, job, dir, text),
 		Resources:   &api.Resources{CPU: new(t.CPU), MemoryMB: new(t.Memory)},
 		KillTimeout: new(cfg.KillTimeout),
 		LogConfig:   &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(5)},
@@ -88,8 +87,11 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		// form would make an empty one.
 		config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false}}
 	}
-	if cfg.VaultMount != "" {
-		addKey(cfg, job, task)
+	// What runs nothing needs no key.
+	if cfg.VaultMount != "" && t.Driver != fsm.DriverMock {
+		if fail := addKey(cfg, job, task); fail != nil {
+			return nil, fail
+		}
 	}
 	return &api.Job{
 		ID:          new(jobID(job.SandboxID)),
@@ -147,7 +149,7 @@ func workspaceDir(t fsm.Template, ws workspace) (string, *scheduler.Failure) {
 			return "", specFailure("the template's volume path %q is not absolute", t.VolumePath)
 		}
 		return t.VolumePath, nil
-	case fsm.DriverRawExec:
+	case fsm.DriverRawExec, fsm.DriverMock:
 		return ws.HostPath, nil
 	case fsm.DriverProcess:
 	}
@@ -191,7 +193,7 @@ func ports(t fsm.Template) []api.Port {
 	return list
 }
 
-func driverConfig(t fsm.Template, text *strings.Replacer) (map[string]any, *scheduler.Failure) {
+func driverConfig(t fsm.Template, dir string, text *strings.Replacer) (map[string]any, *scheduler.Failure) {
 	args := make([]string, len(t.Args))
 	for i, a := range t.Args {
 		args[i] = text.Replace(a)
@@ -207,10 +209,16 @@ func driverConfig(t fsm.Template, text *strings.Replacer) (map[string]any, *sche
 		config["command"] = text.Replace(t.Command)
 	}
 	switch {
+	case t.Driver == fsm.DriverMock:
+		// It runs nothing, for as long as it is told to.
+		return map[string]any{"run_for": mockRunFor}, nil
 	case t.Driver != fsm.DriverDocker:
 		if t.Command == "" {
 			return nil, specFailure("the template has no command, and the driver %s needs one", t.Driver)
 		}
+		// A task whose directory is gone can't start; the agent server would
+		// make an empty one in the place of lost work.
+		config["work_dir"] = dir
 	case t.Image == "":
 		return nil, specFailure("the template has no image, and the driver docker needs one")
 	default:
@@ -223,47 +231,6 @@ func driverConfig(t fsm.Template, text *strings.Replacer) (map[string]any, *sche
 		}
 	}
 	return config, nil
-}
-
-// environment is api-contract.md C.2. The spec may choose where conversations
-// and shell events are kept, but neither ports nor keys.
-func environment(cfg Config, t fsm.Template, dir string, text *strings.Replacer) map[string]string {
-	env := map[string]string{
-		"OH_CONVERSATIONS_PATH": path.Join(dir, "conversations"),
-		"OH_BASH_EVENTS_DIR":    path.Join(dir, "bash_events"),
-	}
-	for name, value := range t.Env {
-		env[name] = text.Replace(value)
-	}
-	maps.Copy(env, cfg.Env)
-	for _, name := range portNames(t) {
-		env[name] = portValue(t, name)
-	}
-	delete(env, envKey)
-	delete(env, envSecretKey)
-	return env
-}
-
-// addKey has the sandbox's key put into the task's environment by the Nomad
-// client, which reads it from Vault as the task. The task itself gets no Vault
-// token.
-func addKey(cfg Config, job scheduler.Job, task *api.Task) {
-	entry := fmt.Sprintf("%s/data/%s/%s/session", cfg.VaultMount, cfg.namespace(), jobID(job.SandboxID))
-	if job.KeyRef.Version > 0 {
-		entry += "?version=" + strconv.Itoa(job.KeyRef.Version)
-	}
-	data := fmt.Sprintf(`{{ with secret %q -}}
-%s={{ .Data.data.key | toJSON }}
-{{ if .Data.data.secret_key }}%s={{ .Data.data.secret_key | toJSON }}{{ end }}
-{{- end }}
-`, entry, envKey, envSecretKey)
-	task.Vault = &api.Vault{
-		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"),
-	}
-	task.Templates = []*api.Template{{
-		EmbeddedTmpl: new(data), DestPath: new("secrets/session.env"), Envvars: new(true), ChangeMode: new("noop"),
-		Perms: new("0600"),
-	}}
 }
 
 func datacenters(cfg Config) []string {

@@ -18,10 +18,11 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // goldenCase is one job whose definition stands in testdata.
 type goldenCase struct {
-	name string
-	cfg  func(*Config)
-	t    fsm.Template
-	ws   workspace
+	name     string
+	cfg      func(*Config)
+	t        fsm.Template
+	ws       workspace
+	deferred bool
 }
 
 func goldenCases() []goldenCase {
@@ -33,7 +34,9 @@ func goldenCases() []goldenCase {
 		WorkingDir: "/workspace/project", VolumePath: "/workspace", NetworkMode: "bridge", User: "10001", CPU: 1000, Memory: 2048,
 		Ports: map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
 		Env: map[string]string{
-			"LOG_JSON": "true", "OH_CONVERSATIONS_PATH": "${workspace}/own", "OH_SECRET_KEY": "no", "AGENT_SERVER": "9",
+			"LOG_JSON": "true", "OH_CONVERSATIONS_PATH": "${workspace}/own", "AGENT_SERVER": "9",
+			"OH_SECRET_KEY": "no", "OH_SESSION_API_KEYS_0": "no", "OH_SESSION_API_KEYS_7": "no", "OH_SESSION_API_KEYS": "no",
+			"SESSION_API_KEY": "no", "OH_DEFERRED_INIT": "no",
 		},
 	}
 	host := docker
@@ -42,15 +45,21 @@ func goldenCases() []goldenCase {
 		Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
 		WorkingDir: "project", CPU: 200, Memory: 256, Ports: map[string]int{"AGENT_SERVER": 0},
 	}
+	mock := fsm.Template{
+		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{"AGENT_SERVER": 0},
+	}
 	placed := func(c *Config) {
 		c.Region, c.Namespace, c.NodePool, c.Datacenters = "eu", "agents", "sandboxes", []string{"dc1", "dc2"}
-		c.VaultRole, c.Env = "sandboxes", map[string]string{"OH_ALLOW_CORS_ORIGINS_0": "https://example.org"}
+		c.VaultRole, c.Env = "sandboxes", map[string]string{"OH_ALLOW_CORS_ORIGINS_0": "https://example.org", "OH_DEFERRED_INIT": "no"}
 	}
 	return []goldenCase{
-		{"docker_bridge_mount", placed, docker, ws},
-		{"docker_host_bind", nil, host, bind},
-		{"raw_exec", nil, raw, ws},
-		{"raw_exec_without_vault", func(c *Config) { c.VaultMount = "" }, raw, ws},
+		{"docker_bridge_mount", placed, docker, ws, false},
+		{"docker_host_bind", nil, host, bind, false},
+		{"raw_exec", nil, raw, ws, false},
+		{"raw_exec_without_vault", func(c *Config) { c.VaultMount = "" }, raw, ws, false},
+		{"raw_exec_deferred", nil, raw, ws, true},
+		{"docker_deferred", placed, docker, bind, true},
+		{"mock", nil, mock, ws, false},
 	}
 }
 
@@ -64,6 +73,9 @@ func TestJobSpec_Golden(t *testing.T) {
 			}
 			job := scheduler.Job{
 				SandboxID: "abc", ClusterID: "c1", Template: c.t, KeyRef: fsm.SecretRef{Path: "sandboxes/abc/session", Version: 3},
+			}
+			if c.deferred {
+				job.Deferred, job.KeyRef.Path = true, "sandboxes/abc/init"
 			}
 			spec, fail := jobSpec(cfg, job, c.ws)
 			if fail != nil {
@@ -145,6 +157,18 @@ func TestJobSpec_RefusesWhatNoJobCanBeMadeOf(t *testing.T) {
 				t.Errorf("got %v", fail)
 			}
 		})
+	}
+}
+
+func TestJobSpec_RefusesAKeyItsJobCanNotRead(t *testing.T) {
+	c := goldenCases()[2]
+	cfg := DefaultConfig()
+	cfg.VaultMount = "secret"
+	for _, path := range []string{"", "sandboxes/abc", "sandboxes/abc/", "sandboxes/abcd/session", "users/u1/settings/llm_api_key"} {
+		job := scheduler.Job{SandboxID: "abc", Template: c.t, KeyRef: fsm.SecretRef{Path: path, Version: 1}}
+		if _, fail := jobSpec(cfg, job, c.ws); fail == nil || fail.Reason != fsm.ReasonSecretStore {
+			t.Errorf("%q: %v", path, fail)
+		}
 	}
 }
 

@@ -1,0 +1,92 @@
+package nomad
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// The variables of the agent server that are ours to set (api-contract.md C.2).
+const (
+	envKeys      = "OH_SESSION_API_KEYS"
+	envKey       = envKeys + "_0"
+	envOldKey    = "SESSION_API_KEY"
+	envSecretKey = "OH_SECRET_KEY"
+	envDeferred  = "OH_DEFERRED_INIT"
+)
+
+// environment is api-contract.md C.2. The spec may choose where conversations
+// and shell events are kept, but neither ports nor keys.
+func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replacer) map[string]string {
+	env := map[string]string{
+		"OH_CONVERSATIONS_PATH": path.Join(dir, "conversations"),
+		"OH_BASH_EVENTS_DIR":    path.Join(dir, "bash_events"),
+	}
+	for name, value := range job.Template.Env {
+		env[name] = text.Replace(value)
+	}
+	maps.Copy(env, cfg.Env)
+	for _, name := range portNames(job.Template) {
+		env[name] = portValue(job.Template, name)
+	}
+	maps.DeleteFunc(env, func(name, _ string) bool { return reserved(name) })
+	if job.Deferred {
+		env[envDeferred] = "1"
+	}
+	return env
+}
+
+// reserved reports whether a variable decides who may use the sandbox.
+func reserved(name string) bool {
+	return strings.HasPrefix(name, envKeys) || name == envOldKey || name == envSecretKey || name == envDeferred
+}
+
+// addKey has the sandbox's keys put into the task's environment by the Nomad
+// client, which reads them from Vault as the task. The task itself gets no
+// Vault token. A member of a warm pool has no key yet: whoever claims it brings
+// one.
+func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
+	entry, fail := vaultEntry(cfg, job)
+	if fail != nil {
+		return fail
+	}
+	data := fmt.Sprintf(`{{ with secret %q -}}
+%s={{ .Data.data.key | toJSON }}
+{{ if .Data.data.secret_key }}%s={{ .Data.data.secret_key | toJSON }}{{ end }}
+{{- end }}
+`, entry, envKey, envSecretKey)
+	if job.Deferred {
+		data = fmt.Sprintf("{{ with secret %q -}}\n%s={{ .Data.data.secret_key | toJSON }}\n{{ end }}\n", entry, envSecretKey)
+	}
+	task.Vault = &api.Vault{
+		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"),
+	}
+	task.Templates = []*api.Template{{
+		EmbeddedTmpl: new(data), DestPath: new("secrets/session.env"), Envvars: new(true), ChangeMode: new("noop"),
+		Perms: new("0600"),
+	}}
+	return nil
+}
+
+// vaultEntry is where the task finds its keys: the secret store keeps the
+// entries "sandboxes/<id>/..." where the sandbox's job, and only it, may read.
+func vaultEntry(cfg Config, job scheduler.Job) (string, *scheduler.Failure) {
+	leaf, ok := strings.CutPrefix(job.KeyRef.Path, "sandboxes/"+job.SandboxID+"/")
+	if !ok || leaf == "" {
+		return "", &scheduler.Failure{
+			Reason: fsm.ReasonSecretStore, Detail: fmt.Sprintf("the sandbox's key is at %q, where its job can't read it", job.KeyRef.Path),
+		}
+	}
+	entry := fmt.Sprintf("%s/data/%s/%s/%s", cfg.VaultMount, cfg.namespace(), jobID(job.SandboxID), leaf)
+	if job.KeyRef.Version > 0 {
+		entry += "?version=" + strconv.Itoa(job.KeyRef.Version)
+	}
+	return entry, nil
+}
