@@ -44,6 +44,15 @@ type (
 		MsgID   string `json:"msg_id"`
 		Detail  string `json:"detail"`
 	}
+	// The shapes of a 429, with the limit's name for programs.
+	limitBody struct {
+		Detail string `json:"detail"`
+		Limit  string `json:"limit"`
+	}
+	limitStatusBody struct {
+		statusBody
+		Limit string `json:"limit"`
+	}
 	messageBody struct {
 		Message string `json:"message"`
 		Detail  string `json:"detail"`
@@ -55,9 +64,21 @@ func (s shape) body(text string) any {
 	case shapeError:
 		return errorBody{Error: text, Detail: text}
 	case shapeStatus:
-		return statusBody{Status: "error", Message: text, MsgID: msgIDError, Detail: text}
+		return newStatusBody(text)
 	}
 	return detailBody{Detail: text}
+}
+
+func newStatusBody(text string) statusBody {
+	return statusBody{Status: "error", Message: text, MsgID: msgIDError, Detail: text}
+}
+
+// limit is body for a limit that is reached.
+func (s shape) limit(text, name string) any {
+	if s == shapeStatus {
+		return limitStatusBody{statusBody: newStatusBody(text), Limit: name}
+	}
+	return limitBody{Detail: text, Limit: name}
 }
 
 // refusal is an error that has its own status and words in the contract. The
@@ -120,6 +141,8 @@ func rowOf(code fsm.Code) row {
 		return row{status: http.StatusNotFound}
 	case fsm.CodeConflict:
 		return row{status: http.StatusConflict}
+	case fsm.CodeLimit:
+		return row{status: http.StatusTooManyRequests, retryAfter: 30 * soon}
 	case fsm.CodeNoLeader:
 		return row{http.StatusServiceUnavailable, "The cluster has no leader right now; nothing was done. Try again.", soon}
 	case fsm.CodeOutcomeUnknown:
@@ -195,6 +218,8 @@ func codedFailure(e *fsm.Error, s shape, internal string) failure {
 			"this Idempotency-Key was used before with another request")}
 	case fsm.CodeUnauthorized:
 		f.body, f.challenge = detailBody{Detail: text}, true
+	case fsm.CodeLimit:
+		f.body = s.limit(text, e.Limit)
 	default:
 		f.body = s.body(text)
 	}

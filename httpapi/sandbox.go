@@ -77,20 +77,56 @@ func (s *Server) handleSandboxCreate(c *call) (answer, error) {
 		if err := c.checkSpec(spec); err != nil {
 			return nil, secretWrites{}, err
 		}
-		key := randomBase62(sandboxKeyLen)
-		body := &fsm.SandboxCreateBody{ID: randomBase62(sandboxIDLen), SpecID: deref(spec), KeyHash: hashKey(key)}
-		var writes secretWrites
-		writes.add(sandboxPath(body.ID), "key", key, &body.KeyRef)
-		// The agent server encrypts what it keeps with a key of its own, so that
-		// the session key could change without making that unreadable.
-		writes.also("secret_key", randomBase62(sandboxKeyLen))
-		return body, writes, nil
+		return c.newSandbox(deref(spec))
 	}, func(res fsm.Result) (answer, error) {
 		if res.Sandbox == nil {
 			return answer{}, errEmptyResult(fsm.SandboxCreate)
 		}
 		return ok(newSandboxBody(res.Sandbox, sandboxKeys{}, s.linksFor(c.r)))
 	})
+}
+
+// newSandbox makes the command that gives the caller a sandbox: a member of the
+// spec's warm pool where there is one, else a new one. Its key is written for
+// both, because only the command decides which of them it becomes.
+func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
+	v, err := c.server.cluster.View(c.ctx, cluster.Stale)
+	if err != nil {
+		return nil, secretWrites{}, fmt.Errorf("looking for a warm sandbox: %w", err)
+	}
+	member := c.server.claims.pick(v, spec, c.who.user, c.now)
+	if err := c.admitted(v, spec, member); err != nil {
+		return nil, secretWrites{}, err
+	}
+	// The agent server encrypts what it keeps with a key of its own, so that the
+	// session key could change without making that unreadable.
+	key, seal := randomBase62(sandboxKeyLen), randomBase62(sandboxKeyLen)
+	body := &fsm.SandboxCreateBody{ID: randomBase62(sandboxIDLen), SpecID: spec, KeyHash: hashKey(key)}
+	var writes secretWrites
+	writes.add(sandboxPath(body.ID), "key", key, &body.KeyRef)
+	writes.also("secret_key", seal)
+	if member != "" {
+		body.Claim = &fsm.Claim{Member: member}
+		writes.add(sandboxPath(member), "key", key, &body.Claim.KeyRef)
+		writes.also("secret_key", seal)
+	}
+	return body, writes, nil
+}
+
+// admitted refuses a start over a limit before anything is stored for it; v may
+// be behind, so that it alone refuses nothing.
+func (c *call) admitted(v *fsm.View, spec, member string) error {
+	if v.Admission(c.who.user, spec, member, c.now) == nil {
+		return nil
+	}
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return err
+	}
+	if over := v.Admission(c.who.user, spec, member, c.now); over != nil {
+		return over
+	}
+	return nil
 }
 
 // checkSpec refuses an unknown spec before a key is stored for nothing.

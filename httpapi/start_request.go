@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -48,7 +49,7 @@ func (s *Server) handleStart(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return c.once(func() (fsm.Body, secretWrites, error) {
-		if err := c.checkParent(in.request.ParentConversationID); err != nil {
+		if err := c.checkStart(in.request); err != nil {
 			return nil, secretWrites{}, err
 		}
 		return in.command(c.who.user)
@@ -60,20 +61,28 @@ func (s *Server) handleStart(c *call) (answer, error) {
 	})
 }
 
-// checkParent refuses an unknown parent before secrets are stored for nothing.
-// Apply has the last word.
-func (c *call) checkParent(id *string) error {
-	if id == nil {
+// checkStart refuses an unknown parent, and a new sandbox over a limit, before
+// secrets are stored for nothing. Apply has the last word: on the parent with
+// this command, on the limits when the task gets its sandbox.
+func (c *call) checkStart(q fsm.StartRequest) error {
+	if id := q.ParentConversationID; id != nil {
+		v, err := c.viewWith(cluster.Linearizable)
+		if err != nil {
+			return err
+		}
+		if v.Conversation(c.who.user, *id) == nil {
+			return fsm.Errorf(fsm.CodeNotFound, "Parent conversation not found: %s", *id)
+		}
+		return nil // it brings its sandbox
+	}
+	if q.SandboxID != nil {
 		return nil
 	}
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.server.cluster.View(c.ctx, cluster.Stale)
 	if err != nil {
-		return err
+		return fmt.Errorf("reading the limits: %w", err)
 	}
-	if v.Conversation(c.who.user, *id) == nil {
-		return fsm.Errorf(fsm.CodeNotFound, "Parent conversation not found: %s", *id)
-	}
-	return nil
+	return c.admitted(v, "", "")
 }
 
 // command makes the start's command and says which secrets it needs stored.

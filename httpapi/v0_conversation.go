@@ -50,10 +50,25 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		if err := s.checkRepository(c, v, &in.request); err != nil {
 			return nil, secretWrites{}, err
 		}
+		if !in.joins(v, c.who.user) {
+			if err := c.admitted(v, "", ""); err != nil {
+				return nil, secretWrites{}, err
+			}
+		}
 		return in.command(c.who.user)
 	}, func(res fsm.Result) (answer, error) {
 		return newV0Start(in, res)
 	})
+}
+
+// joins reports whether the start is of a conversation that there is, or that is
+// being started: it needs no sandbox of its own.
+func (in startInput) joins(v *fsm.View, user string) bool {
+	if !in.join || in.conversation == "" {
+		return false
+	}
+	task := v.StartTaskByConversation(user, in.conversation)
+	return v.Conversation(user, in.conversation) != nil || task != nil && !task.Done()
 }
 
 // newV0Start says which conversation was started or joined. A joined one that is

@@ -140,7 +140,7 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 
 func bindOutcome(err error) outcome {
 	switch fsm.CodeOf(err) {
-	case fsm.CodeNotFound, fsm.CodeInvalid:
+	case fsm.CodeNotFound, fsm.CodeInvalid, fsm.CodeLimit:
 		return outcome{fatal: err.Error()}
 	default:
 		return outcome{err: err}

@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// limited configures the installation.
+func (h *harness) limited(in fsm.Installation) *harness {
+	h.t.Helper()
+	h.apply("", &fsm.InstallationConfigureBody{Installation: in})
+	return h
+}
+
+// refused checks a 429 of a limit.
+func (r response) refused(t *testing.T, limit string) {
+	t.Helper()
+	var body struct{ Detail, Limit string }
+	r.want(t, 429).json(t, &body)
+	if body.Limit != limit || !strings.Contains(body.Detail, "limit") || r.header.Get("Retry-After") == "" {
+		t.Fatalf("%s, Retry-After %q", r.body, r.header.Get("Retry-After"))
+	}
+}
+
+func TestLimit_RefusesBeforeAnythingIsStored(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings().limited(fsm.Installation{PerUser: fsm.Limits{Running: 2}})
+	box := h.createSandbox(h.alice)
+	h.createSandbox(h.alice)
+	writes, commands := h.secrets.written(), h.cluster.count()
+	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
+	h.do(h.alice, "POST", pathConversations, `{"secrets":{"A":"b"}}`).refused(t, "user_running_sandboxes")
+	var v0 map[string]any
+	res := h.do(h.alice, "POST", v0Path, `{"mcp_config":{}}`)
+	res.refused(t, "user_running_sandboxes")
+	if res.json(t, &v0); v0["status"] != "error" || v0["msg_id"] == nil || v0["message"] != v0["detail"] {
+		t.Fatalf("not a V0 failure: %s", res.body)
+	}
+	if h.secrets.written() != writes || h.cluster.count() != commands {
+		t.Fatal("a refused start left something behind")
+	}
+	// What needs no new sandbox is not refused.
+	h.do(h.alice, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, box)).want(t, 200)
+	h.do(h.bob, "POST", pathSandboxes, "").want(t, 200)
+	// A paused one makes room, and then can't come back.
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.createSandbox(h.alice)
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/resume", "").refused(t, "user_running_sandboxes")
+}
+
+func TestLimit_StartsThatWaitForASandboxCount(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Total: 2}})
+	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, `{}`).refused(t, "user_total_sandboxes")
+	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_total_sandboxes")
+	h.do(h.bob, "POST", pathConversations, `{}`).want(t, 200)
+}
+
+func TestLimit_StartsPerMinuteSayHowLong(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{Overall: fsm.Limits{StartsPerMinute: 1}})
+	h.createSandbox(h.alice)
+	res := h.do(h.bob, "POST", pathSandboxes, "")
+	res.refused(t, "installation_starts_per_minute")
+	if after := res.header.Get("Retry-After"); after != "60" && after != "59" {
+		t.Fatalf("Retry-After %s", after)
+	}
+}
+
+func TestLimit_PauseOldest(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}, OnLimit: fsm.OnLimitPauseOldest})
+	first := h.createSandbox(h.alice)
+	h.createSandbox(h.alice)
+	if box := h.cluster.store.View().SandboxAny(first); box.Desired != fsm.DesiredPaused || box.PausedBy != fsm.PausedByLimit {
+		t.Fatalf("the oldest is %s", box.Desired)
+	}
+}
+
+// A node that is behind must neither refuse what fits nor let through more.
+func TestLimit_ANodeThatIsBehind(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
+	box := h.createSandbox(h.alice)
+	full := h.cluster.store.View()
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.cluster.set(func(c *fakeCluster) { c.behind = full })
+	h.createSandbox(h.alice)
+	h.cluster.set(func(c *fakeCluster) { c.behind = nil })
+	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
+}
+
+// warm makes a pool of the default spec with n members that run.
+func (h *harness) warm(n int) []string {
+	h.t.Helper()
+	spec := h.cluster.store.View().Specs()[0].ID
+	h.apply("", &fsm.SpecPoolBody{ID: spec, Size: n})
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = randomBase62(sandboxIDLen)
+		version, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"secret_key": "s" + ids[i]})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: fsm.SecretRef{Path: sandboxPath(ids[i]), Version: version}})
+		h.observe(ids[i], running())
+	}
+	return ids
+}
+
+func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
+	h := newHarness(t).withSpec()
+	member := h.warm(1)[0]
+	h.do(h.alice, "GET", pathSandboxes+"?id="+member, "").want(t, 200).is(t, `[null]`)
+	first := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	var box struct {
+		ID, Status string
+		User       string `json:"created_by_user_id"`
+	}
+	first.json(t, &box)
+	if box.ID != member || box.Status != "STARTING" || box.User != "alice" {
+		t.Fatalf("%s", first.body)
+	}
+	row := h.cluster.store.View().Sandbox("alice", member)
+	entry, err := h.secrets.Read(t.Context(), row.KeyRef.Path, row.KeyRef.Version)
+	if err != nil || hashKey(entry["key"]) != row.KeyHash || entry["secret_key"] == "" {
+		t.Fatalf("the member's key is not what was written: %v", err)
+	}
+	again := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	if string(again.body) != string(first.body) {
+		t.Fatalf("%s, then %s", first.body, again.body)
+	}
+	if cold := h.createSandbox(h.alice); cold == member {
+		t.Fatal("one member was given twice")
+	}
+}
+
+func TestClaim_OneMemberAnOwner(t *testing.T) {
+	h := newHarness(t).withSpec()
+	members := h.warm(4)
+	const starts = 12
+	ids := make([]string, starts)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() { ids[i] = h.createSandbox([]string{h.alice, h.bob}[i%2]) })
+	}
+	wg.Wait()
+	got := map[string]int{}
+	for _, id := range ids {
+		got[id]++
+	}
+	for _, m := range members {
+		if got[m] != 1 {
+			t.Errorf("the member %s was given %d times", m, got[m])
+		}
+	}
+	if len(got) != starts {
+		t.Fatalf("%d sandboxes for %d starts", len(got), starts)
+	}
+}
+
+// A member that went meanwhile, or whose template is not the user's, is a cold
+// start and no failure.
+func TestClaim_FallsBackToAColdStart(t *testing.T) {
+	h := newHarness(t).withSpec()
+	member := h.warm(1)[0]
+	old := h.cluster.store.View()
+	h.apply("", &fsm.PoolDropBody{ID: member, Reason: "outdated"})
+	h.cluster.set(func(c *fakeCluster) { c.behind = old })
+	if id := h.createSandbox(h.alice); id == member {
+		t.Fatal("a dropped member was given")
+	}
+	var c claims
+	if id := c.pick(old, "small", "alice", old.SandboxAny(member).CreatedAt); id != "" {
+		t.Fatal("a member of another spec was picked")
+	}
+}
+
+func TestLimitBody_HasEveryShape(t *testing.T) {
+	for s, want := range map[shape]string{
+		shapeDetail: `{"detail":"x","limit":"user_cpu"}`,
+		shapeError:  `{"detail":"x","limit":"user_cpu"}`,
+		shapeStatus: `{"status":"error","message":"x","msg_id":"STATUS$ERROR","detail":"x","limit":"user_cpu"}`,
+	} {
+		b, err := json.Marshal(codedFailure(&fsm.Error{Code: fsm.CodeLimit, Message: "x", Limit: "user_cpu"}, s, "").body)
+		if err != nil || cmp.Diff(want, string(b)) != "" {
+			t.Errorf("%s", b)
+		}
+	}
+}
