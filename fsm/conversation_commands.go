@@ -61,10 +61,12 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 		return Result{}, errConversationNotFound()
 	}
 	c := *old
+	git := false
 	for _, name := range b.Set {
 		b.change(&c, name)
+		git = git || name != "title" && name != "public"
 	}
-	if c.SelectedRepository == nil && (c.SelectedBranch != nil || c.GitProvider != nil) {
+	if git && c.SelectedRepository == nil && (c.SelectedBranch != nil || c.GitProvider != nil) {
 		return Result{}, Errorf(CodeInvalid, "a branch and a git provider need a repository")
 	}
 	c.UpdatedAt = t.now

@@ -16,8 +16,10 @@
 //   - Rules of one object are in Validate, before the log; rules that need the
 //     state are in the apply function.
 //   - Secret values never come here, only a SecretRef.
+//   - What limits bound is counted as rows are put and dropped, never by looking
+//     at all of them.
 //
-// Adding a command: its name in command.go (and newBody), its body, Validate and
-// apply function in <noun>_commands.go, a case in dispatch, its version in
+// Adding a command: its name in command.go (and a case behind newBody), its body, Validate and
+// apply function in <noun>_commands.go, a case behind dispatch, its version in
 // version.go, a script in testdata/commands. The tests name what is missing.
 package fsm

@@ -12,6 +12,7 @@ func FuzzApply(f *testing.F) {
 	for _, body := range []Body{
 		&SettingsPutBody{Providers: []Provider{{Type: ProviderGitHub}}}, newSandboxBody("s9"), &SandboxPauseBody{ID: "sb-c1"},
 		&StartTaskCreateBody{ID: "t9", ConversationID: "c9", V0ID: "v"}, &ProvidersReplaceBody{},
+		&ConversationUpdateBody{ID: "c1", Set: []string{"title"}}, &ConversationDeleteBody{ID: "c1", DeleteSandbox: true},
 	} {
 		add(f, seed.command("ada", body))
 	}
@@ -19,6 +20,9 @@ func FuzzApply(f *testing.F) {
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
+		&InstallationConfigureBody{Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest}}, &PoolDropBody{ID: "m1"},
+		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, &PoolAddBody{ID: "m2", SpecID: "py", InitRef: SecretRef{"p", 1}},
+		&SandboxTouchBody{[]Touch{{"sb-c1", seed.now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
 	} {
 		add(f, seed.command("", body))
 	}

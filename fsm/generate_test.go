@@ -11,7 +11,8 @@ import (
 func oneOf(names ...string) *rapid.Generator[string] { return rapid.SampledFrom(names) }
 
 func genUser() *rapid.Generator[string]    { return oneOf("ada", "bob") }
-func genSandbox() *rapid.Generator[string] { return oneOf("s1", "s2", "s3") }
+func genSandbox() *rapid.Generator[string] { return oneOf("s1", "s2", "s3", "s4", "s5", "m1", "m2") }
+func genMember() *rapid.Generator[string]  { return oneOf("m1", "m2", "m3", "s3") }
 func genTask() *rapid.Generator[string]    { return oneOf("t1", "t2", "t3", "t4", "t5", "t6") }
 func genConv() *rapid.Generator[string]    { return oneOf("c1", "c2", "c3") }
 func genSpec() *rapid.Generator[string]    { return oneOf("p1", "p2", "p3") }
@@ -81,6 +82,7 @@ func genSpecApply(t *rapid.T) *SpecApplyBody {
 	for _, id := range rapid.SliceOfNDistinct(genSpec(), 1, 3, rapid.ID).Draw(t, "specs") {
 		s := dockerSpec(id)
 		s.Template.CPU = rapid.IntRange(0, 3).Draw(t, "cpu") * 100
+		s.Pool = rapid.IntRange(0, 2).Draw(t, "pool")
 		b.Specs = append(b.Specs, s)
 	}
 	return b
@@ -92,7 +94,88 @@ func genSandboxCreate(t *rapid.T) *SandboxCreateBody {
 	if rapid.IntRange(0, 9).Draw(t, "other key") == 0 {
 		b.KeyHash = sha(genSandbox().Draw(t, "key"))
 	}
+	if rapid.Bool().Draw(t, "claim") {
+		m := genMember().Draw(t, "member")
+		b.Claim = &Claim{Member: m, KeyRef: SecretRef{"sandboxes/" + m + "/session", rapid.IntRange(1, 9).Draw(t, "version")}}
+	}
 	return b
+}
+
+func genPolicy(t *rapid.T) Policy {
+	d := rapid.SampledFrom([]time.Duration{0, 0, -1, time.Minute, time.Hour})
+	return Policy{IdleTimeout: d.Draw(t, "idle"), MaxRunning: d.Draw(t, "max running"), DeletePausedAfter: d.Draw(t, "delete paused")}
+}
+
+// genLimits mostly limits one or two things, so that each is reached.
+func genLimits(t *rapid.T) Limits {
+	var l Limits
+	for range rapid.IntRange(0, 2).Draw(t, "limits") {
+		n := rapid.IntRange(1, 3).Draw(t, "limit")
+		switch rapid.IntRange(0, 5).Draw(t, "of") {
+		case 0:
+			l.Running = n
+		case 1:
+			l.Total = n + 1
+		case 2, 5:
+			l.StartsPerMinute = n
+		case 3:
+			l.CPU = n * 400
+		case 4:
+			l.Memory = n * 1024
+		}
+	}
+	return l
+}
+
+func genInstallation(t *rapid.T) Installation {
+	i := Installation{Policy: genPolicy(t), OnLimit: OnLimit(oneOf("", "refuse", "pause_oldest", "pause_oldest").Draw(t, "on limit"))}
+	if rapid.Bool().Draw(t, "per user") {
+		i.PerUser = genLimits(t)
+	} else {
+		i.Overall = genLimits(t)
+	}
+	return i
+}
+
+func genUserConfigure(t *rapid.T) *UserConfigureBody {
+	b := &UserConfigureBody{UserID: oneOf("ada", "bob", "eve").Draw(t, "whose")}
+	if rapid.Bool().Draw(t, "own policy") {
+		b.Policy = ptr(genPolicy(t))
+	}
+	if rapid.Bool().Draw(t, "own limits") {
+		b.Limits = ptr(genLimits(t))
+	}
+	return b
+}
+
+func genTouch(t *rapid.T, now time.Time) *SandboxTouchBody {
+	b := &SandboxTouchBody{}
+	for range rapid.IntRange(1, 3).Draw(t, "touches") {
+		ago := time.Duration(rapid.IntRange(-1000, 5000).Draw(t, "milliseconds ago")) * time.Millisecond
+		b.Touches = append(b.Touches, Touch{ID: genSandbox().Draw(t, "sandbox"), At: now.Add(-ago)})
+	}
+	return b
+}
+
+func genExpire(t *rapid.T, now time.Time) *SandboxExpireBody {
+	b := &SandboxExpireBody{
+		ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation"),
+		Action: oneOf(ExpirePause, ExpirePause, ExpireDelete, "x").Draw(t, "action"),
+		Reason: oneOf(PausedByIdle, PausedByMaxRunning).Draw(t, "reason"),
+	}
+	if rapid.Bool().Draw(t, "never used") {
+		b.NotActiveSince = now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "seconds ago")) * time.Second)
+	}
+	return b
+}
+
+func genConversationUpdate(t *rapid.T) *ConversationUpdateBody {
+	return &ConversationUpdateBody{
+		ID:             genConv().Draw(t, "conversation"),
+		Set:            rapid.SliceOfNDistinct(oneOf("title", "selected_repository", "selected_branch"), 0, 3, rapid.ID).Draw(t, "set"),
+		Title:          optional(t, oneOf("A", "B"), "title"),
+		SelectedBranch: optional(t, oneOf("main"), "branch"), SelectedRepository: optional(t, oneOf("a/b"), "repository"),
+	}
 }
 
 func genObserve(t *rapid.T) *SandboxObserveBody {
@@ -139,7 +222,7 @@ func genStartTaskBind(t *rapid.T) *StartTaskBindBody {
 }
 
 // genBody gives a body of one of the command types with the user it acts for.
-func genBody(t *rapid.T, types []CommandType) (string, Body) {
+func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	user := genUser().Draw(t, "user")
 	switch c := rapid.SampledFrom(types).Draw(t, "command"); c {
 	case TermOpen:
@@ -179,10 +262,37 @@ func genBody(t *rapid.T, types []CommandType) (string, Body) {
 		s := rapid.SampledFrom([]StartTaskStatus{StartTaskWorking, StartTaskPreparingRepository, StartTaskStartingConversation, StartTaskReady})
 		return "", &StartTaskAdvanceBody{ID: genTask().Draw(t, "task"), Status: s.Draw(t, "status"), Detail: oneOf("", "d").Draw(t, "detail")}
 	case StartTaskFinish:
-		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title")}
+		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title"), ParentID: optional(t, genConv(), "parent")}
 		return "", &StartTaskFinishBody{ID: genTask().Draw(t, "task"), Conversation: c}
 	case StartTaskFail:
 		return "", &StartTaskFailBody{ID: genTask().Draw(t, "task"), Detail: oneOf("", "broken", "\xff").Draw(t, "detail")}
+	default:
+		return genNewerBody(t, c, user, now)
+	}
+}
+
+// genNewerBody is genBody for policies, limits, pools and conversations.
+func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string, Body) {
+	switch c {
+	case InstallationConfigure:
+		return "", &InstallationConfigureBody{Installation: genInstallation(t)}
+	case UserConfigure:
+		return "", genUserConfigure(t)
+	case SpecPool:
+		return "", &SpecPoolBody{ID: genSpec().Draw(t, "spec"), Size: rapid.IntRange(0, 3).Draw(t, "size")}
+	case PoolAdd:
+		id := genMember().Draw(t, "member")
+		return "", &PoolAddBody{ID: id, SpecID: genSpec().Draw(t, "spec"), InitRef: SecretRef{"sandboxes/" + id + "/session", 1}}
+	case PoolDrop:
+		return "", &PoolDropBody{ID: genMember().Draw(t, "member"), Reason: "outdated"}
+	case SandboxTouch:
+		return "", genTouch(t, now)
+	case SandboxExpire:
+		return "", genExpire(t, now)
+	case ConversationUpdate:
+		return user, genConversationUpdate(t)
+	case ConversationDelete:
+		return user, &ConversationDeleteBody{ID: genConv().Draw(t, "conversation"), DeleteSandbox: rapid.Bool().Draw(t, "and sandbox")}
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}
@@ -200,11 +310,12 @@ func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 		now, index := testEpoch, uint64(0)
 		for i := range n {
 			index += rapid.Uint64Range(1, 2).Draw(t, "gap")
-			now = now.Add(time.Duration(rapid.IntRange(-2, 20).Draw(t, "minutes")) * time.Minute)
+			unit := rapid.SampledFrom([]time.Duration{time.Second, time.Second, time.Second, time.Minute}).Draw(t, "unit")
+			now = now.Add(time.Duration(rapid.IntRange(-2, 20).Draw(t, "time")) * unit)
 			if rapid.IntRange(0, 19).Draw(t, "pause") == 0 {
 				now = now.Add(13 * time.Hour)
 			}
-			user, body := genBody(t, types)
+			user, body := genBody(t, types, now)
 			cmd := NewCommand(fmt.Sprintf("i%d", i), now, user, body)
 			switch rapid.IntRange(0, 9).Draw(t, "id") {
 			case 0:

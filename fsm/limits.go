@@ -89,10 +89,10 @@ func exceeded(scope string, l Limits, used, more Usage) *Error {
 		limit, used, more int
 		what              string
 	}{
-		{LimitRunning, l.Running, used.Running, more.Running, "%d running sandboxes"},
-		{LimitTotal, l.Total, used.Total, more.Total, "%d sandboxes"},
-		{LimitCPU, l.CPU, used.CPU, more.CPU, "%d MHz of CPU"},
-		{LimitMemory, l.Memory, used.Memory, more.Memory, "%d MiB of memory"},
+		{LimitRunning, l.Running, used.Running, more.Running, "running sandboxes (%d)"},
+		{LimitTotal, l.Total, used.Total, more.Total, "sandboxes (%d)"},
+		{LimitCPU, l.CPU, used.CPU, more.CPU, "CPU (%d MHz)"},
+		{LimitMemory, l.Memory, used.Memory, more.Memory, "memory (%d MiB)"},
 	} {
 		if c.limit > 0 && c.more > 0 && c.used+c.more > c.limit {
 			return overLimit(scope, c.name, fmt.Sprintf(c.what, c.limit), limitRetry)
@@ -133,7 +133,7 @@ func (t *transaction) tooFast(scope, user string, limit int) *Error {
 			continue
 		}
 		if wait := s.Time.Add(time.Minute).Sub(t.now); wait > 0 {
-			return overLimit(scope, LimitStarts, fmt.Sprintf("%d starts per minute", limit), wait)
+			return overLimit(scope, LimitStarts, fmt.Sprintf("starts per minute (%d)", limit), wait)
 		}
 		break
 	}

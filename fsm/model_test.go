@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -20,6 +21,16 @@ type model struct {
 	sandboxes     []modelSandbox
 	tasks         []modelTask
 	conversations []modelConversation
+	installation  Installation
+	users         map[string]modelUser
+	// starts has every start of a user, and of "" for all together.
+	starts map[string][]time.Time
+	now    time.Time
+}
+
+type modelUser struct {
+	Policy *Policy
+	Limits *Limits
 }
 
 type modelSettings struct {
@@ -36,6 +47,15 @@ type modelSandbox struct {
 	Generation, Observed        uint64
 	State                       SandboxState
 	Reason                      string
+	// Memory is in MiB. Pool, Claimed and the refs are of warm pools.
+	Memory             int
+	Pool               string
+	Claimed            bool
+	Key, Init          SecretRef
+	PausedBy           string
+	DesiredAt, LastUse time.Time
+	Since              time.Time
+	Policy             Policy
 }
 
 type modelTask struct {
@@ -46,35 +66,71 @@ type modelTask struct {
 	Wish string
 }
 
-type modelConversation struct{ ID, User, V0, Sandbox string }
+type modelConversation struct {
+	ID, User, V0, Sandbox, Parent string
+	Title, Repository, Branch     *string
+}
 
 // TestModel runs any log against Apply and the model: same answers, same state.
 func TestModel(t *testing.T) {
-	modelled := slices.DeleteFunc(commandTypes(), func(c CommandType) bool {
+	types := slices.DeleteFunc(commandTypes(), func(c CommandType) bool {
 		return slices.Contains([]CommandType{TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, ProvidersReplace}, c)
 	})
 	rapid.Check(t, func(r *rapid.T) {
-		s, m := NewStore(), &model{settings: map[string]modelSettings{}}
-		for i, e := range recodeAll(t, genHistoryOf(120, modelled).Draw(r, "log")) {
-			e.Command.ID, e.Command.Fingerprint = fmt.Sprint(i), ""
-			o := s.ApplyBatch([]Entry{e})[0]
-			// The rules of one object have a table of their own (TestValidate).
-			if codeOf(o.Err) != CodeInvalid {
-				next := m.clone()
-				want := next.apply(e.Command)
-				if got := codeOf(o.Err); got != want {
-					r.Fatalf("%s %+v by %q: got %q (%v), the model says %q",
-						e.Command.Type, e.Command.Body, e.Command.UserID, got, o.Err, want)
-				}
-				if want == "" {
-					m = next
-				}
-			}
-			if d := cmp.Diff(m.picture(), pictureOf(s.View())); d != "" {
-				r.Fatalf("after %s %+v (-model +store): %s", e.Command.Type, e.Command.Body, d)
-			}
+		b := newModelled(t)
+		for _, e := range genHistoryOf(120, types).Draw(r, "log") {
+			b.run(r, e.Command)
 		}
 	})
+}
+
+// modelled is a store and the model of it.
+type modelled struct {
+	*testing.T
+	store *Store
+	model *model
+	index uint64
+}
+
+// newModelled gives both with the users ada and bob, and the specs given.
+func newModelled(t *testing.T, specs ...Spec) *modelled {
+	b := &modelled{T: t, store: NewStore(), model: &model{
+		settings: map[string]modelSettings{}, users: map[string]modelUser{"ada": {}, "bob": {}}, starts: map[string][]time.Time{},
+	}}
+	for i, body := range []Body{
+		&APIKeyCreateBody{Lookup: "ada", Hash: sha("ada"), UserID: "ada"}, &APIKeyCreateBody{Lookup: "bob", Hash: sha("bob"), UserID: "bob"},
+		&SpecApplyBody{Specs: specs},
+	} {
+		if _, err := b.store.Apply(0, NewCommand(fmt.Sprint("prologue", i), testEpoch, "", body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.model.specs = slices.Clone(specs)
+	return b
+}
+
+// run sends one command to both and compares.
+func (b *modelled) run(r *rapid.T, cmd Command) Outcome {
+	b.index++
+	cmd.ID, cmd.Fingerprint = fmt.Sprint(b.index), ""
+	cmd = recode(b.T, cmd)
+	o := b.store.ApplyBatch([]Entry{{b.index, cmd}})[0]
+	// The rules of one object have a table of their own (TestValidate).
+	if codeOf(o.Err) != CodeInvalid {
+		next := b.model.clone()
+		next.now = cmd.Time
+		want := next.apply(cmd)
+		if got := codeOf(o.Err); got != want {
+			r.Fatalf("%s %+v by %q: got %q (%v), the model says %q", cmd.Type, cmd.Body, cmd.UserID, got, o.Err, want)
+		}
+		if want == "" {
+			b.model = next
+		}
+	}
+	if d := cmp.Diff(b.model.picture(), pictureOf(b.store.View())); d != "" {
+		r.Fatalf("after %s %+v (-model +store): %s", cmd.Type, cmd.Body, d)
+	}
+	return o
 }
 
 func codeOf(e *Error) Code {
@@ -88,6 +144,7 @@ func (m *model) clone() *model {
 	return &model{
 		settings: maps.Clone(m.settings), specs: slices.Clone(m.specs), sandboxes: slices.Clone(m.sandboxes),
 		tasks: slices.Clone(m.tasks), conversations: slices.Clone(m.conversations),
+		installation: m.installation, users: maps.Clone(m.users), starts: maps.Clone(m.starts),
 	}
 }
 
@@ -110,14 +167,17 @@ func (m *model) apply(c Command) Code {
 	case *SandboxPauseBody:
 		return m.wish(c.UserID, b.ID, func(s *modelSandbox) bool { return s.Desired != DesiredPaused }, DesiredPaused)
 	case *SandboxResumeBody:
-		return m.wish(c.UserID, b.ID, func(s *modelSandbox) bool {
+		return m.resume(c.UserID, b.ID, func(s *modelSandbox) bool {
 			return s.Desired == DesiredPaused || s.State == SandboxError && s.Observed == s.Generation
-		}, DesiredRunning)
+		})
 	case *SandboxDeleteBody:
 		return m.wish(c.UserID, b.ID, func(*modelSandbox) bool { return true }, DesiredDeleted)
 	case *SandboxObserveBody:
 		for _, o := range b.Observations {
 			if s := m.sandbox(o.ID); s != nil && s.Generation == o.Status.Generation {
+				if s.State != o.Status.State {
+					s.Since = m.now
+				}
 				s.State, s.Reason, s.Observed = o.Status.State, o.Status.Reason, s.Generation
 			}
 		}
@@ -127,7 +187,7 @@ func (m *model) apply(c Command) Code {
 		}
 		m.sandboxes = slices.DeleteFunc(m.sandboxes, func(s modelSandbox) bool { return s.ID == b.ID })
 	default:
-		return m.applyTask(c)
+		return m.applyNewer(c)
 	}
 	return ""
 }
@@ -161,7 +221,10 @@ func (m *model) applyTask(c Command) Code {
 			return CodeConflict
 		}
 		t.Status, t.Secret = StartTaskReady, false
-		m.conversations = append(m.conversations, modelConversation{t.Conversation, t.User, t.V0, t.Sandbox})
+		m.conversations = append(m.conversations, modelConversation{
+			ID: t.Conversation, User: t.User, V0: t.V0, Sandbox: t.Sandbox, Title: b.Conversation.Title,
+			Parent: valueOr(b.Conversation.ParentID, ""),
+		})
 	case *StartTaskFailBody:
 		t, code := m.openTask(b.ID)
 		if code != "" {
@@ -202,6 +265,13 @@ func (m *model) putSettings(user string, b *SettingsPutBody) {
 }
 
 func (m *model) applySpecs(b *SpecApplyBody) {
+	for i := range b.Specs {
+		for _, old := range m.specs {
+			if old.ID == b.Specs[i].ID && b.Specs[i].Pool == 0 && !(b.OnlyIfNone && len(m.specs) > 0) {
+				b.Specs[i].Pool = old.Pool
+			}
+		}
+	}
 	switch {
 	case b.OnlyIfNone && len(m.specs) > 0:
 	case b.Replace:
@@ -231,14 +301,10 @@ func (m *model) createSandbox(user string, b *SandboxCreateBody) Code {
 	if i < 0 {
 		return CodeNotFound
 	}
-	for _, s := range m.sandboxes {
-		if s.ID == b.ID || s.Hash == b.KeyHash {
-			return CodeConflict
-		}
-	}
+	spec := m.specs[i]
 	n := modelSandbox{
-		ID: b.ID, User: user, Spec: m.specs[i].ID, Image: "agent:1", CPU: m.specs[i].Template.CPU, Hash: b.KeyHash,
-		Desired: DesiredRunning, Generation: 1, State: SandboxStarting,
+		ID: b.ID, User: user, Spec: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory, Hash: b.KeyHash, Key: b.KeyRef,
+		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now, Policy: spec.Template.Policy,
 	}
 	if set, ok := m.settings[user]; ok {
 		if set.Runtime != nil && *set.Runtime != "" {
@@ -246,16 +312,24 @@ func (m *model) createSandbox(user string, b *SandboxCreateBody) Code {
 		} else if set.Base != nil && *set.Base != "" {
 			n.Image = *set.Base
 		}
+		factor := 1
 		switch {
 		case set.Factor == nil || *set.Factor < 1:
 		case *set.Factor > 64:
-			n.CPU *= 64
+			factor = 64
 		default:
-			n.CPU *= int(*set.Factor)
+			factor = int(*set.Factor)
+		}
+		n.CPU *= factor
+		n.Memory *= factor
+	}
+	claimed := m.claim(user, b, &n)
+	for _, s := range m.sandboxes {
+		if s.ID == b.ID && !claimed || s.Hash == b.KeyHash {
+			return CodeConflict
 		}
 	}
-	m.sandboxes = append(m.sandboxes, n)
-	return ""
+	return m.start(&n)
 }
 
 // wish changes what a user wants of an own sandbox, when the case holds.
@@ -265,8 +339,7 @@ func (m *model) wish(user, id string, when func(*modelSandbox) bool, d Desired) 
 		return CodeNotFound
 	}
 	if when(s) {
-		s.Desired = d
-		s.Generation++
+		s.wish(d, m.now, "")
 	}
 	return ""
 }
@@ -334,12 +407,17 @@ func (m *model) bindTask(b *StartTaskBindBody) Code {
 	if b.Create != nil {
 		code = m.createSandbox(t.User, b.Create)
 	} else {
-		code = m.wish(t.User, b.SandboxID, func(s *modelSandbox) bool { return s.Desired == DesiredPaused }, DesiredRunning)
+		code = m.resume(t.User, b.SandboxID, func(s *modelSandbox) bool { return s.Desired == DesiredPaused })
 	}
 	if code != "" {
 		return code
 	}
 	t.Sandbox, t.Status = b.SandboxID, StartTaskWaitingForSandbox
+	for _, s := range m.sandboxes {
+		if b.Create != nil && s.Hash == b.Create.KeyHash {
+			t.Sandbox = s.ID // the member it claimed, or the new one
+		}
+	}
 	return ""
 }
 
@@ -352,16 +430,18 @@ func (m *model) picture() picture {
 		p = append(p, fmt.Sprintf("settings %s %s", user, words(s.Language, s.Model, s.BaseURL, s.Consent, s.Factor, s.LLM, s.Search, s.Shared, s.MCP)))
 	}
 	for i, s := range m.specs {
-		p = append(p, fmt.Sprintf("spec %d %s %d", i, s.ID, s.Template.CPU))
+		p = append(p, fmt.Sprintf("spec %d %s %d %d", i, s.ID, s.Template.CPU, s.Pool))
 	}
-	for _, s := range m.sandboxes {
-		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State, s.Reason))
+	for i := range m.sandboxes {
+		s := &m.sandboxes[i]
+		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State, s.Reason,
+			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
 		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish))
 	}
 	for _, c := range m.conversations {
-		p = append(p, "conversation "+words(c.ID, c.User, c.V0, c.Sandbox))
+		p = append(p, "conversation "+words(c.ID, c.User, c.V0, c.Sandbox, c.Parent, c.Title, c.Repository, c.Branch))
 	}
 	slices.Sort(p)
 	return p
@@ -383,15 +463,17 @@ func pictureOf(v *View) picture {
 		}
 		conversations, _ := v.Conversations(user, ConversationFilter{IncludeSub: true}, Page{})
 		for _, c := range conversations {
-			p = append(p, "conversation "+words(c.ID, c.UserID, c.V0ID, c.SandboxID))
+			p = append(p, "conversation "+words(c.ID, c.UserID, c.V0ID, c.SandboxID, valueOr(c.ParentID, ""),
+				c.Title, c.SelectedRepository, c.SelectedBranch))
 		}
 	}
 	for i, s := range v.Specs() {
-		p = append(p, fmt.Sprintf("spec %d %s %d", i, s.ID, s.Template.CPU))
+		p = append(p, fmt.Sprintf("spec %d %s %d %d", i, s.ID, s.Template.CPU, s.Pool))
 	}
 	for s := range v.AllSandboxes() {
 		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
-			s.Status.Generation, s.Status.State, s.Status.Reason))
+			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef,
+			s.PausedBy, s.DesiredAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
 	}
 	slices.Sort(p)
 	return p
@@ -409,6 +491,8 @@ func words(values ...any) string {
 			if p != nil {
 				v = *p
 			}
+		case time.Time:
+			v = p.UnixMicro()
 		case *int64:
 			v = "nil"
 			if p != nil {

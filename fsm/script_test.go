@@ -23,6 +23,8 @@ func commandTypes() []CommandType {
 		TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, SettingsPut, ProvidersReplace, SpecApply, SpecDelete,
 		SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, SandboxObserve, SandboxRemove,
 		StartTaskCreate, StartTaskBind, StartTaskAdvance, StartTaskFinish, StartTaskFail,
+		SandboxTouch, SandboxExpire, InstallationConfigure, UserConfigure, SpecPool, PoolAdd, PoolDrop,
+		ConversationUpdate, ConversationDelete,
 	}
 }
 
@@ -144,6 +146,10 @@ func describeResult(r Result) string {
 		return " sandbox " + r.Sandbox.ID
 	case r.StartTask != nil:
 		return " start task " + r.StartTask.ID
+	case r.User != nil:
+		return " user " + r.User.ID
+	case r.Conversation != nil:
+		return " conversation " + r.Conversation.ID
 	case r.APIKey != nil:
 		return fmt.Sprintf(" API key %d", r.APIKey.ID)
 	}
@@ -246,6 +252,23 @@ func (s *script) show(d *datadriven.TestData) string {
 			return "none\n"
 		}
 		return string(sb.State()) + "\n"
+	case "expiry": // what its policy will do
+		sb := v.SandboxAny(id)
+		at, action, reason, ok := v.Expiry(sb)
+		if !ok {
+			return "never\n"
+		}
+		return fmt.Sprintf("%s %s at %s\n", reason, action, at.Format(time.TimeOnly))
+	case "pool": // the members, and the one a user can claim
+		var ids []string
+		for _, m := range v.PoolMembers(arg(d, "spec")) {
+			ids = append(ids, m.ID)
+		}
+		claimable := "none"
+		if m := v.ClaimableMember("", user, nil); m != nil {
+			claimable = m.ID
+		}
+		return fmt.Sprintf("%v claimable: %s\n", ids, claimable)
 	case "specs": // in order
 		var ids []string
 		for _, sp := range v.Specs() {

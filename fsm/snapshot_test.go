@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -48,6 +49,14 @@ func populated(t testing.TB) *fixture {
 	if _, err := f.apply(cmd); CodeOf(err) != CodeNotFound {
 		t.Fatal(err)
 	}
+	f.do("", &InstallationConfigureBody{Installation: Installation{
+		Policy: Policy{IdleTimeout: time.Hour}, PerUser: Limits{StartsPerMinute: 5}, Overall: Limits{StartsPerMinute: 9}, OnLimit: OnLimitRefuse,
+	}})
+	f.do("", &UserConfigureBody{UserID: "ada", Policy: &Policy{MaxRunning: -1}, Limits: &Limits{StartsPerMinute: 3}})
+	f.do("", &SpecPoolBody{ID: "py", Size: 1})
+	f.do("", &PoolAddBody{ID: "m1", SpecID: "py", InitRef: SecretRef{"sandboxes/m1/session", 1}, InitHash: sha("init")})
+	f.do("ada", &SandboxResumeBody{ID: "sb-c1"})
+	f.do("", &SandboxTouchBody{Touches: []Touch{{"sb-c1", f.now}}})
 	return f
 }
 

@@ -14,15 +14,24 @@ func TestValidate(t *testing.T) {
 		good func() Body
 		bad  map[string]func(Body)
 	}{
-		"term.open":     {func() Body { return &TermOpenBody{Term: 1, Node: "n", ClusterID: "c"} }, nil},
-		"api_key":       {func() Body { return &APIKeyCreateBody{Lookup: "a", Hash: sha("a"), UserID: "ada"} }, badAPIKeys()},
-		"settings":      {func() Body { return settingsBody() }, badSettings()},
-		"spec docker":   {func() Body { return &SpecApplyBody{Specs: []Spec{dockerSpec("py")}} }, badSpecs()},
-		"sandbox":       {func() Body { return newSandboxBody("s1") }, badSandboxes()},
-		"observation":   {goodObservation, badObservations()},
-		"start task":    {goodStartTask, badStartTasks()},
-		"finish":        {goodFinish, badFinishes()},
-		"bind":          {func() Body { return &StartTaskBindBody{ID: "t", SandboxID: "any thing"} }, badBinds()},
+		"term.open":    {func() Body { return &TermOpenBody{Term: 1, Node: "n", ClusterID: "c"} }, nil},
+		"api_key":      {func() Body { return &APIKeyCreateBody{Lookup: "a", Hash: sha("a"), UserID: "ada"} }, badAPIKeys()},
+		"settings":     {func() Body { return settingsBody() }, badSettings()},
+		"spec docker":  {func() Body { return &SpecApplyBody{Specs: []Spec{dockerSpec("py")}} }, badSpecs()},
+		"sandbox":      {func() Body { return newSandboxBody("s1") }, badSandboxes()},
+		"observation":  {goodObservation, badObservations()},
+		"start task":   {goodStartTask, badStartTasks()},
+		"finish":       {goodFinish, badFinishes()},
+		"bind":         {func() Body { return &StartTaskBindBody{ID: "t", SandboxID: "any thing"} }, badBinds()},
+		"claim":        {goodClaim, badClaims()},
+		"pool":         {goodMember, badMembers()},
+		"installation": {func() Body { return &InstallationConfigureBody{} }, badInstallations()},
+		"user": {func() Body {
+			return &UserConfigureBody{UserID: "ada", Policy: &Policy{MaxRunning: -1}, Limits: &Limits{}}
+		}, badUsers()},
+		"touch":         {func() Body { return &SandboxTouchBody{Touches: []Touch{{ID: "any thing"}}} }, badTouches()},
+		"expire":        {func() Body { return &SandboxExpireBody{ID: "s", Action: ExpireDelete, Reason: "x"} }, badExpiries()},
+		"change":        {func() Body { return &ConversationUpdateBody{ID: "any thing", Set: []string{"title"}} }, badChanges()},
 		"pause unknown": {func() Body { return &SandboxPauseBody{ID: "no/such id"} }, map[string]func(Body){"long": func(b Body) { b.(*SandboxPauseBody).ID = long(maxName) }}},
 	} {
 		if err := c.good().Validate(); err != nil {

@@ -1,0 +1,424 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// life draws what may well happen next in a cluster where sandboxes come and
+// go: unlike genHistory it looks at the state.
+type life struct {
+	r   *rapid.T
+	now time.Time
+	n   int
+}
+
+// next gives the next command.
+func (l *life) next(v *View) Command {
+	l.n++
+	unit := rapid.SampledFrom([]time.Duration{time.Second, time.Second, time.Second, time.Second, 20 * time.Second}).Draw(l.r, "unit")
+	l.now = l.now.Add(time.Duration(rapid.IntRange(-2, 6).Draw(l.r, "time")) * unit)
+	user, body := l.body(v)
+	return NewCommand(fmt.Sprint("l", l.n), l.now, user, body)
+}
+
+func (l *life) body(v *View) (string, Body) {
+	user := genUser().Draw(l.r, "user")
+	var rows []*Sandbox
+	for s := range v.AllSandboxes() {
+		rows = append(rows, s)
+	}
+	kind := rapid.IntRange(0, 23).Draw(l.r, "kind")
+	if l.n == 1 {
+		kind = 0
+	}
+	if len(rows) == 0 || kind < 8 {
+		return l.start(v, user, kind)
+	}
+	s := rapid.SampledFrom(rows).Draw(l.r, "sandbox")
+	switch kind {
+	case 8, 9, 10, 11, 12, 13:
+		return "", l.observation(s)
+	case 14, 15:
+		return s.UserID, &SandboxPauseBody{ID: s.ID}
+	case 16, 17, 18:
+		return s.UserID, &SandboxResumeBody{ID: s.ID}
+	case 19:
+		return s.UserID, &SandboxDeleteBody{ID: s.ID}
+	case 20:
+		return "", &SandboxRemoveBody{ID: s.ID}
+	case 21:
+		return "", &PoolDropBody{ID: s.ID}
+	case 22:
+		return "", &SandboxTouchBody{Touches: []Touch{{s.ID, l.now}}}
+	}
+	return "", &SandboxExpireBody{ID: s.ID, Generation: s.Generation, Action: oneOf(ExpirePause, ExpireDelete).Draw(l.r, "action"),
+		Reason: PausedByIdle, NotActiveSince: s.Status.LastActive}
+}
+
+// start draws what starts sandboxes or decides on it.
+func (l *life) start(v *View, user string, kind int) (string, Body) {
+	switch kind {
+	case 0:
+		return "", &InstallationConfigureBody{Installation: genInstallation(l.r)}
+	case 1:
+		return "", genUserConfigure(l.r)
+	case 2:
+		id := fmt.Sprint("m", l.n)
+		return "", &PoolAddBody{ID: id, SpecID: "p1", InitRef: SecretRef{"sandboxes/" + id + "/session", 1}}
+	case 3:
+		return user, genSettings(l.r)
+	}
+	b := newSandboxBody(fmt.Sprint("s", l.n))
+	if members := v.PoolMembers(""); len(members) > 0 && rapid.Bool().Draw(l.r, "claim") {
+		m := rapid.SampledFrom(members).Draw(l.r, "member")
+		b.Claim = &Claim{Member: m.ID, KeyRef: SecretRef{"sandboxes/" + m.ID + "/session", 2}}
+	}
+	open := v.OpenStartTasks()
+	switch {
+	case kind > 5:
+		return user, b
+	case len(open) == 0:
+		return user, &StartTaskCreateBody{ID: fmt.Sprint("t", l.n), ConversationID: fmt.Sprint("c", l.n)}
+	}
+	return "", &StartTaskBindBody{ID: open[0].ID, SandboxID: b.ID, Create: b}
+}
+
+func (l *life) observation(s *Sandbox) Body {
+	state := map[Desired]SandboxState{DesiredRunning: SandboxRunning, DesiredPaused: SandboxPaused, DesiredDeleted: SandboxMissing}[s.Desired]
+	if rapid.IntRange(0, 4).Draw(l.r, "failed") == 0 {
+		state = SandboxError
+	}
+	return &SandboxObserveBody{Observations: []Observation{{ID: s.ID, Status: SandboxStatus{
+		State: state, Generation: s.Generation - uint64(rapid.IntRange(0, 1).Draw(l.r, "late")), Job: JobRef{Registered: true},
+	}}}}
+}
+
+// TestModelStarts is TestModel with lives. It fails when they don't reach what
+// it is for.
+func TestModelStarts(t *testing.T) {
+	spec := dockerSpec("p1")
+	spec.Pool = 3
+	wanted := []string{
+		"claimed", "paused by limit", "paused by idle", "user_running_sandboxes", "user_total_sandboxes", "user_cpu", "user_memory",
+		"user_starts_per_minute", "installation_running_sandboxes", "installation_total_sandboxes", "installation_cpu",
+		"installation_memory", "installation_starts_per_minute",
+	}
+	seen := map[string]int{}
+	for round := 0; round < 10 && len(wanted) > 0; round++ {
+		rapid.Check(t, func(r *rapid.T) {
+			b, l := newModelled(t, spec), &life{r: r, now: testEpoch}
+			for range 60 {
+				if o := b.run(r, l.next(b.store.View())); o.Err != nil {
+					seen[o.Err.Limit]++
+				}
+				for s := range b.store.View().AllSandboxes() {
+					seen["paused by "+s.PausedBy]++
+					if s.Claimed {
+						seen["claimed"]++
+					}
+				}
+			}
+		})
+		wanted = slices.DeleteFunc(wanted, func(what string) bool { return seen[what] > 0 })
+	}
+	t.Log(seen)
+	if len(wanted) > 0 {
+		t.Errorf("no life reached %v", wanted)
+	}
+}
+
+// recount adds up what limits bound, the slow way.
+func recount(v *View) map[string]Usage {
+	sum := map[string]Usage{}
+	for s := range v.AllSandboxes() {
+		var u Usage
+		if s.Desired != DesiredDeleted && s.UserID != "" {
+			u.Total = 1
+		}
+		if s.Desired == DesiredRunning {
+			u.CPU, u.Memory = s.Template.CPU, s.Template.Memory
+			if s.UserID != "" {
+				u.Running = 1
+			}
+		}
+		sum[""] = sum[""].plus(u)
+		if s.UserID != "" {
+			sum[s.UserID] = sum[s.UserID].plus(u)
+		}
+	}
+	for x := range withPrefix[recentStart](v.txn, tableRecentStarts, indexID, nil) {
+		sum[x.UserID] = sum[x.UserID].plus(Usage{starts: 1})
+	}
+	for user, u := range sum {
+		if u == (Usage{}) {
+			delete(sum, user)
+		}
+	}
+	return sum
+}
+
+// TestUsageIsARecount: whatever happens, and after a restart, the counters are
+// what counting gives.
+func TestUsageIsARecount(t *testing.T) {
+	spec := dockerSpec("p1")
+	spec.Pool = 3
+	check := func(r *rapid.T, s *Store) {
+		got := map[string]Usage{}
+		for u := range withPrefix[usageRow](s.View().txn, tableUsage, indexID, nil) {
+			got[u.user] = u.Usage
+		}
+		if d := cmp.Diff(recount(s.View()), got, cmp.AllowUnexported(Usage{})); d != "" {
+			r.Fatalf("-counted +kept: %s", d)
+		}
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		s := NewStore()
+		for _, e := range recodeAll(t, genHistory(60).Draw(r, "log")) {
+			s.ApplyBatch([]Entry{e})
+			check(r, s)
+		}
+		check(r, restored(t, s))
+	})
+	rapid.Check(t, func(r *rapid.T) {
+		b, l := newModelled(t, spec), &life{r: r, now: testEpoch}
+		for i := range uint64(60) {
+			b.store.ApplyBatch([]Entry{{i, l.next(b.store.View())}})
+			check(r, b.store)
+		}
+		check(r, restored(t, b.store))
+	})
+}
+
+// TestBurst: many users start sandboxes at once, in batches, with clocks that
+// differ. At no index is a limit exceeded, and no minute of command time has
+// more starts than it may; and what is refused would not have fitted.
+func TestBurst(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		f := newFixture(t).open()
+		in := Installation{PerUser: genLimits(r), Overall: genLimits(r), OnLimit: OnLimit(oneOf("refuse", "pause_oldest").Draw(r, "on limit"))}
+		f.do("", &InstallationConfigureBody{Installation: in})
+		accepted := map[string][]time.Time{}
+		for range rapid.IntRange(4, 12).Draw(r, "batches") {
+			var batch []Entry
+			for range rapid.IntRange(3, 8).Draw(r, "commands") {
+				f.index++
+				at := f.now.Add(time.Duration(rapid.IntRange(-50, 50).Draw(r, "skew")) * time.Second)
+				user := fmt.Sprint("user", rapid.IntRange(0, 3).Draw(r, "user"))
+				batch = append(batch, Entry{f.index, NewCommand(fmt.Sprint(f.index), at, user, newSandboxBody(fmt.Sprint("s", f.index)))})
+			}
+			f.now = f.now.Add(time.Duration(rapid.IntRange(0, 40).Draw(r, "pass")) * time.Second)
+			for i, o := range f.store.ApplyBatch(batch) {
+				cmd := batch[i].Command
+				if o.Err == nil {
+					accepted[cmd.UserID] = append(accepted[cmd.UserID], cmd.Time)
+					accepted[""] = append(accepted[""], cmd.Time)
+					continue
+				}
+				if o.Err.Code != CodeLimit || o.Err.Limit == "" || o.Err.RetryAfter <= 0 || o.Err.RetryAfter > 3*time.Minute {
+					r.Fatalf("refused with %+v", o.Err)
+				}
+				if f.store.View().SandboxAny(cmd.Body.(*SandboxCreateBody).ID) != nil {
+					r.Fatal("a refused creation left a sandbox behind")
+				}
+			}
+			for scope, u := range recount(f.store.View()) {
+				l := in.PerUser
+				if scope == "" {
+					l = in.Overall
+				}
+				if beyond(u.Running, l.Running) || beyond(u.Total, l.Total) || beyond(u.CPU, l.CPU) || beyond(u.Memory, l.Memory) ||
+					beyond(densest(accepted[scope]), l.StartsPerMinute) {
+					r.Fatalf("%q has %+v and %d starts in a minute, the limits are %+v", scope, u, densest(accepted[scope]), l)
+				}
+			}
+		}
+	})
+}
+
+func beyond(n, limit int) bool { return limit > 0 && n > limit }
+
+// densest gives how many times the fullest minute holds.
+func densest(times []time.Time) int {
+	most := 0
+	for _, end := range times {
+		n := 0
+		for _, x := range times {
+			if !x.After(end) && x.After(end.Add(-time.Minute)) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// TestRetryAfterFreesASlot: a client that waits as long as it is told gets its
+// start.
+func TestRetryAfterFreesASlot(t *testing.T) {
+	f := newFixture(t).open()
+	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{StartsPerMinute: 2}}})
+	f.sandbox("ada", "s1")
+	f.sandbox("ada", "s2")
+	e := f.fails(CodeLimit, "ada", newSandboxBody("s3"))
+	if e.Limit != "user_starts_per_minute" || e.RetryAfter != 58*time.Second {
+		t.Errorf("%+v", e)
+	}
+	// The next command comes one second later.
+	f.now = f.now.Add(e.RetryAfter - 2*time.Second)
+	if e := f.fails(CodeLimit, "ada", newSandboxBody("s3")); e.RetryAfter != time.Second {
+		t.Error(e.RetryAfter)
+	}
+	f.sandbox("ada", "s3")
+	f.sandbox("bob", "s5")
+}
+
+// TestLimitErrorIsNotRemembered: the same idempotency key is good again once
+// there is room.
+func TestLimitErrorIsNotRemembered(t *testing.T) {
+	f := newFixture(t).open()
+	f.do("", &InstallationConfigureBody{Installation: Installation{Overall: Limits{Running: 1}}})
+	f.sandbox("bob", "s1")
+	send := func() (Result, error) {
+		cmd := f.command("ada", newSandboxBody("s2"))
+		cmd.ID, cmd.Fingerprint = "mine", "f"
+		return f.apply(cmd)
+	}
+	if _, err := send(); CodeOf(err) != CodeLimit {
+		t.Fatal(err)
+	}
+	f.do("bob", &SandboxPauseBody{ID: "s1"})
+	for i := range 2 {
+		if r, err := send(); err != nil || r.Sandbox.ID != "s2" || r.Replayed != (i == 1) {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+}
+
+// TestLimitsSurviveRestart: the window and the counters of a restored node
+// decide as the old one's.
+func TestLimitsSurviveRestart(t *testing.T) {
+	f := newFixture(t).open()
+	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, Overall: Limits{StartsPerMinute: 3}}})
+	f.sandbox("ada", "s1")
+	f.sandbox("ada", "s2")
+	f.store = restored(t, f.store)
+	if e := f.fails(CodeLimit, "ada", newSandboxBody("s3")); e.Limit != "user_running_sandboxes" {
+		t.Error(e.Limit)
+	}
+	f.sandbox("bob", "s4")
+	if e := f.fails(CodeLimit, "bob", newSandboxBody("s5")); e.Limit != "installation_starts_per_minute" {
+		t.Error(e.Limit)
+	}
+}
+
+// TestNobodyIsOwnedTwice: through any life a member is claimed by one user for
+// good, members are shown to nobody, and the secrets of a claim are the ones
+// referenced.
+func TestNobodyIsOwnedTwice(t *testing.T) {
+	spec := dockerSpec("p1")
+	spec.Pool = 3
+	rapid.Check(t, func(r *rapid.T) {
+		b, l := newModelled(t, spec), &life{r: r, now: testEpoch}
+		owner := map[string]string{}
+		for i := range uint64(60) {
+			b.store.ApplyBatch([]Entry{{i, l.next(b.store.View())}})
+			v := b.store.View()
+			var listed []string
+			for _, user := range []string{"ada", "bob", ""} {
+				page, _ := v.Sandboxes(user, Page{})
+				for _, s := range page {
+					listed = append(listed, s.ID)
+				}
+			}
+			for s := range v.AllSandboxes() {
+				if was := owner[s.ID]; was != "" && was != s.UserID {
+					r.Fatalf("%s was %s's and is %s's", s.ID, was, s.UserID)
+				}
+				owner[s.ID] = s.UserID
+				shown := slices.Contains(listed, s.ID) || v.Sandbox(s.UserID, s.ID) != nil
+				if shown != (s.UserID != "" && s.Desired != DesiredDeleted) {
+					r.Fatalf("%+v: shown: %v", s, shown)
+				}
+				for _, ref := range s.secretRefs() {
+					if !ref.IsZero() && !v.SecretReferenced(ref.Path, ref.Version) {
+						r.Fatalf("%s lost its secret %v", s.ID, ref)
+					}
+				}
+			}
+			for _, user := range []string{"ada", "bob"} {
+				if m := v.ClaimableMember("", user, nil); m != nil && i%10 == 0 {
+					l.claims(t, r, b.store, user, m)
+				}
+			}
+		}
+	})
+}
+
+// claims: what ClaimableMember gives is what a claim gets.
+func (l *life) claims(t *testing.T, r *rapid.T, s *Store, user string, m *Sandbox) {
+	s = restored(t, s) // a copy
+	_, err := s.Apply(s.Index(), NewCommand("free", l.now, "", &InstallationConfigureBody{}))
+	_, err2 := s.Apply(s.Index(), NewCommand("free2", l.now, "", &UserConfigureBody{UserID: user}))
+	b := newSandboxBody("new")
+	b.Claim = &Claim{Member: m.ID, KeyRef: SecretRef{"sandboxes/" + m.ID + "/session", 9}}
+	got, err3 := s.Apply(s.Index(), NewCommand("claim", l.now, user, b))
+	if err != nil || err2 != nil || err3 != nil || got.Sandbox.ID != m.ID || got.Sandbox.State() != SandboxStarting {
+		r.Fatalf("%v %v %v %+v", err, err2, err3, got.Sandbox)
+	}
+	if v := s.View(); v.SecretReferenced("sandboxes/new/session", 1) || !v.SecretReferenced("sandboxes/"+m.ID+"/session", 9) || v.SandboxAny("new") != nil {
+		r.Fatal("the claim left something cold behind")
+	}
+}
+
+// TestCreateStaysFlat: limits do not count every sandbox each time.
+func TestCreateStaysFlat(t *testing.T) {
+	f := newFixture(t).open()
+	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1 << 20, CPU: 1 << 40}, Overall: Limits{Total: 1 << 20}}})
+	create := func() { f.sandbox("ada", fmt.Sprint("s", f.index)) }
+	for range 100 {
+		create()
+	}
+	few := testing.AllocsPerRun(50, create)
+	for range 3000 {
+		create()
+	}
+	if many := testing.AllocsPerRun(50, create); many > 1.5*few {
+		t.Errorf("%.0f allocations among a hundred sandboxes, %.0f among thousands", few, many)
+	}
+}
+
+// BenchmarkCreate measures sandbox.create beside many others: limits must not
+// count them each time.
+func BenchmarkCreate(b *testing.B) {
+	for _, others := range []int{0, 10_000} {
+		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
+			f := newFixture(b).open()
+			f.do("", &InstallationConfigureBody{Installation: Installation{
+				PerUser: Limits{Running: 1 << 30, Total: 1 << 30, StartsPerMinute: 100, CPU: 1 << 40, Memory: 1 << 40},
+				Overall: Limits{Running: 1 << 30, Total: 1 << 30, StartsPerMinute: 100, CPU: 1 << 40, Memory: 1 << 40},
+			}})
+			n := 0
+			create := func() {
+				n++
+				f.index++
+				at := testEpoch.Add(time.Duration(n) * time.Second)
+				if _, err := f.store.Apply(f.index, NewCommand(fmt.Sprint("b", n), at, "ada", newSandboxBody(fmt.Sprint("s", n)))); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for range others {
+				create()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				create()
+			}
+		})
+	}
+}
