@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Config holds the scheduler's bounds and times. Start from DefaultConfig.
@@ -55,6 +57,10 @@ type Config struct {
 	// CollectInterval is how often unreferenced secrets are destroyed; the
 	// first time is when a term begins.
 	CollectInterval time.Duration
+
+	// Installation holds the policy and the limits of the installation. A leader
+	// brings its own into the store, so that nodes must agree on it.
+	Installation fsm.Installation
 
 	// Logger and Registerer may be nil: then nothing is logged or counted.
 	Logger     *slog.Logger
@@ -126,6 +132,10 @@ func (c Config) Validate() error {
 	if c.BackoffMax < c.BackoffMin {
 		return errors.New("scheduler: the maximum back-off is below the minimum")
 	}
+	body := fsm.InstallationConfigureBody{Installation: c.Installation}
+	if err := body.Validate(); err != nil {
+		return fmt.Errorf("scheduler: %w", err)
+	}
 	return nil
 }
 
@@ -175,6 +185,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.run(ctx) })
 	g.Go(func() error { return s.collectSecrets(ctx, log) })
+	g.Go(func() error { return s.configure(ctx, log) })
 	for _, fn := range s.also {
 		g.Go(func() error { return fn(ctx) })
 	}
