@@ -176,3 +176,17 @@ func unmountBelow(dir string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// Wipe is the loss of everything: it kills the agent and what it ran, removes
+// its data, and starts it again at the same address. A Vault that trusts it
+// must be told again (Vault.TrustNomad): the keys are new.
+func (n *Nomad) Wipe(ctx context.Context) error {
+	err := errors.Join(n.Kill(), sweep(n.Dir))
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(n.Dir, "data"))
+	}
+	if err != nil {
+		return fmt.Errorf("wiping nomad: %w", err)
+	}
+	return n.Start(ctx)
+}

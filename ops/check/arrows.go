@@ -16,7 +16,7 @@ var mayImport = map[string][]string{
 	"httpapi":   {"fsm", "cluster"},
 	"cmd":       {"fsm", "secrets", "cluster", "scheduler", "httpapi"},
 	"deploy":    {},
-	"ops":       {},
+	"ops":       {"deploy"},
 }
 
 // owners says which folder alone may import a dependency, by prefix.

@@ -1,0 +1,231 @@
+package drills
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// killPoint is a place in the leader's work where it is killed.
+type killPoint struct {
+	// label is what scheduler/fault.At is called with there.
+	label string
+	// during is the operation that comes by: start, pause, resume or delete.
+	during string
+	// strays is how many entries in Vault may wait for the collector afterwards.
+	strays int
+}
+
+// killPoints are the labelled points, in the order in which an operation comes
+// by.
+func killPoints() []killPoint {
+	return []killPoint{
+		{label: "task write key", during: "start"},
+		{label: "task bind", during: "start", strays: 1},
+		{label: "before step start", during: "start"},
+		{label: "before create volume", during: "start"},
+		{label: "after create volume", during: "start"},
+		{label: "before register job", during: "start"},
+		{label: "after register job", during: "start"},
+		{label: "before observe RUNNING", during: "start"},
+		{label: "task create conversation", during: "start"},
+		{label: "task finish", during: "start"},
+		{label: "task forget", during: "start"},
+		{label: "before step stop", during: "pause"},
+		{label: "after tag version", during: "pause"},
+		{label: "before stop job", during: "pause"},
+		{label: "after stop job", during: "pause"},
+		{label: "before observe PAUSED", during: "pause"},
+		{label: "before revert job", during: "resume"},
+		{label: "after revert job", during: "resume"},
+		{label: "after observe RUNNING", during: "resume"},
+		{label: "after stop job", during: "delete"},
+		{label: "before deregister job", during: "delete"},
+		{label: "after deregister job", during: "delete"},
+		{label: "after delete volume", during: "delete"},
+		{label: "before remove row", during: "delete"},
+		{label: "after remove row", during: "delete"},
+	}
+}
+
+// TestKilledLeader kills -9 the leader at each labelled point of the life of a
+// sandbox. Its successor must finish the operation: one live job for each
+// sandbox that should run, none for the others, nobody else's job touched, no
+// volume and no key left of what was deleted, and every file where it was.
+func TestKilledLeader(t *testing.T) {
+	f := fleet.Start(t, fleet.Options{Tags: "drills", Docker: true})
+	d := &killDrill{Fleet: f, spec: "raw"}
+	d.foreign = []fleet.Foreign{f.AddForeign(t, "somebody-elses"), f.AddForeign(t, "sandbox-somebodyElses")}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "killed at\tduring\tspec\tuntil right\tverdict")
+	for _, p := range killPoints() {
+		d.point(t, w, p)
+	}
+	if slices.Contains(f.Drivers(), "docker") {
+		d.spec = "docker"
+		f.SetDefault(t, "docker")
+		for _, p := range killPoints() {
+			if long() || slices.Contains([]string{"after register job", "after stop job", "after revert job", "after deregister job"}, p.label) {
+				d.point(t, w, p)
+			}
+		}
+	}
+	w.Flush()
+	t.Logf("\n%s", table.String())
+	if t.Failed() {
+		for _, n := range f.Nodes {
+			t.Logf("%s said last:\n%s", n.Name, fleet.Tail(n.Log, 30))
+		}
+	}
+}
+
+// long reports whether the environment asks for the long versions.
+func long() bool { return os.Getenv("BIVOUAC_DRILL") == "long" }
+
+// killDrill is a fleet with what is in it.
+type killDrill struct {
+	*fleet.Fleet
+	spec    string
+	foreign []fleet.Foreign
+	running []string
+	strays  int
+}
+
+// point is one kill, as a subtest and a row of the table.
+func (d *killDrill) point(t *testing.T, table *tabwriter.Writer, p killPoint) {
+	begin := time.Now()
+	name := strings.ReplaceAll(d.spec+"/"+p.during+"/"+p.label, " ", "_")
+	ok := t.Run(name, func(t *testing.T) { d.kill(t, p) })
+	verdict := "as it should be"
+	if !ok {
+		verdict = "FAILED"
+	}
+	fmt.Fprintf(table, "%s\t%s\t%s\t%.1f s\t%s\n", p.label, p.during, d.spec, time.Since(begin).Seconds(), verdict)
+}
+
+// kill runs the operation through a node that survives and looks at the world.
+func (d *killDrill) kill(t *testing.T, p killPoint) {
+	defer d.Restart(t)
+	followers := d.Followers(t)
+	here, there := followers[0], followers[1]
+	var paused []string
+	switch p.during {
+	case "start":
+		d.arm(t, p.label)
+		task := here.StartConversation(t)
+		d.died(t, p.label)
+		id := *there.AwaitTask(t, task).SandboxID
+		d.running = append(d.running, id)
+		d.keepFile(t, there, id)
+	case "pause":
+		id := d.box(t, here)
+		d.arm(t, p.label)
+		here.Change(t, id, "pause")
+		d.died(t, p.label)
+		there.AwaitSandbox(t, id, "PAUSED")
+		paused = d.take(id)
+		d.audit(t, fleet.Expected{Running: d.running, Paused: paused, Foreign: d.foreign, Strays: d.strays})
+		there.Change(t, id, "resume")
+		d.running = append(d.running, id)
+	case "resume":
+		id := d.box(t, here)
+		here.Change(t, id, "pause")
+		here.AwaitSandbox(t, id, "PAUSED")
+		d.arm(t, p.label)
+		here.Change(t, id, "resume")
+		d.died(t, p.label)
+	case "delete":
+		id := d.box(t, here)
+		d.arm(t, p.label)
+		here.Change(t, id, "delete")
+		d.died(t, p.label)
+		d.take(id)
+	}
+	d.strays += p.strays
+	for _, id := range d.running {
+		d.hasFile(t, there, id)
+	}
+	d.audit(t, fleet.Expected{Running: d.running, Foreign: d.foreign, Strays: d.strays})
+	if n, err := there.Count("/api/v1/sandboxes/search"); err != nil || n != len(d.running) {
+		t.Errorf("%s lists %d sandboxes, want %d: %v", there.Name, n, len(d.running), err)
+	}
+}
+
+// box gives a running sandbox of the spec with a file in it.
+func (d *killDrill) box(t *testing.T, at *fleet.Node) string {
+	t.Helper()
+	if n := len(d.running); n > 0 {
+		if last := d.running[n-1]; d.specOf(t, at, last) == d.spec {
+			return last
+		}
+	}
+	id := at.StartSandbox(t, d.spec)
+	d.keepFile(t, at, id)
+	d.running = append(d.running, id)
+	return id
+}
+
+func (d *killDrill) specOf(t *testing.T, at *fleet.Node, id string) string {
+	t.Helper()
+	return at.AwaitSandbox(t, id, "RUNNING").SpecID
+}
+
+// take takes a sandbox from those that run.
+func (d *killDrill) take(id string) []string {
+	d.running = slices.DeleteFunc(d.running, func(r string) bool { return r == id })
+	return []string{id}
+}
+
+func (d *killDrill) keepFile(t *testing.T, at *fleet.Node, id string) {
+	t.Helper()
+	keepFile(t, at.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+}
+
+func (d *killDrill) hasFile(t *testing.T, at *fleet.Node, id string) {
+	t.Helper()
+	hasFile(t, at.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+}
+
+// arm says where the next process dies.
+func (d *killDrill) arm(t *testing.T, label string) {
+	t.Helper()
+	_ = os.Remove(filepath.Join(d.DrillDir, "died"))
+	if err := os.WriteFile(filepath.Join(d.DrillDir, "die-at.new"), []byte(label), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(d.DrillDir, "die-at.new"), filepath.Join(d.DrillDir, "die-at")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// died waits until the leader has died at the point.
+func (d *killDrill) died(t *testing.T, label string) {
+	t.Helper()
+	fleet.Eventually(t, "somebody dies at "+label, func() error {
+		said, err := os.ReadFile(filepath.Join(d.DrillDir, "died"))
+		if err != nil {
+			return err
+		}
+		for _, n := range d.Nodes {
+			if strings.HasPrefix(string(said), n.Name+" ") && !n.Alive() {
+				return nil
+			}
+		}
+		return errors.New(string(said) + ", and it lives")
+	})
+}
+
+// audit waits until the world is as it must be.
+func (d *killDrill) audit(t *testing.T, e fleet.Expected) {
+	t.Helper()
+	fleet.Eventually(t, "Nomad and Vault hold what they must", func() error { return d.Audit(e) })
+}
