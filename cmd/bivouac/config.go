@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
@@ -28,10 +29,12 @@ type Config struct {
 	Nomad     NomadConfig
 	Vault     VaultConfig
 	Sandboxes SandboxesConfig
-	Limits    LimitsConfig
-	Git       GitConfig
-	CORS      CORSConfig
-	Log       LogConfig
+	// Policy is the installation's; see fsm.Installation.
+	Policy fsm.Policy
+	Limits LimitsConfig
+	Git    GitConfig
+	CORS   CORSConfig
+	Log    LogConfig
 }
 
 // HTTPConfig is where the API is served.
@@ -85,7 +88,7 @@ type SandboxesConfig struct {
 	Wake              bool
 }
 
-// LimitsConfig bounds what one client may ask.
+// LimitsConfig bounds what one client may ask, and what sandboxes may use.
 type LimitsConfig struct {
 	// BodySize is in bytes.
 	BodySize int64
@@ -93,6 +96,9 @@ type LimitsConfig struct {
 	RatePerSecond float64
 	// TrustedProxies may name the client's address in X-Forwarded-For.
 	TrustedProxies []string
+	// User, Installation and OnLimit are fsm.Installation's.
+	User, Installation fsm.Limits
+	OnLimit            fsm.OnLimit
 }
 
 // GitConfig says how provider tokens are checked.
@@ -119,7 +125,7 @@ func defaultConfig() Config {
 		Nomad:     NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault:     VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle"},
 		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute, URL: api.SandboxURL, Wake: api.Door.Wake},
-		Limits:    LimitsConfig{BodySize: api.MaxBodyBytes},
+		Limits:    LimitsConfig{BodySize: api.MaxBodyBytes, OnLimit: fsm.OnLimitRefuse},
 		Git:       GitConfig{VerifyTokens: api.VerifyGitTokens},
 		Log:       LogConfig{Level: "info", Format: "text"},
 	}
@@ -168,6 +174,7 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "nomad", required: true, decode: c.Nomad.decode},
 		{name: "vault", required: true, decode: c.Vault.decode},
 		{name: "sandboxes", decode: c.Sandboxes.decode},
+		{name: "policy", decode: func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) }},
 		{name: "limits", decode: c.Limits.decode},
 		{name: "git", decode: c.Git.decode},
 		{name: "cors", decode: c.CORS.decode},
@@ -290,7 +297,11 @@ func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "body_size", set: setInt(&c.BodySize, 1<<10, 64<<20)},
 		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
 		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},
-	}, nil)
+		{name: "on_limit", set: setString((*string)(&c.OnLimit), oneOf(string(fsm.OnLimitRefuse), string(fsm.OnLimitPauseOldest)))},
+	}, []nested{
+		{name: "user", decode: func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) }},
+		{name: "installation", decode: func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.Installation) }},
+	})
 }
 
 func (c *GitConfig) decode(b *hcl.Block) hcl.Diagnostics {

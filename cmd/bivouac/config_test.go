@@ -108,10 +108,13 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem")},
 		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, URL: "door",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
-		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"}},
-		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
-		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
-		Log:    LogConfig{Level: "debug", Format: "json"},
+		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
+		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
+			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192},
+			Installation: fsm.Limits{Running: 500, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
+		Git:  GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
+		CORS: CORSConfig{Origins: []string{"https://app.example.org"}},
+		Log:  LogConfig{Level: "debug", Format: "json"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -151,8 +154,9 @@ func TestSpecs_FileIsReadAsWritten(t *testing.T) {
 			Ports: map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
 		},
 	}, {
-		ID: "plain", Position: 1,
+		ID: "plain", Position: 1, Pool: 3,
 		Template: fsm.Template{
+			Policy: fsm.Policy{IdleTimeout: -1, MaxRunning: 8 * time.Hour},
 			Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent",
 			Args:       []string{"--port", "${port.agent_server}", "--workspace", "${workspace}"},
 			WorkingDir: "project", CPU: 500, Memory: 512, Ports: map[string]int{"AGENT_SERVER": 0},

@@ -1,6 +1,6 @@
 // Command bivouac is the whole program: the control plane's node
 // (`bivouac server`), the embedded development cluster (`bivouac dev`), and the
-// operator's tools (keys, specs, tls, operator).
+// operator's tools (keys, specs, users, tls, operator).
 //
 // It owns flags, environment variables, configuration files and signals, and it
 // is the one place that imports every other package and joins them: the secret
@@ -20,6 +20,10 @@
 // are refused, all of them at once. Durations are strings such as "250ms" or
 // "2m". Secrets never stand in the file or in the environment: the file names
 // files that hold them. deploy/config/node.hcl is a commented example.
+//
+// policy and the limits of sandboxes hold for the whole cluster: a leader brings
+// its own into the store when its term begins, so every node's file must say the
+// same.
 //
 //	node_name         required; 1 to 63 of a-z 0-9 "-"; the name in the node's certificate
 //	data_dir          required; this node's directory; created with mode 0700
@@ -79,11 +83,27 @@
 //	  public_url                      how clients reach the API; default: as the request came
 //	  wake                            resume a paused sandbox when it is used; true
 //	}
+//	policy {                          a spec's and a user's go before it, member by member; each is a
+//	                                  duration or "never" (default)
+//	  idle_timeout                    pause a sandbox that nobody used and whose agent did nothing for
+//	                                  so long
+//	  max_running                     pause a sandbox that has been running for so long
+//	  delete_paused_after             delete a sandbox that has been paused for so long
+//	}
 //	limits {
 //	  body_size                       bytes of a request body; 4 MiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
 //	                                  second; 429 above twice that; 0 (default) is no limit
 //	  trusted_proxies                 addresses whose X-Forwarded-For is believed
+//	  user { ... }                    of each user without limits of their own (`bivouac users set`)
+//	  installation { ... }            of all users together; both have these members, where 0
+//	                                  (default) is no limit, and more is answered 429:
+//	    running_sandboxes             that should run, those that start or fail included
+//	    total_sandboxes               paused ones too
+//	    starts_per_minute             creations and resumes
+//	    cpu, memory                   MHz and MiB of those that should run, by their specs
+//	  on_limit                        what a start over a user's running_sandboxes does: "refuse"
+//	                                  (default), or "pause_oldest" of that user's sandboxes
 //	}
 //	git {
 //	  verify_tokens                   ask the provider before a token is stored; true

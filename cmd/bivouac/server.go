@@ -128,7 +128,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 		return serverParts{}, err
 	}
 	sched := scheduler.DefaultConfig()
-	sched.StartTimeout = c.Sandboxes.StartTimeout
+	sched.StartTimeout, sched.Installation = c.Sandboxes.StartTimeout, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
 	}

@@ -21,6 +21,9 @@ var specIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`)
 // environment variable and, in lower case, of "${port.<name>}".
 var portNamePattern = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,62}$`)
 
+// maxPool bounds a warm pool.
+const maxPool = 1000
+
 // loadSpecs reads the sandbox specs of an HCL file, in the file's order. Its
 // error is a usageError that names every mistake with file and line.
 func loadSpecs(path string) ([]fsm.Spec, error) {
@@ -46,6 +49,8 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	  user          = "10001"           # docker only
 //	  start_timeout = "2m"
 //	  readiness     = "allocation"      # only for tests of scale: RUNNING on Nomad's word
+//	  pool          = 3                 # sandboxes kept started without an owner
+//	  policy { idle_timeout = "1h" }    # over the node's, member by member; see doc.go
 //	  port "AGENT_SERVER" { container = 8000 }
 //	  volume { path = "/workspace" }    # docker only
 //	}
@@ -85,7 +90,9 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 		{name: "network_mode", set: setString(&t.NetworkMode, oneOf("bridge", "host"))},
 		{name: "user", set: setString(&t.User, notEmpty)},
 		{name: "start_timeout", set: setDuration(&t.StartTimeout, time.Second, time.Hour)},
+		{name: "pool", set: setInt(&spec.Pool, 0, maxPool)},
 	}, []nested{
+		{name: "policy", decode: func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &t.Policy) }},
 		{name: "port", label: "name", many: true, decode: func(b *hcl.Block) hcl.Diagnostics { return decodePort(b, t.Ports) }},
 		{name: "volume", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{{name: "path", required: true, set: setString(&t.VolumePath, isAbsolutePath)}}, nil)

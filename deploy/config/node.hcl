@@ -78,12 +78,33 @@ vault {
 #   wake       = true # a paused sandbox is resumed when it is used
 # }
 
+# When a sandbox is paused or deleted by itself. A spec's and a user's policy go
+# before it. This and the limits below must be the same on every node.
+# policy {
+#   idle_timeout        = "never" # "1h": nobody used it, its agent did nothing
+#   max_running         = "never"
+#   delete_paused_after = "never"
+# }
+
 limits {
   # What the load balancer says of the client's address is believed.
   trusted_proxies = ["10.0.0.10/32"]
 
   # body_size       = 4194304
   # rate_per_second = 0 # of one client address; 0 is no limit
+
+  # What sandboxes may use; 0 is no limit. `bivouac users set` gives a user others.
+  # user {
+  #   running_sandboxes = 0
+  #   total_sandboxes   = 0
+  #   starts_per_minute = 0
+  #   cpu               = 0 # MHz
+  #   memory            = 0 # MiB
+  # }
+  # installation {
+  #   running_sandboxes = 0 # and the same others
+  # }
+  # on_limit = "refuse" # or "pause_oldest": make room among the user's own
 }
 
 # git {

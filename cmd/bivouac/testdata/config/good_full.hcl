@@ -69,6 +69,24 @@ limits {
   body_size           = 65536
   rate_per_second     = 10
   trusted_proxies     = ["127.0.0.1", "10.0.0.0/8"]
+  user {
+    running_sandboxes = 5
+    total_sandboxes   = 20
+    starts_per_minute = 10
+    cpu               = 4000
+    memory            = 8192
+  }
+  installation {
+    running_sandboxes = 500
+    starts_per_minute = 600
+  }
+  on_limit = "pause_oldest"
+}
+
+policy {
+  idle_timeout        = "1h"
+  max_running         = "never"
+  delete_paused_after = "720h"
 }
 
 git {

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// policyNever is how a policy says that something never happens by itself.
+const policyNever = "never"
+
+// The bounds of a policy's times.
+const (
+	minPolicyTime = time.Second
+	maxPolicyTime = 10 * 365 * 24 * time.Hour
+)
+
+// decodePolicy reads a policy block, of the node's configuration or of a spec.
+func decodePolicy(b *hcl.Block, p *fsm.Policy) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "idle_timeout", set: setPolicyTime(&p.IdleTimeout)},
+		{name: "max_running", set: setPolicyTime(&p.MaxRunning)},
+		{name: "delete_paused_after", set: setPolicyTime(&p.DeletePausedAfter)},
+	}, nil)
+}
+
+// setPolicyTime stores a duration, or a negative one for "never".
+func setPolicyTime(to *time.Duration) func(cty.Value) error {
+	return func(v cty.Value) error {
+		if v.Type() != cty.String {
+			return errors.New(`must be a duration in quotes, such as "30m", or "never"`)
+		}
+		d, err := parsePolicyTime(v.AsString())
+		if err != nil {
+			return err
+		}
+		*to = d
+		return nil
+	}
+}
+
+// parsePolicyTime reads a time of a policy, for files and flags.
+func parsePolicyTime(s string) (time.Duration, error) {
+	if s == policyNever {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf(`%q is not a duration such as "30m" or "72h", nor "never"`, s)
+	}
+	if d < minPolicyTime || d > maxPolicyTime {
+		return 0, fmt.Errorf(`must be between %s and %s, or "never"`, minPolicyTime, maxPolicyTime)
+	}
+	return d, nil
+}
+
+// Bounds of limits in configuration files; fsm has the last word.
+const maxLimit = 1 << 30
+
+// decodeLimits reads the limits of one user, or of the installation.
+func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
+	return decodeBody(b.Body, []attr{
+		{name: "running_sandboxes", set: setInt(&l.Running, 0, maxLimit)},
+		{name: "total_sandboxes", set: setInt(&l.Total, 0, maxLimit)},
+		{name: "starts_per_minute", set: setInt(&l.StartsPerMinute, 0, fsm.MaxStartsPerMinute)},
+		{name: "cpu", set: setInt(&l.CPU, 0, maxLimit)},
+		{name: "memory", set: setInt(&l.Memory, 0, maxLimit)},
+	}, nil)
+}
+
+// installation is what the nodes' configuration says of all sandboxes.
+func (c Config) installation() fsm.Installation {
+	return fsm.Installation{
+		Policy: c.Policy, PerUser: c.Limits.User, Overall: c.Limits.Installation, OnLimit: c.Limits.OnLimit,
+	}
+}
