@@ -6,7 +6,7 @@
 # The namespace is that of the node's configuration.
 namespace "default" {
   capabilities = [
-    "submit-job", "read-job", "list-jobs",
+    "submit-job", "read-job", "list-jobs", "read-logs",
     "host-volume-create", "host-volume-read", "host-volume-write", "host-volume-delete",
   ]
 }

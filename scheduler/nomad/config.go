@@ -19,7 +19,7 @@ type Config struct {
 	Region    string
 	Namespace string
 	// Token is the ACL token, empty where ACLs are off. It needs submit-job,
-	// read-job, list-jobs, revert-job, tag and host-volume-create, -read, -delete
+	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete
 	// capabilities in the namespace, and node:read.
 	Token string
 	TLS   TLSConfig

@@ -77,7 +77,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		Env:         environment(cfg, job, dir, text),
 		Resources:   &api.Resources{CPU: new(t.CPU), MemoryMB: new(t.Memory)},
 		KillTimeout: new(cfg.KillTimeout),
-		LogConfig:   &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(5)},
+		LogConfig:   &api.LogConfig{MaxFiles: new(logFiles), MaxFileSizeMB: new(logFileMB)},
 	}
 	switch {
 	case mounted(t, ws):

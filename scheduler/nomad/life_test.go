@@ -241,8 +241,10 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 			fsm.ReasonNoCapacity, "memory exhausted on 1",
 		},
 		"crash loop": {
-			fsm.DriverRawExec, func(t *fsm.Template) { t.Command, t.Args = "/bin/sh", []string{"-c", "exit 42"} },
-			fsm.ReasonCrashed, "Exit Code: 42",
+			fsm.DriverRawExec, func(t *fsm.Template) {
+				t.Command, t.Args = "/bin/sh", []string{"-c", "echo no plan >&2; echo key=$OH_SESSION_API_KEYS_0 >&2; exit 42"}
+			},
+			fsm.ReasonCrashed, "Exit Code: 42; it last wrote: key=********** | no plan",
 		},
 		"no such program": {
 			fsm.DriverRawExec, func(t *fsm.Template) { t.Command = "/no/such/program" },

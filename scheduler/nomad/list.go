@@ -25,7 +25,7 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 	}
 	var list []scheduler.Observed
 	for _, id := range p.ids() {
-		list = append(list, p.observe(clusterID, id))
+		list = append(list, r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
 	}
 	for _, s := range stubs {
 		if p.jobs[s.Name] != nil {

@@ -29,6 +29,8 @@ type Runner struct {
 	// binds knows by a client's id whether docker mounts host directories
 	// there; a client's configuration can change, so it knows it for minutes.
 	binds *expirable.LRU[string, bool]
+	// words knows by an allocation's id what its crashed task wrote last.
+	words *expirable.LRU[string, string]
 }
 
 var _ scheduler.Runner = (*Runner)(nil)
@@ -56,7 +58,9 @@ func New(cfg Config) (*Runner, error) {
 		return nil, err
 	}
 	r := &Runner{
-		marks: marks, binds: expirable.NewLRU[string, bool](1024, nil, 5*time.Minute), cfg: cfg, log: cfg.Logger, client: client,
+		cfg: cfg, log: cfg.Logger, client: client, marks: marks,
+		binds: expirable.NewLRU[string, bool](1024, nil, 5*time.Minute),
+		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_nomad_call_seconds",
 			Help:    "Duration of calls of Nomad's API, by call and outcome.",

@@ -66,18 +66,13 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 // under a new version whose task is the same, and places nothing. A task that
 // differs replaces it.
 func (r *Runner) failedBefore(ctx context.Context, id string) (bool, error) {
-	failed := false
-	err := r.call(ctx, "list job's allocations", func(ctx context.Context) error {
-		allocs, _, err := r.client.Jobs().Allocations(id, false, query(ctx))
-		for _, a := range allocs {
-			failed = failed || a.ClientStatus == api.AllocClientStatusFailed && a.DesiredStatus == api.AllocDesiredStatusRun
+	allocs, err := r.allocations(ctx, id)
+	for _, a := range allocs {
+		if a.ClientStatus == api.AllocClientStatusFailed && a.DesiredStatus == api.AllocDesiredStatusRun {
+			return true, nil
 		}
-		return err
-	})
-	if errors.Is(err, errNotFound) {
-		return false, nil
 	}
-	return failed, err
+	return false, err
 }
 
 // revert brings the version back if the job is still at prior. It reports

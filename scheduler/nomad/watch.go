@@ -52,6 +52,20 @@ func (p *picture) observe(clusterID, id string) scheduler.Observed {
 	return observe(clusterID, strings.TrimPrefix(id, jobPrefix), p.jobs[id], slices.Collect(maps.Values(p.allocs[id])), evals, time.Now())
 }
 
+// newest is the id of the job's newest allocation, "" for none.
+func (p *picture) newest(id string) string {
+	var newest *allocFacts
+	for _, a := range p.allocs[id] {
+		if newest == nil || a.CreateIndex > newest.CreateIndex {
+			newest = a
+		}
+	}
+	if newest == nil {
+		return ""
+	}
+	return newest.ID
+}
+
 // addAlloc takes an allocation unless a newer state of it is known. Of those
 // that have ended only the newest is of interest.
 func (p *picture) addAlloc(a *allocFacts) bool {
@@ -161,11 +175,11 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 		return stopQuietly(ctx, err)
 	}
 	for _, id := range p.ids() {
-		fn(p.observe(clusterID, id))
+		fn(r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
 	}
 	err = r.stream(ctx, p.index, func(f *frame) {
 		for _, id := range p.take(f) {
-			fn(p.observe(clusterID, id))
+			fn(r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
 		}
 	})
 	return stopQuietly(ctx, err)

@@ -1,0 +1,286 @@
+package nomad
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+var _ scheduler.Logs = (*Runner)(nil)
+
+// What Nomad keeps of each stream of a task.
+const (
+	logFiles      = 3
+	logFileMB     = 5
+	maxLogBytes   = logFiles * logFileMB << 20
+	logHeartbeats = 2
+)
+
+// Logs implements scheduler.Logs by Nomad's file API, by way of its servers:
+// a node of ours need not reach the Nomad clients.
+func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tail int64, follow bool) (io.ReadCloser, error) {
+	if stream != "stdout" && stream != "stderr" {
+		return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", stream)
+	}
+	alloc, err := r.newestAlloc(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	follow = follow && !ended(alloc.ClientStatus)
+	place := logPlace{origin: "start"}
+	switch {
+	case tail > 0:
+		place = logPlace{origin: "end", offset: tail}
+	case tail == 0 && !follow:
+		return io.NopCloser(strings.NewReader("")), nil
+	case tail == 0:
+		// Nomad's "0 from the end" is its newest file from the beginning.
+		if place.offset, err = r.logSize(ctx, alloc.ID, stream); err != nil {
+			return nil, noLogs(job, err)
+		}
+	}
+	lr, err := r.openLog(ctx, alloc.ID, stream, place, follow)
+	return lr, noLogs(job, err)
+}
+
+// newestAlloc finds whose log it is. A stopped job still has its allocations.
+func (r *Runner) newestAlloc(ctx context.Context, job scheduler.Job) (*api.AllocationListStub, error) {
+	id := jobID(job.SandboxID)
+	cur, err := r.info(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if cur == nil || !ours(cur, job.ClusterID, job.SandboxID) {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no job of sandbox %s", job.SandboxID)
+	}
+	allocs, err := r.allocations(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var newest *api.AllocationListStub
+	for _, a := range allocs {
+		if newest == nil || a.CreateIndex > newest.CreateIndex {
+			newest = a
+		}
+	}
+	if newest == nil {
+		return nil, noLogs(job, errNotFound)
+	}
+	return newest, nil
+}
+
+// allocations lists those of a job that Nomad still knows; none is fine.
+func (r *Runner) allocations(ctx context.Context, id string) ([]*api.AllocationListStub, error) {
+	var allocs []*api.AllocationListStub
+	err := r.call(ctx, "list job's allocations", func(ctx context.Context) error {
+		var err error
+		allocs, _, err = r.client.Jobs().Allocations(id, false, query(ctx))
+		return err
+	})
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return allocs, err
+}
+
+// noLogs is what the caller is told where Nomad has none.
+func noLogs(job scheduler.Job, err error) error {
+	if errors.Is(err, errNotFound) {
+		return fsm.Errorf(fsm.CodeNotFound, "there are no logs of sandbox %s", job.SandboxID)
+	}
+	return err
+}
+
+func ended(clientStatus string) bool {
+	switch clientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+// logSize is how much of a stream is kept.
+func (r *Runner) logSize(ctx context.Context, alloc, stream string) (int64, error) {
+	var files []*api.AllocFileInfo
+	err := r.call(ctx, "list logs", func(ctx context.Context) error {
+		_, err := r.client.Raw().Query("/v1/client/fs/ls/"+url.PathEscape(alloc)+"?path=alloc%2Flogs", &files, query(ctx))
+		return err
+	})
+	var size int64
+	for _, f := range files {
+		if strings.HasPrefix(f.Name, taskName+"."+stream+".") {
+			size += f.Size
+		}
+	}
+	return size, err
+}
+
+// logPlace is where reading begins: so many bytes from the start or the end of
+// what is kept.
+type logPlace struct {
+	origin string
+	offset int64
+}
+
+// openLog opens the stream of frames; CallTimeout bounds the opening, ctx the
+// reading. A task that has not started is errNotFound.
+func (r *Runner) openLog(ctx context.Context, alloc, stream string, at logPlace, follow bool) (io.ReadCloser, error) {
+	own, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(r.cfg.CallTimeout, func() { cancel(errors.New("no answer in time")) })
+	params := url.Values{
+		"task": {taskName}, "type": {stream}, "follow": {strconv.FormatBool(follow)},
+		"origin": {at.origin}, "offset": {strconv.FormatInt(at.offset, 10)},
+	}
+	body, err := r.client.Raw().Response("/v1/client/fs/logs/"+url.PathEscape(alloc)+"?"+params.Encode(), query(own))
+	if !timer.Stop() && err == nil {
+		_ = body.Close() // it came too late
+		err = context.Cause(own)
+	}
+	if err != nil {
+		cancel(nil)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err = mapError("read log", err); says(err, "unknown task name") {
+			err = fmt.Errorf("nomad: read log: %w", errNotFound)
+		}
+		return nil, err
+	}
+	lr := &logReader{outer: ctx, cancel: cancel, body: body, dec: json.NewDecoder(body), follow: follow, left: maxLogBytes}
+	if follow {
+		lr.over = make(chan struct{})
+		lr.watch.Go(func() { r.awaitEnd(own, alloc, lr.over) })
+	}
+	return lr, nil
+}
+
+// awaitEnd closes over when the allocation has ended or is gone.
+func (r *Runner) awaitEnd(ctx context.Context, alloc string, over chan<- struct{}) {
+	var index uint64
+	for ctx.Err() == nil {
+		q := query(ctx)
+		q.WaitIndex, q.WaitTime = index, time.Minute
+		a, meta, err := r.client.Allocations().Info(alloc, q)
+		switch {
+		case err == nil && ended(a.ClientStatus), errors.Is(mapError("read allocation", err), errNotFound):
+			close(over)
+			return
+		case err == nil:
+			index = meta.LastIndex
+		default:
+			pause(ctx, time.Second)
+		}
+	}
+}
+
+// logReader turns Nomad's frames into bytes. Read is called by one goroutine,
+// Close by any.
+type logReader struct {
+	outer  context.Context //nolint:containedctx // a reader's life is its caller's
+	cancel context.CancelCauseFunc
+	body   io.Closer
+	dec    *json.Decoder
+	rest   []byte
+	follow bool
+	// left bounds what is read without follow: a task can write faster than we
+	// read.
+	left int64
+	// over is closed when the task has ended. Nomad goes on for ever then; two
+	// heartbeats, a second apart, with nothing between them are the end.
+	over  chan struct{}
+	quiet int
+
+	watch  sync.WaitGroup
+	once   sync.Once
+	closed bool
+	mu     sync.Mutex
+}
+
+// Read implements io.Reader.
+func (l *logReader) Read(p []byte) (int, error) {
+	for len(l.rest) == 0 {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		var f api.StreamFrame
+		if err := l.dec.Decode(&f); err != nil {
+			return 0, l.broken(err)
+		}
+		if l.rest = f.Data; len(l.rest) > 0 {
+			l.quiet = 0
+		} else if l.finished() {
+			return 0, io.EOF
+		}
+	}
+	if l.follow {
+		n := copy(p, l.rest)
+		l.rest = l.rest[n:]
+		return n, nil
+	}
+	if l.left <= 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, l.rest[:min(int64(len(l.rest)), l.left)])
+	l.rest = l.rest[n:]
+	l.left -= int64(n)
+	return n, nil
+}
+
+// finished takes note of a heartbeat.
+func (l *logReader) finished() bool {
+	if l.ended() {
+		l.quiet++
+	}
+	return l.quiet >= logHeartbeats
+}
+
+func (l *logReader) ended() bool {
+	select {
+	case <-l.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// broken says why there are no more frames.
+func (l *logReader) broken(err error) error {
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	switch {
+	case closed:
+		return fs.ErrClosed
+	case l.outer.Err() != nil:
+		return l.outer.Err()
+	case errors.Is(err, io.EOF) && (!l.follow || l.ended()):
+		return io.EOF
+	}
+	return fsm.Errorf(fsm.CodeScheduler, "Nomad's log stream broke: %v", err)
+}
+
+// Close implements io.Closer; a Read that waits ends.
+func (l *logReader) Close() error {
+	l.once.Do(func() {
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		l.cancel(nil)
+		_ = l.body.Close() // nobody reads on
+		l.watch.Wait()
+	})
+	return nil
+}

@@ -1,0 +1,169 @@
+package nomad_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// shellJob is a sandbox that runs a script in its workspace.
+func (b *bench) shellJob(script string) scheduler.Job {
+	job := b.job(fsm.DriverRawExec)
+	job.Template.Command, job.Template.Args = "/bin/sh", []string{"-c", script}
+	return job
+}
+
+// readLog reads all that is there.
+func (b *bench) readLog(job scheduler.Job, stream string, tail int64) (string, error) {
+	r, err := b.r.Logs(b.Context(), job, stream, tail, false)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(r)
+	return string(text), errors.Join(err, r.Close())
+}
+
+func (b *bench) wantLog(job scheduler.Job, stream string, tail int64, want string) {
+	b.Helper()
+	b.until("log "+want, func() error {
+		got, err := b.readLog(job, stream, tail)
+		if err == nil && got != want {
+			return errors.New("read " + got)
+		}
+		return err
+	})
+}
+
+func TestLogs_TailOfARunningAndOfAStoppedTask(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.shellJob("echo one; echo two; echo wrong >&2; exec sleep 1000")
+	b.must(b.r.Start(t.Context(), job))
+	look := func() {
+		b.wantLog(job, "stdout", -1, "one\ntwo\n")
+		b.wantLog(job, "stdout", 1000, "one\ntwo\n")
+		b.wantLog(job, "stdout", 4, "two\n")
+		b.wantLog(job, "stdout", 0, "")
+		b.wantLog(job, "stderr", -1, "wrong\n")
+	}
+	look()
+	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+	job.ModifyIndex = o.ModifyIndex
+	b.paused(job)
+	look()
+}
+
+func TestLogs_FollowEndsWithTheTask(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.shellJob("echo first; until test -e go; do sleep 0.02; done; echo second; exec sleep 1000")
+	b.must(b.r.Start(t.Context(), job))
+	b.wantLog(job, "stdout", -1, "first\n")
+	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+	whole, err := b.r.Logs(t.Context(), job, "stdout", -1, true)
+	b.must(err)
+	fresh, err := b.r.Logs(t.Context(), job, "stdout", 0, true)
+	b.must(err)
+	b.must(os.WriteFile(filepath.Join(o.Placement.Workspace, "go"), nil, 0o600))
+	b.must(expect(whole, "first\nsecond\n"))
+	b.must(expect(fresh, "second\n"))
+	job.ModifyIndex = o.ModifyIndex
+	b.paused(job)
+	for _, r := range []io.ReadCloser{whole, fresh} {
+		rest, err := io.ReadAll(r)
+		if err != nil || len(rest) > 0 {
+			t.Errorf("after the end: %q, %v", rest, err)
+		}
+		b.must(r.Close())
+	}
+}
+
+// expect reads exactly that.
+func expect(r io.Reader, want string) error {
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil {
+		return err
+	}
+	if string(got) != want {
+		return errors.New("read " + string(got))
+	}
+	return nil
+}
+
+func TestLogs_FollowerThatWaits_EndsWithItsCallerOrClose(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.shellJob("echo up; exec sleep 1000")
+	b.must(b.r.Start(t.Context(), job))
+	b.wantLog(job, "stdout", -1, "up\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	left, err := b.r.Logs(ctx, job, "stdout", -1, true)
+	b.must(err)
+	closed, err := b.r.Logs(t.Context(), job, "stdout", -1, true)
+	b.must(err)
+	b.must(errors.Join(expect(left, "up\n"), expect(closed, "up\n")))
+	got := make(chan error, 2)
+	for _, r := range []io.Reader{left, closed} {
+		go func() {
+			_, err := r.Read(make([]byte, 1))
+			got <- err
+		}()
+	}
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Errorf("a follower whose caller left: %v", err)
+	}
+	b.must(closed.Close())
+	if err := <-got; !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("a follower that was closed: %v", err)
+	}
+	b.must(left.Close())
+}
+
+func TestLogs_WhatHasNone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	full := b.job(fsm.DriverRawExec)
+	full.Template.Memory = 16 << 20
+	b.must(b.r.Start(t.Context(), full))
+	foreign := b.shellJob("echo secret of another; exec sleep 1000")
+	b.must(b.r.Start(t.Context(), foreign))
+	b.wantLog(foreign, "stdout", -1, "secret of another\n")
+	other := foreign
+	other.ClusterID = "another-cluster"
+	for what, job := range map[string]scheduler.Job{
+		"unknown": {SandboxID: "nobody", ClusterID: b.cluster}, "never placed": full, "another cluster's": other,
+	} {
+		for _, follow := range []bool{false, true} {
+			if _, err := b.r.Logs(t.Context(), job, "stdout", 100, follow); fsm.CodeOf(err) != fsm.CodeNotFound {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	if _, err := b.r.Logs(t.Context(), foreign, "stdin", 100, false); fsm.CodeOf(err) != fsm.CodeInvalid {
+		t.Errorf("a stream that does not exist: %v", err)
+	}
+}
+
+func TestLogs_OfACrashedTask(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.shellJob("echo out of plans; exit 42")
+	b.must(b.r.Start(t.Context(), job))
+	o := b.look(job, "crash", func(o scheduler.Observed) bool { return o.Failure != nil })
+	if o.Failure.Reason != fsm.ReasonCrashed || !strings.Contains(o.Failure.Detail, "Exit Code: 42; it last wrote: out of plans") {
+		t.Errorf("failure %+v", o.Failure)
+	}
+	text, err := b.readLog(job, "stdout", -1)
+	if err != nil || !strings.HasPrefix(text, "out of plans\n") {
+		t.Errorf("%q, %v", text, err)
+	}
+}
