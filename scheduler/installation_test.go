@@ -25,7 +25,7 @@ func TestScheduler_BringsItsInstallationIntoTheStore(t *testing.T) {
 		before := w.cluster.Count(fsm.InstallationConfigure)
 		w.step()
 		w.lead()
-		time.Sleep(time.Minute)
+		w.elapse(time.Minute)
 		if w.cluster.Count(fsm.InstallationConfigure) != before {
 			t.Error("what is there already was proposed again")
 		}

@@ -53,6 +53,7 @@ type track struct {
 	retry     *backoff.ExponentialBackOff
 	notBefore time.Time
 
+	farewell *farewell
 	probe    ProbeResult
 	prober   *prober
 	starting bool

@@ -17,6 +17,7 @@ type metrics struct {
 	pass     *prometheus.HistogramVec
 	steps    *prometheus.CounterVec
 	secrets  prometheus.Counter
+	pauses   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
@@ -44,11 +45,15 @@ func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
 			Help: "Unreferenced versions of secrets destroyed.",
 		}),
 	}
+	m.pauses = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "bivouac_sandbox_polite_pauses_total",
+		Help: "Sandboxes whose conversations were asked to pause before their job was stopped, by outcome.",
+	}, []string{"outcome"})
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, stateCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, stateCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

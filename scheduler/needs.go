@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // Runner runs sandboxes: scheduler/nomad on Nomad, scheduler/process as local
@@ -116,15 +117,46 @@ type Failure struct {
 // Error implements error.
 func (f *Failure) Error() string { return f.Detail }
 
-// Agents asks agent servers whether they are up and ours; scheduler/agent
-// implements it. Every call is bounded by the implementation.
+// Agents talks to agent servers; scheduler/agent implements it. Every call is
+// bounded by the implementation.
 type Agents interface {
+	AgentProbes
+	AgentMembers
+	AgentFiles
+}
+
+// AgentProbes asks agent servers how they are and what they do.
+type AgentProbes interface {
 	// Health is nil when the agent server at baseURL serves.
 	Health(ctx context.Context, baseURL string) error
 	// Prove is nil when the server accepts the key and refuses a call without
 	// one. An error that wraps agent.ErrNotOurs or agent.ErrUnauthorized means
 	// that somebody else answers there.
 	Prove(ctx context.Context, baseURL, key string) error
+	// PauseAll pauses what runs, so that it can be gone on with after a stop.
+	PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error)
+	// ServerInfo tells how long nobody has used the server, as it says.
+	ServerInfo(ctx context.Context, baseURL string) (agent.ServerInfo, error)
+	// Busy reports whether a conversation runs.
+	Busy(ctx context.Context, baseURL, key string) (bool, error)
+}
+
+// AgentMembers gives the members of warm pools their keys.
+type AgentMembers interface {
+	// InitState tells what has become of a deferred server. One that is not
+	// deferred is agent.ErrNotDeferred.
+	InitState(ctx context.Context, baseURL string) (string, error)
+	// Init makes a dormant server accept the keys of req; agent.ErrNotDormant
+	// when it was initialised before.
+	Init(ctx context.Context, baseURL, initKey string, req agent.InitRequest) error
+}
+
+// AgentFiles reads and writes files in sandboxes.
+type AgentFiles interface {
+	// Upload writes a file and makes its directories.
+	Upload(ctx context.Context, baseURL, key, path string, content []byte) error
+	// Download reads a file; agent.ErrNoFile when there is none.
+	Download(ctx context.Context, baseURL, key, path string) ([]byte, error)
 }
 
 // Store is where the scheduler reads what the cluster believes; *fsm.Store

@@ -17,22 +17,24 @@ const proveAgain = 100 * time.Millisecond
 // prober asks the agent server of one placement until it is stopped. It posts
 // each result that Plan could care for to the loop.
 type prober struct {
-	l      *loop
-	id     string
+	l *loop
+	// sb is the row the prober was made for: its keys and marker hold as long
+	// as the prober does.
+	sb     *fsm.Sandbox
 	url    string
 	alloc  string
-	keyRef fsm.SecretRef
+	work   string
 	cancel context.CancelFunc
 }
 
-// watch makes the prober of the sandbox be for placement p and no other; nil
-// stops it.
+// watch makes the prober of the sandbox be for placement p, and the key it has
+// now, and no other; nil stops it.
 func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Placement) {
 	url := AgentURL(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t.prober != nil {
-		if p != nil && t.prober.alloc == p.AllocID && t.prober.url == url {
+		if p != nil && t.prober.alloc == p.AllocID && t.prober.url == url && t.prober.sb.KeyRef == sb.KeyRef {
 			return
 		}
 		t.prober.cancel()
@@ -43,9 +45,9 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, id: sb.ID, url: url, alloc: p.AllocID, keyRef: sb.KeyRef, cancel: cancel}
+	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, work: p.Workspace, cancel: cancel}
 	t.prober = pr
-	t.probe = ProbeResult{AllocID: p.AllocID, URL: url}
+	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
 		defer cancel()
 		pr.run(ctx, t)
@@ -57,7 +59,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 func (p *prober) run(ctx context.Context, t *track) {
 	cfg := p.l.s.cfg
 	pause := cfg.ProbeMin
-	res := ProbeResult{AllocID: p.alloc, URL: p.url}
+	res := ProbeResult{AllocID: p.alloc, URL: p.url, KeyRef: p.sb.KeyRef}
 	for {
 		before := res
 		p.l.sem <- struct{}{}
@@ -99,7 +101,7 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 	t.probe = res
 	if before.Answering != res.Answering || before.Proven != res.Proven || before.Failures != res.Failures ||
 		!sameReason(before.Failure, res.Failure) {
-		l.queue.add(p.id)
+		l.queue.add(p.sb.ID)
 	}
 	return t.starting
 }
@@ -114,30 +116,52 @@ func (p *prober) once(ctx context.Context, res *ProbeResult) {
 		return
 	}
 	res.Answering = true
-	if res.Proven {
-		res.ok()
-		return
+	dormant, f := p.lookDormant(ctx, res)
+	switch {
+	case f != nil:
+		res.Proven = false
+	case p.sb.Member():
+		res.Proven = dormant
+	case dormant || !res.Proven:
+		f = p.prove(ctx, res, dormant)
+		res.Proven = f == nil
 	}
-	key, err := p.l.s.secrets.Read(ctx, p.keyRef.Path, p.keyRef.Version)
-	if err != nil {
+	switch {
+	case f == nil:
+		res.ok()
+	case f.Reason == fsm.ReasonSecretStore:
 		// Not the sandbox's fault: it counts as no failure of its.
 		res.ok()
-		res.Failure = &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading the sandbox's key: " + err.Error()}
-		return
+		res.Failure = f
+	default:
+		res.fail(f)
 	}
-	err = p.l.s.agents.Prove(ctx, p.url, key["key"])
+}
+
+// prove makes sure that the sandbox and its workspace are what they should be:
+// a dormant server is given its key first.
+func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) *Failure {
+	s := p.l.s
+	keys, err := s.secrets.Read(ctx, p.sb.KeyRef.Path, p.sb.KeyRef.Version)
+	if err != nil {
+		return &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading the sandbox's key: " + err.Error()}
+	}
+	if dormant {
+		if f := p.bind(ctx, keys); f != nil {
+			return f
+		}
+	}
+	err = s.agents.Prove(ctx, p.url, keys[secretKeyMember])
 	switch {
 	case err == nil:
-		res.Proven = true
-		res.ok()
+		return p.checkWorkspace(ctx, keys[secretKeyMember], res)
 	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized):
-		res.fail(&Failure{
+		return &Failure{
 			Reason: fsm.ReasonAgentRejected,
 			Detail: "what answers at " + p.url + " did not prove to be this sandbox: " + err.Error(),
-		})
-	default:
-		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()})
+		}
 	}
+	return &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()}
 }
 
 func (r *ProbeResult) ok() {

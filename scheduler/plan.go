@@ -50,10 +50,17 @@ type ProbeResult struct {
 	// the present one means nothing.
 	AllocID string
 	URL     string
+	// KeyRef is the key the sandbox had; zero for a member of a pool.
+	KeyRef fsm.SecretRef
 	// Answering: the last health call succeeded. Proven: the server once
-	// proved to be ours.
+	// proved to be ours, and its workspace to be the sandbox's.
 	Answering bool
 	Proven    bool
+	// Deferred: the job that runs was started without a key, so it is not one
+	// to come back to. Marker is SandboxStatus.Workspace as it was found or
+	// made, "" for a member of a pool.
+	Deferred bool
+	Marker   string
 	// Failures counts failed probes in a row, FailingSince is the first's time.
 	Failures     int
 	FailingSince time.Time
@@ -124,6 +131,7 @@ func newStatus(s Situation) fsm.SandboxStatus {
 	}
 	return fsm.SandboxStatus{
 		State: fsm.SandboxStarting, Generation: sb.Generation, Since: sb.DesiredAt, Job: sb.Status.Job,
+		Workspace: sb.Status.Workspace,
 	}
 }
 
@@ -257,6 +265,17 @@ func planPlaced(d *Decision, s Situation) {
 		d.Status.State, d.Status.Reason, d.Status.Detail = fsm.SandboxRunning, "", ""
 		d.Status.Placement = p
 		d.Status.Job = fsm.JobRef{Version: s.Observed.Version, Registered: true}
+		if s.Probe.Deferred {
+			d.Status.Job = fsm.JobRef{}
+		}
+		if s.Probe.Marker != "" {
+			d.Status.Workspace = s.Probe.Marker
+		}
+		return
+	}
+	if f := s.Probe.Failure; probed(s) && f != nil && f.Reason == fsm.ReasonWorkspace {
+		fail(d, s, f)
+		d.Step = StepStop
 		return
 	}
 	switch d.Status.State {
@@ -418,7 +437,7 @@ func wake(d *Decision, at time.Time) {
 // probed reports whether the probe is of the present placement.
 func probed(s Situation) bool {
 	p := s.Observed.Placement
-	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == AgentURL(p)
+	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == AgentURL(p) && s.Probe.KeyRef == s.Sandbox.KeyRef
 }
 
 func healthy(s Situation) bool {

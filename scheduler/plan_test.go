@@ -257,7 +257,9 @@ type model struct {
 	allocs    int
 	// room and sane say whether a start can succeed.
 	room, sane bool
-	maxLive    int
+	// lost: the workspace is not the one that was there before.
+	lost    bool
+	maxLive int
 }
 
 func (m *model) situation() scheduler.Situation {
@@ -270,6 +272,9 @@ func (m *model) situation() scheduler.Situation {
 			s.Probe.Failures, s.Probe.FailingSince = 99, m.now.Add(-time.Minute)
 			s.Probe.Failure = &scheduler.Failure{Reason: fsm.ReasonHealth, Detail: "silent"}
 		}
+	}
+	if m.lost && m.answering {
+		s.Probe.Proven, s.Probe.Failure = false, &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "another"}
 	}
 	if m.job.Waiting != nil {
 		s.UnplacedSince = m.now.Add(-time.Minute)
@@ -342,7 +347,7 @@ func (m *model) disturb(t *rapid.T) {
 		sb.Generation++
 		m.sb, m.failed = &sb, nil
 	}
-	switch rapid.IntRange(0, 10).Draw(t, "disturbance") {
+	switch rapid.IntRange(0, 11).Draw(t, "disturbance") {
 	case 0:
 		wish(fsm.DesiredRunning)
 	case 1:
@@ -373,6 +378,8 @@ func (m *model) disturb(t *rapid.T) {
 		m.now = m.now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
 	case 10:
 		m.attempted = 0 // another leader
+	case 11:
+		m.lost = !m.lost
 	}
 }
 
@@ -434,12 +441,15 @@ func checkRest(t *rapid.T, m *model, last string) {
 			t.Fatalf("paused is %s with %d live", last, m.job.Live)
 		}
 	case st.State == fsm.SandboxRunning:
-		if m.job.Live != 1 || !m.answering {
-			t.Fatalf("RUNNING with %d live, answering %v", m.job.Live, m.answering)
+		if m.job.Live != 1 || !m.answering || m.lost {
+			t.Fatalf("RUNNING with %d live, answering %v, workspace lost %v", m.job.Live, m.answering, m.lost)
 		}
 	case st.State == fsm.SandboxError:
 		if st.Reason == "" || st.Detail == "" {
 			t.Fatalf("an ERROR without words: %+v", st)
+		}
+		if st.Reason == fsm.ReasonWorkspace && m.job.Live > 0 {
+			t.Fatalf("a sandbox with another's workspace was left running: %s", last)
 		}
 	default:
 		t.Fatalf("at rest in %s: %s", st.State, last)

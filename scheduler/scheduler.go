@@ -31,6 +31,10 @@ type Config struct {
 	// StopTimeout is how long a pause may take before the sandbox is shown in
 	// ERROR. Stopping goes on all the same.
 	StopTimeout time.Duration
+	// PauseGrace bounds how long the conversations of a sandbox that is paused
+	// are given to pause before its job is stopped. It counts towards
+	// StopTimeout.
+	PauseGrace time.Duration
 	// PlacementGrace is how long a sandbox may wait for a client with room
 	// before it is an ERROR. It covers clients that are just being freed.
 	PlacementGrace time.Duration
@@ -76,6 +80,7 @@ func DefaultConfig() Config {
 		SettleTimeout:   3 * time.Second,
 		StartTimeout:    2 * time.Minute,
 		StopTimeout:     time.Minute,
+		PauseGrace:      20 * time.Second,
 		PlacementGrace:  15 * time.Second,
 		RetryInterval:   3 * time.Second,
 		ProbeMin:        5 * time.Millisecond,
@@ -111,6 +116,7 @@ func (c Config) Validate() error {
 		{"settle timeout", c.SettleTimeout},
 		{"start timeout", c.StartTimeout},
 		{"stop timeout", c.StopTimeout},
+		{"pause grace", c.PauseGrace},
 		{"placement grace", c.PlacementGrace},
 		{"retry interval", c.RetryInterval},
 		{"minimum probe pause", c.ProbeMin},

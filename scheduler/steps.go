@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -21,6 +23,9 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	l.note(t, sb, d)
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
+	}
+	if d.Step == StepStop && l.takingLeave(ctx, sb, t, sit.Observed) {
+		d.Step = StepNone
 	}
 	if d.Step != StepNone && l.mayStep(t, id, sit.Observed) {
 		l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step)
@@ -158,6 +163,9 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
 		job.HasWorkspace = sb.Status.Workspace != ""
+		if sb.Member() {
+			job.KeyRef, job.Deferred = sb.InitRef, true
+		}
 	}
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex
@@ -169,7 +177,7 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 	case StepStop:
 		return l.s.runner.Stop(ctx, job)
 	case StepRemove:
-		return l.remove(ctx, job)
+		return l.remove(ctx, sb, job)
 	case StepRemoveOrphan:
 		return l.removeOrphan(ctx, job)
 	case StepNone:
@@ -179,12 +187,13 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 
 // remove ends a sandbox: its job and workspace, its secrets, and when nothing
 // is left its row.
-func (l *loop) remove(ctx context.Context, job Job) error {
+func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, job Job) error {
 	if err := l.s.runner.Remove(ctx, job); err != nil {
 		return fmt.Errorf("removing the job and the workspace: %w", err)
 	}
-	if job.KeyRef.Path != "" {
-		if err := l.s.secrets.Delete(ctx, job.KeyRef.Path); err != nil {
+	for _, path := range secretPaths(sb) {
+		fault.At("before", "delete secrets")
+		if err := l.s.secrets.Delete(ctx, path); err != nil {
 			return fmt.Errorf("deleting the sandbox's secrets: %w", err)
 		}
 	}
@@ -196,6 +205,23 @@ func (l *loop) remove(ctx context.Context, job Job) error {
 	}
 	return nil
 }
+
+// secretPaths names the entries of a sandbox in the secret store. A member of a
+// pool may have some that were written for claims that came too late.
+func secretPaths(sb *fsm.Sandbox) []string {
+	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true}
+	if sb.Pool != "" {
+		set[sessionPath(sb.ID)] = true
+	}
+	delete(set, "")
+	return slices.Sorted(maps.Keys(set))
+}
+
+// sessionPath is where the secret store has a sandbox's key.
+func sessionPath(id string) string { return "sandboxes/" + id + "/session" }
+
+// initPath is where it has what a member of a pool is initialised with.
+func initPath(id string) string { return "sandboxes/" + id + "/init" }
 
 // removeOrphan removes what is ours and has no sandbox. A job is registered
 // only after its sandbox is in the log, so behind the fence a missing row

@@ -114,6 +114,9 @@ func (w *world) until(what string, limit time.Duration, cond func() bool) {
 	}
 }
 
+// elapse lets time go by in which nothing is waited for.
+func (w *world) elapse(d time.Duration) { time.Sleep(d) }
+
 // reach waits until the sandbox is shown in the state and its generation was
 // observed.
 func (w *world) reach(id string, state fsm.SandboxState, limit time.Duration) *fsm.Sandbox {

@@ -45,6 +45,12 @@ type Nomad struct {
 	calls    map[string]int
 	before   func(call string, job scheduler.Job) error
 	faulty   []string
+	// files are the workspaces' contents; noFiles: the agent servers know no
+	// calls for files.
+	files   map[string]map[string][]byte
+	noFiles bool
+	// pausing is how long a PauseAll takes.
+	pausing time.Duration
 }
 
 type job struct {
@@ -52,10 +58,11 @@ type job struct {
 	version     uint64
 	modifyIndex uint64
 	stopped     bool
-	versions    map[uint64]bool
-	keyRef      fsm.SecretRef
-	failure     *scheduler.Failure
-	waiting     *scheduler.Failure
+	// versions tells of each whether it is deferred.
+	versions map[uint64]bool
+	keyRef   fsm.SecretRef
+	failure  *scheduler.Failure
+	waiting  *scheduler.Failure
 }
 
 type alloc struct {
@@ -68,6 +75,12 @@ type alloc struct {
 	answering bool
 	port      int
 	keyRef    fsm.SecretRef
+	// deferred: the server starts without a key; bound is the one it was given.
+	deferred bool
+	bound    string
+	// used is when somebody last used the server; busy: a conversation runs.
+	used time.Time
+	busy bool
 }
 
 type watcher struct {
@@ -85,7 +98,7 @@ var (
 func NewNomad(o Options, secrets *Secrets) *Nomad {
 	return &Nomad{
 		o: o, secrets: secrets, jobs: map[string]*job{}, volumes: map[string]string{}, allocs: map[string][]*alloc{},
-		watchers: map[*watcher]bool{}, calls: map[string]int{}, ports: 20000,
+		watchers: map[*watcher]bool{}, calls: map[string]int{}, ports: 20000, files: map[string]map[string][]byte{},
 	}
 }
 
@@ -147,7 +160,11 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	}
 	n.index++
 	cur.stopped, cur.modifyIndex, cur.keyRef, cur.failure, cur.waiting = false, n.index, j.KeyRef, nil, nil
-	cur.versions[cur.version] = true
+	deferred := j.Deferred
+	if was, ok := cur.versions[j.RevertTo]; ok && j.HasVersion {
+		deferred = was
+	}
+	cur.versions[cur.version] = deferred
 	n.emit(j.SandboxID)
 	n.after(n.o.PlaceAfter, func() { n.place(j.SandboxID, cur, cur.version) })
 	return nil
@@ -167,7 +184,7 @@ func (n *Nomad) place(id string, j *job, version uint64) {
 	n.ports++
 	a := &alloc{
 		id: fmt.Sprintf("alloc-%d", n.index), sandbox: id, version: j.version, live: true, placed: true,
-		port: n.ports, keyRef: j.keyRef,
+		port: n.ports, keyRef: j.keyRef, deferred: j.versions[j.version], used: time.Now(),
 	}
 	n.allocs[id] = append(n.allocs[id], a)
 	if n.live(id) > 1 {
@@ -232,6 +249,7 @@ func (n *Nomad) Remove(ctx context.Context, j scheduler.Job) error {
 		return fsm.Errorf(fsm.CodeScheduler, "volume in use by allocations")
 	}
 	delete(n.volumes, j.SandboxID)
+	delete(n.files, j.SandboxID)
 	return nil
 }
 

@@ -1,46 +1,13 @@
 package nomadtest
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
-
-// Health implements scheduler.Agents.
-func (n *Nomad) Health(ctx context.Context, baseURL string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if a := n.at(baseURL); a == nil || !a.answering {
-		return fmt.Errorf("health: %w", agent.ErrUnreachable)
-	}
-	return nil
-}
-
-// Prove implements scheduler.Agents: the server takes the key that the secret
-// store had for its job.
-func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
-	n.mu.Lock()
-	a := n.at(baseURL)
-	answering := a != nil && a.answering
-	n.mu.Unlock()
-	if !answering {
-		return fmt.Errorf("prove: %w", agent.ErrUnreachable)
-	}
-	want, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
-	if err != nil || want["key"] != key {
-		return fmt.Errorf("prove: %w", agent.ErrUnauthorized)
-	}
-	return nil
-}
 
 func (n *Nomad) at(baseURL string) *alloc {
 	for _, list := range n.allocs {
@@ -127,6 +94,21 @@ func (n *Nomad) LoseVolume(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.volumes, id)
+	delete(n.files, id)
+}
+
+// EmptyVolume puts an empty workspace in the place of the sandbox's.
+func (n *Nomad) EmptyVolume(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.files, id)
+}
+
+// SwapVolumes exchanges the workspaces of two sandboxes.
+func (n *Nomad) SwapVolumes(a, b string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.files[a], n.files[b] = n.files[b], n.files[a]
 }
 
 // Add puts a job of any cluster, with a live allocation and a volume, there.
@@ -134,7 +116,7 @@ func (n *Nomad) Add(id, cluster string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.index++
-	j := &job{cluster: cluster, modifyIndex: n.index, versions: map[uint64]bool{0: true}}
+	j := &job{cluster: cluster, modifyIndex: n.index, versions: map[uint64]bool{0: false}}
 	n.jobs[id] = j
 	n.volumes[id] = cluster
 	n.place(id, j, 0)

@@ -1,0 +1,241 @@
+package nomadtest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// answering finds the agent server at an address; the caller holds the lock.
+func (n *Nomad) answering(ctx context.Context, op, baseURL string) (*alloc, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n.calls[op]++
+	a := n.at(baseURL)
+	if a == nil || !a.answering {
+		return nil, &agent.Error{Op: op, Kind: agent.ErrUnreachable}
+	}
+	return a, nil
+}
+
+// Health implements scheduler.AgentProbes.
+func (n *Nomad) Health(ctx context.Context, baseURL string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := n.answering(ctx, "health", baseURL)
+	return err
+}
+
+// Prove implements scheduler.AgentProbes: the server takes the key that the
+// secret store had for its job, or that it was initialised with.
+func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := n.authorised(ctx, "prove", baseURL, key)
+	return err
+}
+
+func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc, error) {
+	a, err := n.answering(ctx, op, baseURL)
+	if err != nil {
+		return nil, err
+	}
+	want := a.bound
+	if !a.deferred {
+		entry, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
+		if err != nil {
+			return nil, &agent.Error{Op: op, Kind: agent.ErrUnauthorized}
+		}
+		want = entry["key"]
+	}
+	switch {
+	case a.deferred && a.bound == "":
+		return nil, &agent.Error{Op: op, Kind: agent.ErrUnavailable, Status: http.StatusServiceUnavailable}
+	case want != key:
+		return nil, &agent.Error{Op: op, Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
+	}
+	return a, nil
+}
+
+// PauseAll implements scheduler.AgentProbes.
+func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error) {
+	n.mu.Lock()
+	a, err := n.authorised(ctx, "pause all", baseURL, key)
+	took := n.pausing
+	n.mu.Unlock()
+	if err != nil {
+		return agent.Paused{}, err
+	}
+	select {
+	case <-ctx.Done():
+		return agent.Paused{}, ctx.Err()
+	case <-time.After(took):
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	did := agent.Paused{}
+	if a.busy {
+		did.Conversations = 1
+	}
+	a.busy = false
+	return did, nil
+}
+
+// ServerInfo implements scheduler.AgentProbes.
+func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInfo, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.answering(ctx, "server info", baseURL)
+	if err != nil {
+		return agent.ServerInfo{}, err
+	}
+	return agent.ServerInfo{Idle: time.Since(a.used)}, nil
+}
+
+// Busy implements scheduler.AgentProbes.
+func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.authorised(ctx, "busy", baseURL, key)
+	return err == nil && a.busy, err
+}
+
+// InitState implements scheduler.AgentMembers.
+func (n *Nomad) InitState(ctx context.Context, baseURL string) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.answering(ctx, "init state", baseURL)
+	switch {
+	case err != nil:
+		return "", err
+	case !a.deferred:
+		return "", fmt.Errorf("init state: %w", agent.ErrNotDeferred)
+	case a.bound == "":
+		return agent.StateDormant, nil
+	}
+	return agent.StateReady, nil
+}
+
+// Init implements scheduler.AgentMembers.
+func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.InitRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.answering(ctx, "init", baseURL)
+	if err != nil {
+		return err
+	}
+	entry, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
+	switch {
+	case err != nil || entry["secret_key"] == "" || entry["secret_key"] != initKey:
+		return &agent.Error{Op: "init", Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
+	case a.bound != "" || !a.deferred:
+		return fmt.Errorf("init: %w", agent.ErrNotDormant)
+	case len(req.SessionAPIKeys) != 1 || req.SecretKey == "":
+		return &agent.Error{Op: "init", Kind: agent.ErrRefused, Status: http.StatusUnprocessableEntity}
+	}
+	a.bound = req.SessionAPIKeys[0]
+	return nil
+}
+
+// Upload implements scheduler.AgentFiles.
+func (n *Nomad) Upload(ctx context.Context, baseURL, key, path string, content []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.authorised(ctx, "upload", baseURL, key)
+	switch {
+	case err != nil:
+		return err
+	case n.noFiles:
+		return &agent.Error{Op: "upload", Kind: agent.ErrRefused, Status: http.StatusMethodNotAllowed}
+	}
+	if n.files[a.sandbox] == nil {
+		n.files[a.sandbox] = map[string][]byte{}
+	}
+	n.files[a.sandbox][path] = slices.Clone(content)
+	return nil
+}
+
+// Download implements scheduler.AgentFiles.
+func (n *Nomad) Download(ctx context.Context, baseURL, key, path string) ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := n.authorised(ctx, "download", baseURL, key)
+	if err != nil {
+		return nil, err
+	}
+	content, ok := n.files[a.sandbox][path]
+	switch {
+	case n.noFiles:
+		return nil, &agent.Error{Op: "download", Kind: agent.ErrRefused, Status: http.StatusNotFound}
+	case !ok:
+		return nil, fmt.Errorf("download: %w", agent.ErrNoFile)
+	}
+	return slices.Clone(content), nil
+}
+
+// NoFiles makes the agent servers ones without calls for files.
+func (n *Nomad) NoFiles() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.noFiles = true
+}
+
+// PauseTakes says how long a polite pause takes.
+func (n *Nomad) PauseTakes(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pausing = d
+}
+
+// Use notes that somebody uses the sandbox now; busy says whether a
+// conversation runs from then on.
+func (n *Nomad) Use(id string, busy bool) {
+	n.each(id, func(a *alloc) { a.used, a.busy = time.Now(), busy })
+}
+
+// HasBusy reports whether a conversation runs in the sandbox.
+func (n *Nomad) HasBusy(id string) bool {
+	busy := false
+	n.each(id, func(a *alloc) { busy = busy || a.busy })
+	return busy
+}
+
+// Restart ends the sandbox's process, which is started again in place.
+func (n *Nomad) Restart(id string) {
+	n.each(id, func(a *alloc) { a.bound = "" })
+}
+
+// NotDeferred makes the sandbox's server one that knows no deferred mode.
+func (n *Nomad) NotDeferred(id string) {
+	n.each(id, func(a *alloc) { a.deferred = false })
+}
+
+// Key is the key that the sandbox's live server accepts, "" while it is
+// dormant.
+func (n *Nomad) Key(id string) string {
+	key := ""
+	n.each(id, func(a *alloc) {
+		key = a.bound
+		if !a.deferred {
+			entry, _ := n.secrets.Read(context.Background(), a.keyRef.Path, a.keyRef.Version)
+			key = entry["key"]
+		}
+	})
+	return key
+}
+
+// each calls fn, under the lock, with the sandbox's live copies.
+func (n *Nomad) each(id string, fn func(*alloc)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range n.allocs[id] {
+		if a.live && !a.stopping {
+			fn(a)
+		}
+	}
+}
