@@ -266,6 +266,39 @@ func (c *child) awaitLog(t testing.TB, text string) {
 	})
 }
 
+// TestBinary_PeerPortTakenMeanwhile runs in processes of their own, because
+// hashicorp/raft v1.7.3 reads a peer's address for a log line while a change of
+// address writes it, which the race detector does not forgive.
+func TestBinary_PeerPortTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c, nodes := devChild(t, dir)
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]string{"language": "7"})
+	c.kill()
+	peers := func() (known map[string]string) {
+		b, err := os.ReadFile(filepath.Join(dir, ".bivouac", "peers.json"))
+		if err == nil {
+			err = json.Unmarshal(b, &known)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return known
+	}
+	before := peers()
+	thief := listenAgain(t, before["n2"])
+	defer thief.Close()
+	_, nodes = devChild(t, dir)
+	if after := peers(); after["n2"] == before["n2"] || after["n1"] != before["n1"] {
+		t.Errorf("peer ports were %v and are %v", before, after)
+	}
+	for _, n := range nodes {
+		if got := n.language(t); got != 7 {
+			t.Errorf("%s shows %d", n.base, got)
+		}
+	}
+}
+
 // writer counts up in its user's settings.
 type writer struct {
 	key                string

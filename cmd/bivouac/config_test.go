@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +119,31 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestConfig_ExampleIsGood keeps deploy/config/node.hcl in step: as it stands,
+// and with everything that is commented out in it switched on.
+func TestConfig_ExampleIsGood(t *testing.T) {
+	const example = "../../deploy/config/node.hcl"
+	if _, err := loadConfig(example); err != nil {
+		t.Error(err)
+	}
+	src, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commented := regexp.MustCompile(`(?m)^(\s*)# (\s*(?:[a-z_]+ +=|[a-z]+ \{$|\}$))`)
+	all := filepath.Join(t.TempDir(), "all.hcl")
+	if err := os.WriteFile(all, commented.ReplaceAll(src, []byte("$1$2")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := loadConfig(all)
+	if err != nil {
+		t.Error(err)
+	}
+	if cfg.HTTP.CertFile == "" || cfg.Raft.LogStore == "" || len(cfg.CORS.Origins) == 0 {
+		t.Errorf("not everything was switched on: %+v", cfg)
 	}
 }
 
