@@ -93,6 +93,7 @@ func (s *Server) close() { s.bash.close() }
 
 // serveHandler serves h on ln until ctx ends, and drains.
 func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *slog.Logger) error {
+	var fresh freshConns
 	hs := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: headerTimeout,
@@ -100,6 +101,7 @@ func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		ConnState:         fresh.note,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- hs.Serve(ln) }()
@@ -110,6 +112,7 @@ func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
+	fresh.close()
 	err := hs.Shutdown(drain)
 	if errors.Is(err, context.DeadlineExceeded) {
 		logger.Warn("requests were still in progress; closing", "duration", drainTime)
