@@ -83,6 +83,8 @@ type conversation struct {
 	meta    meta
 	log     *eventLog // nil until needed
 	deleted bool
+	// grown is closed when there are new events; nil while nobody waits.
+	grown chan struct{}
 }
 
 func readConversation(dir, id string) (*conversation, error) {
@@ -133,6 +135,7 @@ func (c *conversation) append(events ...map[string]any) error {
 	if err != nil {
 		return err
 	}
+	defer c.grew()
 	return l.append(events)
 }
 

@@ -244,6 +244,7 @@ func (c *conversation) pause() error {
 	if err != nil || l.status == statusPaused {
 		return err
 	}
+	defer c.grew()
 	return l.append([]map[string]any{newEvent(kindPause, "user"), statusEvent(statusPaused)})
 }
 

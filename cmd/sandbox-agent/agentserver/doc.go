@@ -18,6 +18,6 @@
 // the code "ModelNotCalled" and goes back to idle, so that nobody waits for an
 // answer.
 //
-// It imports the standard library only and is embedded by cmd/bivouac, which
+// Beside the standard library it imports a WebSocket library only. It is embedded by cmd/bivouac, which
 // re-executes itself as the sandboxes of `bivouac dev`.
 package agentserver

@@ -38,6 +38,8 @@ func (s *Server) table() []route {
 		{"GET", conv + "/{id}/events/count", s.handleEventCount},
 		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
 
+		{"GET", "/sockets/events/{id}", s.handleEventSocket},
+
 		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
 		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
 		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},

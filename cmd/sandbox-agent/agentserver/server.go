@@ -29,6 +29,7 @@ type Server struct {
 	logger  *slog.Logger
 	store   *store
 	bash    *bash
+	sockets sockets
 	handler http.Handler
 	started time.Time
 	// activity is when something last happened, as time since started.
@@ -89,7 +90,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // close ends what requests have begun and outlives them.
-func (s *Server) close() { s.bash.close() }
+func (s *Server) close() {
+	s.sockets.close()
+	s.bash.close()
+}
 
 // serveHandler serves h on ln until ctx ends, and drains.
 func serveHandler(ctx context.Context, ln net.Listener, h http.Handler, logger *slog.Logger) error {

@@ -192,6 +192,7 @@ func (st *store) delete(c *conversation) error {
 		return err
 	}
 	c.deleted = true
+	c.grew()
 	st.mu.Lock()
 	delete(st.byID, c.id)
 	st.mu.Unlock()
