@@ -157,6 +157,14 @@ func (l *life) reach(id string, state fsm.SandboxState) fsm.SandboxStatus {
 	return st
 }
 
+// hostPath is the sandbox's workspace on the client.
+func (l *life) hostPath(id string) string {
+	l.Helper()
+	v, _, err := l.s.client.HostVolumes().Get(l.volumes(scheduler.Job{SandboxID: id})[0].ID, nil)
+	l.must(err)
+	return v.HostPath
+}
+
 func (l *life) wish(body fsm.Body) { l.store.Must(body, "u1") }
 
 func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
@@ -297,20 +305,18 @@ func TestLife_CrashedSandboxIsResumed(t *testing.T) {
 	if st := l.reach(id, fsm.SandboxError); st.Reason != fsm.ReasonCrashed {
 		t.Errorf("status %+v", st)
 	}
-	job := scheduler.Job{SandboxID: id}
-	v, _, err := l.s.client.HostVolumes().Get(l.volumes(job)[0].ID, nil)
-	l.must(err)
-	l.must(os.WriteFile(filepath.Join(v.HostPath, "ok"), nil, 0o600))
+	dir := l.hostPath(id)
+	l.must(os.WriteFile(filepath.Join(dir, "ok"), nil, 0o600))
 	for range 2 {
 		l.wish(&fsm.SandboxResumeBody{ID: id})
 		l.reach(id, fsm.SandboxRunning)
 		l.wish(&fsm.SandboxPauseBody{ID: id})
 		l.reach(id, fsm.SandboxPaused)
 	}
-	l.must(os.Remove(filepath.Join(v.HostPath, "ok")))
+	l.must(os.Remove(filepath.Join(dir, "ok")))
 	l.wish(&fsm.SandboxResumeBody{ID: id})
 	l.reach(id, fsm.SandboxError)
-	l.must(os.WriteFile(filepath.Join(v.HostPath, "ok"), nil, 0o600))
+	l.must(os.WriteFile(filepath.Join(dir, "ok"), nil, 0o600))
 	l.wish(&fsm.SandboxResumeBody{ID: id})
 	l.reach(id, fsm.SandboxRunning)
 }

@@ -117,7 +117,21 @@ func observe(
 	default:
 		o.Waiting = waitingEval(job, last, evals)
 	}
+	nameWorkspace(o.Failure, job.Meta[metaWorkspace])
+	nameWorkspace(o.Waiting, job.Meta[metaWorkspace])
 	return o
+}
+
+// nameWorkspace tells what raw_exec does not: it has seen that the program is
+// there, so what is missing is the directory it starts in, our workspace, or
+// the interpreter of a script.
+func nameWorkspace(f *scheduler.Failure, dir string) {
+	if f == nil || f.Reason != fsm.ReasonDriver || !strings.Contains(f.Detail, "fork/exec") ||
+		!strings.Contains(f.Detail, "no such file or directory") {
+		return
+	}
+	f.Reason = fsm.ReasonWorkspace
+	f.Detail = "the workspace directory " + dir + " is gone from its Nomad client (or the command's interpreter is): " + f.Detail
 }
 
 // placement is where the allocation's task can be reached, nil before Nomad
