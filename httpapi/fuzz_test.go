@@ -15,6 +15,7 @@ func FuzzDecode(f *testing.F) {
 	for _, r := range canaryBodies() {
 		f.Add([]byte(r.body))
 	}
+	f.Add([]byte(`{"policy":{"idle_timeout":"1h","max_running":"never"},"limits":{"cpu":"5","memory":1e999}}`))
 	for _, s := range []string{``, `{}`, `[]`, `null`, `{"a":}`, `{"max_iterations":1e999}`, `{"pr_number":[1e308]}`, "\xff", `{"initial_message":{"content":[{}]}}`} {
 		f.Add([]byte(s))
 	}
@@ -25,6 +26,7 @@ func FuzzDecode(f *testing.F) {
 			"v0":        func(o object) { readV0Start(o, principal{}) },
 			"providers": func(o object) { readMCPConfig(o); readProviders(o) },
 			"specs":     func(o object) { readSpecs(o) },
+			"user":      func(o object) { readPolicy(o); readLimits(o) },
 		} {
 			p := &problems{}
 			o := decodeObject(p, "application/json", body)
@@ -57,6 +59,7 @@ func FuzzRouter(f *testing.F) {
 	f.Add("GET", "//api//settings")
 	f.Add("BREW", "/api/v1/sandboxes/%2e%2e/pause")
 	f.Add("DELETE", "/api/v1/operator/specs/a/b/c")
+	f.Add("POST", "/api/v1/operator/specs/a/b/pool")
 	rt := newRouter(nil, routes())
 	f.Fuzz(func(t *testing.T, method, path string) {
 		found, params := rt.lookup(method, path)

@@ -20,6 +20,7 @@ func postBodies(sandbox string) map[string]struct{ path, body, other string } {
 		"sandbox.pause":         {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.resume":        {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
 		"api_key.create":        {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
+		"spec.pool":             {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
 		"spec.apply":            {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }

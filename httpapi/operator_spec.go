@@ -8,10 +8,21 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// specsBody is the answer of the operator's spec routes: whole specs, as they
-// are stored.
+// specsBody is the answer of the operator's spec routes.
 type specsBody struct {
-	Items []*fsm.Spec `json:"items"`
+	Items []specRow `json:"items"`
+}
+
+// specRow is a whole spec, as it is stored, and the state of its warm pool.
+type specRow struct {
+	*fsm.Spec
+	Members poolBody `json:"pool_members"`
+}
+
+// poolBody counts the members of a warm pool: those a start can claim, and all.
+type poolBody struct {
+	Ready int `json:"ready"`
+	All   int `json:"all"`
 }
 
 // handleSpecList handles GET /api/v1/operator/specs.
@@ -20,7 +31,35 @@ func (s *Server) handleSpecList(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(specsBody{Items: orEmpty(v.Specs())})
+	b := specsBody{Items: []specRow{}}
+	for _, spec := range v.Specs() {
+		row := specRow{Spec: spec, Members: poolBody{All: len(v.PoolMembers(spec.ID))}}
+		v.ClaimableMember(spec.ID, "", func(string) bool {
+			row.Members.Ready++
+			return true
+		})
+		b.Items = append(b.Items, row)
+	}
+	return ok(b)
+}
+
+// handleSpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} keeps
+// so many sandboxes of the spec started without an owner. Ids may hold slashes.
+func (s *Server) handleSpecPool(c *call) (answer, error) {
+	id, named := strings.CutSuffix(strings.TrimPrefix(c.params.ByName("id"), "/"), "/pool")
+	if !named {
+		return answer{}, errNotFound()
+	}
+	size := c.object().mustInteger("size")
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	out, err := c.once(func() (fsm.Body, secretWrites, error) {
+		return &fsm.SpecPoolBody{ID: id, Size: int(size)}, secretWrites{}, nil
+	}, func(fsm.Result) (answer, error) {
+		return ok(success{Success: true})
+	})
+	return out, notFoundAs(err, "Sandbox Spec not found")
 }
 
 // handleSpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …],

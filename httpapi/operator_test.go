@@ -81,6 +81,58 @@ func TestOperator_Specs(t *testing.T) {
 	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io/a/b:1", "").want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
 }
 
+func TestOperator_Users(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.createSandbox(h.alice)
+	const path = "/api/v1/operator/users"
+	h.do(h.root, "PUT", path+"/alice", `{"policy":{"idle_timeout":"90m","delete_paused_after":"never"},"limits":{"running_sandboxes":1,"cpu":"1000"}}`).
+		want(t, 200).golden(t, "operator_user")
+	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
+	h.do(h.bob, "POST", pathSandboxes, "").want(t, 200)
+	h.do(h.root, "GET", path, "").want(t, 200).golden(t, "operator_users")
+	h.do(h.root, "PUT", path+"/alice", `{}`).want(t, 200)
+	h.do(h.alice, "POST", pathSandboxes, "").want(t, 200)
+	if u := h.cluster.store.View().User("alice"); u.Policy != nil || u.Limits != nil {
+		t.Fatalf("%+v", u)
+	}
+	h.do(h.root, "PUT", path+"/nobody", `{}`).want(t, 404).is(t, `{"detail":"User not found"}`)
+	h.do(h.root, "PUT", path+"/No%20User", `{}`).want(t, 404)
+	h.do(h.alice, "PUT", path+"/alice", `{}`).want(t, 403)
+	for _, body := range []string{
+		``, `[]`, `{"policy":"1h"}`, `{"policy":{"idle_timeout":60}}`, `{"policy":{"idle_timeout":"0s"}}`, `{"policy":{"idle_timeout":"-1h"}}`,
+		`{"policy":{"idle":"1h"}}`, `{"policy":{"max_running":"9000000h"}}`, `{"limits":[]}`, `{"limits":{"cpu":-1}}`,
+		`{"limits":{"disk":1}}`, `{"limits":{"starts_per_minute":10001}}`,
+	} {
+		h.do(h.root, "PUT", path+"/alice", body).want(t, 422)
+	}
+}
+
+func TestOperator_Pool(t *testing.T) {
+	h := newHarness(t).withSpec()
+	const image = "ghcr.io/openhands/agent-server:1.44.0-python"
+	path := "/api/v1/operator/specs/" + image + "/pool"
+	h.do(h.root, "POST", path, `{"size":2}`).want(t, 200).is(t, `{"success":true}`)
+	h.warm(2)
+	h.createSandbox(h.alice)
+	var list struct {
+		Items []struct {
+			ID      string
+			Pool    int
+			Members poolBody `json:"pool_members"`
+		}
+	}
+	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).json(t, &list)
+	if one := list.Items[0]; one.ID != image || one.Pool != 2 || one.Members != (poolBody{Ready: 1, All: 1}) {
+		t.Fatalf("%+v", list.Items)
+	}
+	h.do(h.root, "POST", "/api/v1/operator/specs/none/pool", `{"size":2}`).want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
+	h.do(h.root, "POST", "/api/v1/operator/specs/small", `{"size":2}`).want(t, 404).is(t, `{"detail":"Not Found"}`)
+	h.do(h.alice, "POST", path, `{"size":2}`).want(t, 403)
+	for _, body := range []string{``, `{}`, `{"size":null}`, `{"size":-1}`, `{"size":100000}`, `{"size":9223372036854775807}`, `{"size":"x"}`} {
+		h.do(h.root, "POST", path, body).want(t, 422)
+	}
+}
+
 func TestOperator_Status(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.root, "GET", "/api/v1/operator/status", "").want(t, 200).golden(t, "operator_status")

@@ -16,7 +16,7 @@ const (
 // routes is the whole API: the table that the router, the metrics and the tests
 // go by.
 func routes() []route {
-	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	return []route{
 		// The seed's V0 endpoints.
 		{name: "settings.put", method: post, path: "/api/settings", access: user, shape: shapeError,
@@ -52,6 +52,9 @@ func routes() []route {
 		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecList},
 		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecApply},
 		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecDelete},
+		{name: "spec.pool", method: post, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecPool},
+		{name: "user.list", method: get, path: pathOperator + "/users", access: operator, handle: (*Server).handleUserList},
+		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserPut},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 
 		// Open.

@@ -180,7 +180,7 @@ func TestSpecs_FileIsReadAsWritten(t *testing.T) {
 			Ports: map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
 		},
 	}, {
-		ID: "plain", Position: 1, Pool: 3,
+		ID: "plain", Position: 1,
 		Template: fsm.Template{
 			Policy: fsm.Policy{IdleTimeout: -1, MaxRunning: 8 * time.Hour},
 			Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent",
@@ -190,5 +190,12 @@ func TestSpecs_FileIsReadAsWritten(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
+	got, err := loadSpecs("testdata/specs/good_pool.hcl")
+	if err != nil || len(got) != 1 || got[0].Pool != 3 || got[0].Template.Policy != (fsm.Policy{DeletePausedAfter: 72 * time.Hour}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -369,6 +369,23 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 		t.Errorf("specs list --json: %s", list)
 	}
 
+	run("specs", "pool", "plain", "0")
+	refused("Sandbox Spec not found", nil, append([]string{"specs", "pool", "none", "1"}, flags...)...)
+	run("users", "set", "alice", "--idle-timeout", "2h", "--running-sandboxes", "5")
+	var users []userInfo
+	run("users", "set", "alice", "--total-sandboxes", "9", "--max-running", "never")
+	if err := json.Unmarshal([]byte(run("users", "list", "--json")), &users); err != nil || len(users) < 2 || users[1].ID != "alice" ||
+		users[1].Limits == nil || *users[1].Limits != (userLimits{Running: 5, Total: 9}) || *users[1].Policy.IdleTimeout != "2h0m0s" {
+		t.Errorf("users list --json: %+v, %v", users, err)
+	}
+	if table := run("users", "list"); !strings.Contains(table, "idle_timeout=2h0m0s,max_running=never") || !strings.Contains(table, "running=5,total=9") {
+		t.Errorf("users list:\n%s", table)
+	}
+	if table := run("users", "set", "alice", "--default-policy", "--default-limits"); strings.Contains(table, "running=5") || strings.Contains(table, "never") {
+		t.Errorf("users set --default-…:\n%s", table)
+	}
+	refused("there is no user", nil, append([]string{"users", "set", "nobody", "--cpu", "5"}, flags...)...)
+
 	var status statusReport
 	if err := json.Unmarshal([]byte(run("operator", "status", "--json")), &status); err != nil || len(status.Servers) != 3 || !status.Ready {
 		t.Errorf("operator status --json: %+v, %v", status, err)

@@ -15,8 +15,8 @@ import (
 )
 
 func (p *program) specsCommand() *cobra.Command {
-	return groupCommand("specs", "Load, list and delete sandbox specs",
-		p.specsApplyCommand(), p.specsListCommand(), p.specsDeleteCommand())
+	return groupCommand("specs", "Load, list and delete sandbox specs, and set their warm pools",
+		p.specsApplyCommand(), p.specsListCommand(), p.specsDeleteCommand(), p.specsPoolCommand())
 }
 
 func (p *program) specsApplyCommand() *cobra.Command {
@@ -79,7 +79,7 @@ func (p *program) specsListCommand() *cobra.Command {
 				return err
 			}
 			var page struct {
-				Items []fsm.Spec `json:"items"`
+				Items []specInfo `json:"items"`
 			}
 			if err := p.waiting(cmd, c, http.MethodGet, "/api/v1/operator/specs", nil, &page); err != nil {
 				return err
@@ -95,7 +95,16 @@ func (p *program) specsListCommand() *cobra.Command {
 	return cmd
 }
 
-func printSpecs(w io.Writer, specs []fsm.Spec) error {
+// specInfo is a spec in the answers of the operator routes.
+type specInfo struct {
+	fsm.Spec
+	Members struct {
+		Ready int `json:"ready"`
+		All   int `json:"all"`
+	} `json:"pool_members"`
+}
+
+func printSpecs(w io.Writer, specs []specInfo) error {
 	rows := make([][]string, len(specs))
 	for i, s := range specs {
 		t := s.Template
@@ -108,9 +117,42 @@ func printSpecs(w io.Writer, specs []fsm.Spec) error {
 			ports = append(ports, name)
 		}
 		slices.Sort(ports)
-		rows[i] = []string{s.ID, string(t.Driver), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory), strings.Join(ports, ",")}
+		rows[i] = []string{s.ID, string(t.Driver), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory), strings.Join(ports, ","),
+			strconv.Itoa(s.Pool), strconv.Itoa(s.Members.Ready)}
 	}
-	return printTable(w, []string{"ID", "DRIVER", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS"}, rows)
+	return printTable(w, []string{"ID", "DRIVER", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS", "POOL", "WARM"}, rows)
+}
+
+func (p *program) specsPoolCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:   "pool ID SIZE",
+		Short: "Keep sandboxes of a spec started without an owner",
+		Long: `Set how many sandboxes of a spec are kept started and healthy without an owner,
+key or secrets. A start takes one of them instead of waiting for a new one, and
+another is started in its place; 0 keeps none. "bivouac specs list" shows the
+size (POOL) and how many are ready (WARM).`,
+		Example: "  bivouac specs pool agent 5",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			size, err := strconv.Atoi(args[1])
+			if err != nil || size < 0 || size > maxPool {
+				return usagef("%q is not the size of a pool: 0 to %d", args[1], maxPool)
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			in := map[string]any{"size": size}
+			if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/specs/"+url.PathEscape(args[0])+"/pool", in, nil); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "the pool of spec %q has the size %d\n", args[0], size)
+			return err
+		},
+	}
+	api.register(cmd)
+	return cmd
 }
 
 func (p *program) specsDeleteCommand() *cobra.Command {

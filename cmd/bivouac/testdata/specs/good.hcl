@@ -26,7 +26,6 @@ spec "plain" {
   command     = "/usr/local/bin/sandbox-agent"
   args        = ["--port", "${port.agent_server}", "--workspace", "${workspace}"]
   working_dir = "project"
-  pool        = 3
   policy {
     idle_timeout = "never"
     max_running  = "8h"

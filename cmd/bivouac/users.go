@@ -1,0 +1,259 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// userInfo is a user in the answers of the operator routes.
+type userInfo struct {
+	ID        string         `json:"id"`
+	CreatedAt time.Time      `json:"created_at"`
+	Policy    *userPolicy    `json:"policy"`
+	Limits    *userLimits    `json:"limits"`
+	Usage     map[string]int `json:"usage"`
+}
+
+// userPolicy is what is set for one user; nil is what the spec or the
+// installation says.
+type userPolicy struct {
+	IdleTimeout       *string `json:"idle_timeout"`
+	MaxRunning        *string `json:"max_running"`
+	DeletePausedAfter *string `json:"delete_paused_after"`
+}
+
+// userLimits are one user's limits; 0 is none.
+type userLimits struct {
+	Running         int `json:"running_sandboxes"`
+	Total           int `json:"total_sandboxes"`
+	StartsPerMinute int `json:"starts_per_minute"`
+	CPU             int `json:"cpu"`
+	Memory          int `json:"memory"`
+}
+
+const usersPath = "/api/v1/operator/users"
+
+func (p *program) usersCommand() *cobra.Command {
+	return groupCommand("users", "List users, and set their policies and limits", p.usersListCommand(), p.usersSetCommand())
+}
+
+func (p *program) usersListCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the users with what is set for them and what they use",
+		Example: "  bivouac users list --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			users, err := p.users(cmd, c)
+			switch {
+			case err != nil:
+				return err
+			case api.asJSON:
+				return printJSON(p.stdout, users)
+			}
+			return printUsers(p.stdout, users)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	return cmd
+}
+
+func (p *program) users(cmd *cobra.Command, c *apiClient) ([]userInfo, error) {
+	var page struct {
+		Items []userInfo `json:"items"`
+	}
+	err := p.waiting(cmd, c, http.MethodGet, usersPath, nil, &page)
+	return page.Items, err
+}
+
+func printUsers(w io.Writer, users []userInfo) error {
+	rows := make([][]string, len(users))
+	for i, u := range users {
+		rows[i] = []string{
+			u.ID, strconv.Itoa(u.Usage["running_sandboxes"]), strconv.Itoa(u.Usage["total_sandboxes"]),
+			describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt),
+		}
+	}
+	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "POLICY", "LIMITS", "CREATED"}, rows)
+}
+
+// describePolicy gives what is set of a policy, in one word of a table.
+func describePolicy(p *userPolicy) string {
+	if p == nil {
+		return ""
+	}
+	var set []string
+	for _, one := range []struct {
+		name  string
+		value *string
+	}{{"idle_timeout", p.IdleTimeout}, {"max_running", p.MaxRunning}, {"delete_paused_after", p.DeletePausedAfter}} {
+		if one.value != nil {
+			set = append(set, one.name+"="+*one.value)
+		}
+	}
+	return strings.Join(set, ",")
+}
+
+// describeLimits gives the limits there are, in one word of a table.
+func describeLimits(l *userLimits) string {
+	if l == nil {
+		return ""
+	}
+	set := []string{}
+	for _, one := range []struct {
+		name  string
+		value int
+	}{{"running", l.Running}, {"total", l.Total}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}} {
+		if one.value != 0 {
+			set = append(set, one.name+"="+strconv.Itoa(one.value))
+		}
+	}
+	if len(set) == 0 {
+		return "none"
+	}
+	return strings.Join(set, ",")
+}
+
+// userFlags are the flags of `bivouac users set`.
+type userFlags struct {
+	idle, maxRunning, deletePaused string
+	limits                         userLimits
+	noPolicy, noLimits             bool
+}
+
+func (f *userFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.idle, "idle-timeout", "", `pause a sandbox that was not used for so long; a duration, "never" or "default"`)
+	flags.StringVar(&f.maxRunning, "max-running", "", "pause a sandbox that has been running for so long; likewise")
+	flags.StringVar(&f.deletePaused, "delete-paused-after", "", "delete a sandbox that has been paused for so long; likewise")
+	flags.IntVar(&f.limits.Running, "running-sandboxes", 0, "most sandboxes that run; 0 is no limit")
+	flags.IntVar(&f.limits.Total, "total-sandboxes", 0, "most sandboxes; 0 is no limit")
+	flags.IntVar(&f.limits.StartsPerMinute, "starts-per-minute", 0, "most starts in a minute; 0 is no limit")
+	flags.IntVar(&f.limits.CPU, "cpu", 0, "most MHz of what runs; 0 is no limit")
+	flags.IntVar(&f.limits.Memory, "memory", 0, "most MiB of what runs; 0 is no limit")
+	flags.BoolVar(&f.noPolicy, "default-policy", false, "set no policy for the user any more")
+	flags.BoolVar(&f.noLimits, "default-limits", false, "set no limits for the user any more")
+}
+
+// over changes what is set for a user to what the flags say. The installation's
+// limits are not mixed with a user's own: the first own one replaces them all.
+func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
+	if f.noPolicy {
+		u.Policy = nil
+	}
+	if f.noLimits {
+		u.Limits = nil
+	}
+	for _, one := range []struct {
+		flag, value string
+		member      func(*userPolicy) **string
+	}{
+		{"idle-timeout", f.idle, func(p *userPolicy) **string { return &p.IdleTimeout }},
+		{"max-running", f.maxRunning, func(p *userPolicy) **string { return &p.MaxRunning }},
+		{"delete-paused-after", f.deletePaused, func(p *userPolicy) **string { return &p.DeletePausedAfter }},
+	} {
+		if !cmd.Flags().Changed(one.flag) {
+			continue
+		}
+		if u.Policy == nil {
+			u.Policy = &userPolicy{}
+		}
+		to := one.member(u.Policy)
+		if *to = nil; one.value == "default" {
+			continue
+		}
+		if _, err := parsePolicyTime(one.value); err != nil {
+			return usagef("--%s: %w", one.flag, err)
+		}
+		*to = new(one.value)
+	}
+	if u.Policy != nil && *u.Policy == (userPolicy{}) {
+		u.Policy = nil
+	}
+	for _, one := range []struct {
+		flag   string
+		value  int
+		member func(*userLimits) *int
+	}{
+		{"running-sandboxes", f.limits.Running, func(l *userLimits) *int { return &l.Running }},
+		{"total-sandboxes", f.limits.Total, func(l *userLimits) *int { return &l.Total }},
+		{"starts-per-minute", f.limits.StartsPerMinute, func(l *userLimits) *int { return &l.StartsPerMinute }},
+		{"cpu", f.limits.CPU, func(l *userLimits) *int { return &l.CPU }},
+		{"memory", f.limits.Memory, func(l *userLimits) *int { return &l.Memory }},
+	} {
+		if !cmd.Flags().Changed(one.flag) {
+			continue
+		}
+		if one.value < 0 {
+			return usagef("--%s: must not be negative", one.flag)
+		}
+		if u.Limits == nil {
+			u.Limits = &userLimits{}
+		}
+		*one.member(u.Limits) = one.value
+	}
+	return nil
+}
+
+func (p *program) usersSetCommand() *cobra.Command {
+	var api apiFlags
+	var f userFlags
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Set a user's own policy and limits",
+		Long: `Set a user's own policy and limits; what no flag names stays. Each member of
+the policy that is set goes before the specs' and the installation's. Limits of
+the user's own take the place of the installation's limits of a user as a whole:
+those that are 0 are no limits.`,
+		Example: `  bivouac users set alice --running-sandboxes 5 --starts-per-minute 10
+  bivouac users set alice --idle-timeout 2h --max-running never
+  bivouac users set alice --default-limits --default-policy`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.over(cmd, &userInfo{}); err != nil {
+				return err
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			users, err := p.users(cmd, c)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(users, func(u userInfo) bool { return u.ID == args[0] })
+			if i < 0 {
+				return fmt.Errorf("there is no user %q; see %q", args[0], "bivouac users list")
+			}
+			u := users[i]
+			if err := f.over(cmd, &u); err != nil {
+				return err
+			}
+			in := map[string]any{"policy": u.Policy, "limits": u.Limits}
+			if err := p.waiting(cmd, c, http.MethodPut, usersPath+"/"+url.PathEscape(u.ID), in, &u); err != nil {
+				return err
+			}
+			if api.asJSON {
+				return printJSON(p.stdout, u)
+			}
+			return printUsers(p.stdout, []userInfo{u})
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	f.register(cmd)
+	return cmd
+}
