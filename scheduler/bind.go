@@ -60,6 +60,10 @@ func (p *prober) bind(ctx context.Context, keys map[string]string) *Failure {
 	fault.At("after", "bind")
 	switch {
 	case err == nil, errors.Is(err, agent.ErrNotDormant):
+		if !p.bound && p.sb.State() == fsm.SandboxStarting {
+			p.bound = true
+			seconds(s.metrics.start.WithLabelValues("bound", startKind(p.sb)), p.sb.DesiredAt)
+		}
 		return nil
 	case errors.Is(err, agent.ErrUnauthorized):
 		return &Failure{Reason: fsm.ReasonAgentRejected, Detail: "the warm sandbox at " + p.url + " refused its key: " + err.Error()}

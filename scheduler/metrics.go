@@ -18,15 +18,16 @@ type metrics struct {
 	steps    *prometheus.CounterVec
 	secrets  prometheus.Counter
 	pauses   *prometheus.CounterVec
+	claims   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_sandbox_start_seconds",
-			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, running.",
+			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, bound (warm starts), running; by kind of start.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
-		}, []string{"stage"}),
+		}, []string{"stage", "start"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_sandbox_failures_total",
 			Help: "Sandboxes that went into ERROR, by reason.",
@@ -49,14 +50,43 @@ func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
 		Name: "bivouac_sandbox_polite_pauses_total",
 		Help: "Sandboxes whose conversations were asked to pause before their job was stopped, by outcome.",
 	}, []string{"outcome"})
+	m.claims = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "bivouac_pool_claims_total",
+		Help: "First starts of sandboxes whose spec has a warm pool, by outcome: hit (a member was claimed) or miss.",
+	}, []string{"outcome"})
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, stateCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, stateCollector{store}, poolCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// startKind says how a sandbox comes to run, for the label "start".
+func startKind(sb *fsm.Sandbox) string {
+	switch {
+	case sb.Member():
+		return "pool"
+	case !sb.CreatedAt.Equal(sb.DesiredAt):
+		return "resume"
+	case sb.Claimed:
+		return "warm"
+	}
+	return "cold"
+}
+
+// started counts the first start of a sandbox against its spec's pool.
+func (m *metrics) started(v *fsm.View, sb *fsm.Sandbox) {
+	switch startKind(sb) {
+	case "warm":
+		m.claims.WithLabelValues("hit").Inc()
+	case "cold":
+		if spec := v.Spec(sb.SpecID); spec != nil && spec.Pool > 0 {
+			m.claims.WithLabelValues("miss").Inc()
+		}
+	}
 }
 
 // seconds observes the time since a moment of another node's clock.
@@ -91,5 +121,41 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for state, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), state)
+	}
+}
+
+// poolCollector counts the members of warm pools when it is asked.
+type poolCollector struct{ store Store }
+
+func (poolCollector) descs() (size, wanted *prometheus.Desc) {
+	return prometheus.NewDesc("bivouac_pool_size", "Members of warm pools, by spec and state: ready, starting, failed, outdated.", []string{"spec", "state"}, nil),
+		prometheus.NewDesc("bivouac_pool_wanted", "The size a spec's warm pool should have.", []string{"spec"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c poolCollector) Describe(ch chan<- *prometheus.Desc) {
+	size, wanted := c.descs()
+	ch <- size
+	ch <- wanted
+}
+
+// Collect implements prometheus.Collector.
+func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
+	size, wanted := c.descs()
+	v := c.store.View()
+	for _, spec := range v.Specs() {
+		members := v.PoolMembers(spec.ID)
+		if spec.Pool == 0 && len(members) == 0 {
+			continue
+		}
+		hash := spec.Template.Hash()
+		counts := map[memberStage]int{memberReady: 0, memberStarting: 0, memberFailed: 0, memberOutdated: 0}
+		for _, m := range members {
+			counts[memberState(m, hash)]++
+		}
+		for state, n := range counts {
+			ch <- prometheus.MustNewConstMetric(size, prometheus.GaugeValue, float64(n), spec.ID, state.String())
+		}
+		ch <- prometheus.MustNewConstMetric(wanted, prometheus.GaugeValue, float64(spec.Pool), spec.ID)
 	}
 }

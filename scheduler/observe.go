@@ -20,10 +20,12 @@ type prober struct {
 	l *loop
 	// sb is the row the prober was made for: its keys and marker hold as long
 	// as the prober does.
-	sb     *fsm.Sandbox
-	url    string
-	alloc  string
-	work   string
+	sb    *fsm.Sandbox
+	url   string
+	alloc string
+	work  string
+	// bound: this prober gave the server its key.
+	bound  bool
 	cancel context.CancelFunc
 }
 

@@ -315,6 +315,11 @@ func planPlaced(d *Decision, s Situation) {
 			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}
 		}
 		overdue(d, s, why.Reason, why.Detail)
+		if s.Sandbox.Claimed && s.Sandbox.Status.Generation < s.Sandbox.Generation && d.Status.Reason+d.Status.Detail == "" {
+			// Users are shown STARTING all the same, and RUNNING is milliseconds
+			// away: a command for the time between would only hold it up.
+			d.Observe = false
+		}
 	}
 }
 

@@ -66,6 +66,12 @@ type Config struct {
 	// brings its own into the store, so that nodes must agree on it.
 	Installation fsm.Installation
 
+	// PoolStarts is how many members of one warm pool may be starting at a time.
+	PoolStarts int
+	// PoolBackoffMin and PoolBackoffMax bound the pause after a member of a
+	// pool failed, or could not be added.
+	PoolBackoffMin, PoolBackoffMax time.Duration
+
 	// Logger and Registerer may be nil: then nothing is logged or counted.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -93,6 +99,9 @@ func DefaultConfig() Config {
 		BackoffMin:      100 * time.Millisecond,
 		BackoffMax:      5 * time.Second,
 		CollectInterval: 10 * time.Minute,
+		PoolStarts:      8,
+		PoolBackoffMin:  time.Second,
+		PoolBackoffMax:  5 * time.Minute,
 	}
 }
 
@@ -102,7 +111,7 @@ func (c Config) Validate() error {
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}} {
+	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}, {"pool starts", c.PoolStarts}} {
 		if n.value < 1 {
 			return fmt.Errorf("scheduler: %s must be at least 1, got %d", n.name, n.value)
 		}
@@ -127,6 +136,8 @@ func (c Config) Validate() error {
 		{"minimum back-off", c.BackoffMin},
 		{"maximum back-off", c.BackoffMax},
 		{"collect interval", c.CollectInterval},
+		{"minimum pool back-off", c.PoolBackoffMin},
+		{"maximum pool back-off", c.PoolBackoffMax},
 	} {
 		if d.value <= 0 {
 			return fmt.Errorf("scheduler: %s must be positive, got %s", d.name, d.value)
@@ -191,6 +202,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.run(ctx) })
 	g.Go(func() error { return s.collectSecrets(ctx, log) })
+	g.Go(func() error { return newPools(s, log).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })
 	for _, fn := range s.also {
 		g.Go(func() error { return fn(ctx) })

@@ -8,6 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -76,6 +80,9 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 	if t.Request.ConversationID != nil {
 		wished = t.ConversationID
 	}
+	if d.id == "" && wished == "" {
+		d.member = r.member(t.UserID)
+	}
 	o := r.bindNew(ctx, t, wished, d)
 	if errors.Is(o.err, errIDTaken) {
 		// Another user's sandbox has the id that was wished for.
@@ -89,6 +96,10 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 type drawn struct {
 	id, hash string
 	ref      fsm.SecretRef
+	// member of the warm pool that is asked for instead, "" for none; claim is
+	// where the key was written for it.
+	member string
+	claim  fsm.SecretRef
 }
 
 var errIDTaken = errors.New("the sandbox id is taken")
@@ -102,10 +113,18 @@ func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string, d
 			return outcome{err: err}
 		}
 	}
+	create := &fsm.SandboxCreateBody{ID: d.id, KeyRef: d.ref, KeyHash: d.hash}
+	if d.member != "" {
+		create.Claim = &fsm.Claim{Member: d.member, KeyRef: d.claim}
+	}
 	r.step(ctx, t, "bind")
-	_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: d.id, Create: &fsm.SandboxCreateBody{
-		ID: d.id, KeyRef: d.ref, KeyHash: d.hash,
-	}})
+	res, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: d.id, Create: create})
+	if err == nil && d.member != "" && res.StartTask != nil && res.StartTask.SandboxID == d.member {
+		// The key of the sandbox that was not needed. Nothing else has its id.
+		if err := r.secrets.Delete(ctx, d.ref.Path); err != nil && ctx.Err() == nil {
+			r.log.Debug("a key that is not needed is left to the collector", "task", t.ID, "error", err)
+		}
+	}
 	if fsm.CodeOf(err) == fsm.CodeConflict {
 		*d = drawn{}
 		return outcome{err: errIDTaken}
@@ -126,17 +145,48 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 		return err
 	}
 	defer r.calls.Release(1)
-	key := base62(32)
+	key, seal := base62(32), base62(32)
 	sum := sha256.Sum256([]byte(key))
-	path := "sandboxes/" + id + "/session"
 	r.step(ctx, t, "write key")
-	version, err := r.secrets.Write(ctx, path, map[string]string{secretKeyMember: key, sealKeyMember: base62(32)})
-	if err != nil {
+	write := func(id string, ref *fsm.SecretRef) error {
+		version, err := r.secrets.Write(ctx, sessionPath(id), map[string]string{secretKeyMember: key, sealKeyMember: seal})
+		*ref = fsm.SecretRef{Path: sessionPath(id), Version: version}
 		return err
 	}
-	*d = drawn{id: id, hash: hex.EncodeToString(sum[:]), ref: fsm.SecretRef{Path: path, Version: version}}
+	next := drawn{id: id, hash: hex.EncodeToString(sum[:]), member: d.member}
+	var g errgroup.Group
+	g.Go(func() error { return write(id, &next.ref) })
+	if next.member != "" {
+		g.Go(func() error { return write(next.member, &next.claim) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	*d = next
 	return nil
 }
+
+// member picks one of the default spec's warm sandboxes for a user, "" when
+// there is none. Which of those who ask for the same one gets it the log
+// decides, so any one will do; they are spread to spare cold starts.
+func (r *StartTasks) member(userID string) string {
+	v := r.store.View()
+	var all []string
+	for {
+		m := v.ClaimableMember("", userID, func(id string) bool { return slices.Contains(all, id) })
+		if m == nil || len(all) == maxPick {
+			break
+		}
+		all = append(all, m.ID)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return all[mathrand.IntN(len(all))]
+}
+
+// maxPick is among how many warm sandboxes a task picks its own.
+const maxPick = 16
 
 func bindOutcome(err error) outcome {
 	switch fsm.CodeOf(err) {

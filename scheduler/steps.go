@@ -66,15 +66,18 @@ func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
 func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	starting := d.Observe && d.Status.State == fsm.SandboxStarting
+	starting := sb != nil && sb.Desired == fsm.DesiredRunning && d.Status.State == fsm.SandboxStarting
 	placed := starting && d.Status.Placement != nil
 	if sb != nil && d.Observe {
 		since := latest(sb.Status.Since, sb.DesiredAt)
 		if placed && !t.placed {
-			seconds(l.s.metrics.start.WithLabelValues("placed"), since)
+			seconds(l.s.metrics.start.WithLabelValues("placed", startKind(sb)), since)
 		}
 		if d.Status.State == fsm.SandboxRunning && t.starting {
-			seconds(l.s.metrics.start.WithLabelValues("running"), since)
+			seconds(l.s.metrics.start.WithLabelValues("running", startKind(sb)), since)
+			if sb.Status.Workspace == "" {
+				l.s.metrics.started(l.s.store.View(), sb)
+			}
 		}
 		if d.Status.State == fsm.SandboxError && sb.Status.State != fsm.SandboxError {
 			l.s.metrics.failures.WithLabelValues(d.Status.Reason).Inc()
@@ -145,7 +148,7 @@ func (l *loop) step(
 		return
 	case StepStart:
 		t.attempted = sb.Generation
-		seconds(l.s.metrics.start.WithLabelValues("accepted"), sb.DesiredAt)
+		seconds(l.s.metrics.start.WithLabelValues("accepted", startKind(sb)), sb.DesiredAt)
 	}
 	if !settled(o, t.observed) {
 		t.settle = &settling{from: o, until: time.Now().Add(l.s.cfg.SettleTimeout)}

@@ -144,3 +144,7 @@ func (w *world) describe() string {
 	}
 	return s
 }
+
+func crash() *scheduler.Failure {
+	return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
+}
