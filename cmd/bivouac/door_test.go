@@ -38,7 +38,7 @@ func sandboxDoor(t *testing.T, nodes []caller) {
 		for _, key := range []string{"", "wrong", *list[0].Key + "x"} {
 			caller{base: *list[0].URL, key: key}.do(t, http.StatusUnauthorized, http.MethodGet, "", nil)
 		}
-		sockets = append(sockets, listen(t, n.base+"/sandboxes/"+info.ID+"/AGENT_SERVER/sockets/events/"+*task.ConversationID, *list[0].Key))
+		sockets = append(sockets, eventSocket(t, n.base+"/sandboxes/"+info.ID+"/AGENT_SERVER/sockets/events/"+*task.ConversationID, *list[0].Key))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -81,9 +81,9 @@ func sandboxDoor(t *testing.T, nodes []caller) {
 	nodes[0].awaitSandbox(t, info.ID, "RUNNING")
 }
 
-// listen opens a conversation's events, with the key in the first frame and all
+// eventSocket opens a conversation's events, with the key in the first frame and all
 // events from the first.
-func listen(t *testing.T, url, key string) *websocket.Conn {
+func eventSocket(t *testing.T, url, key string) *websocket.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
