@@ -92,10 +92,7 @@ func groupCommand(use, short string, subs ...*cobra.Command) *cobra.Command {
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cmd.Help(); err != nil {
-				return err
-			}
-			return usagef("%s needs one of its commands", cmd.CommandPath())
+			return usagef("%s needs one of its commands (see %q)", cmd.CommandPath(), cmd.CommandPath()+" --help")
 		},
 	}
 	cmd.AddCommand(subs...)
