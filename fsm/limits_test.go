@@ -278,6 +278,30 @@ func TestRetryAfterFreesASlot(t *testing.T) {
 	f.sandbox("bob", "s5")
 }
 
+// TestLoweredStartsLimit: of the starts that are kept from a higher limit only
+// the latest decide.
+func TestLoweredStartsLimit(t *testing.T) {
+	f := newFixture(t).open()
+	limit := func(n int) {
+		f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{StartsPerMinute: n}}})
+	}
+	limit(3)
+	for i := range 3 {
+		f.sandbox("ada", fmt.Sprint("s", i))
+		f.now = f.now.Add(30 * time.Second)
+	}
+	limit(1)
+	// The oldest is more than a minute ago, the newest is not.
+	if e := f.fails(CodeLimit, "ada", newSandboxBody("s3")); e.RetryAfter != 28*time.Second {
+		t.Errorf("%+v", e)
+	}
+	f.now = f.now.Add(28 * time.Second)
+	f.sandbox("ada", "s3")
+	if n := f.store.View().Usage("ada").starts; n != 1 {
+		t.Errorf("%d starts are kept", n)
+	}
+}
+
 // TestLimitErrorIsNotRemembered: the same idempotency key is good again once
 // there is room.
 func TestLimitErrorIsNotRemembered(t *testing.T) {
