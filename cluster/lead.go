@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,6 +17,9 @@ import (
 const (
 	// openRetry is the pause between attempts to open a term.
 	openRetry = 20 * time.Millisecond
+	// openTimeout is how long a leader may refuse its own first command because
+	// of a handover that ended long ago (hashicorp/raft issue 696).
+	openTimeout = 10 * time.Second
 	// leadRetryMin and leadRetryMax bound the pause before a failed Lead
 	// function is run again in the same term.
 	leadRetryMin = 100 * time.Millisecond
@@ -148,7 +153,11 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 // openTerm applies term.open and publishes the term. Until then this node
 // answers no reads as the leader: the no-op that begins a term never reaches
 // the store, so an index from before could wait for ever.
+//
+// A Raft that takes no entries because it believes itself to be handing over,
+// though it leads, will not recover: the node ends, so that another leads.
 func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
+	begin := time.Now()
 	for ctx.Err() == nil {
 		number := r.CurrentTerm()
 		err := n.applyTermOpen(ctx, r, number)
@@ -161,6 +170,13 @@ func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 		}
 		if err != nil && ctx.Err() == nil {
 			n.logger.Warn("cluster: opening the term", "term", number, "error", err)
+		}
+		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(begin) > openTimeout {
+			select {
+			case n.broken <- fmt.Errorf("opening term %d: %w", number, err):
+			default: // the node is ending already
+			}
+			return
 		}
 		select {
 		case <-time.After(openRetry):

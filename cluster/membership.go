@@ -23,9 +23,6 @@ const (
 	helloTimeout = time.Second
 	// tendInterval is how often the leader looks after the members.
 	tendInterval = time.Second
-	// moveDelay is many CommitTimeouts, after each of which Raft writes to every
-	// peer.
-	moveDelay = 300 * time.Millisecond
 	// promoteWithin is how many entries a nonvoter may lack and still be
 	// promoted: what the leader writes in a moment.
 	promoteWithin = 256
@@ -249,12 +246,6 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 			return nil
 		case s.ID == id && s.Suffrage == raft.Voter:
 			n.logger.Info("cluster: node has a new address", "peer", m.Name, "address", m.Address)
-			// hashicorp/raft v1.7.3 reads a peer's address without its lock when a
-			// pipeline to it breaks; let it notice that the old one is dead.
-			select {
-			case <-time.After(moveDelay):
-			case <-ctx.Done():
-			}
 			return n.changed(n.await(ctx, r.AddVoter(id, address, 0, changeTimeout)))
 		case s.ID != id && nodeName(s.ID) == m.Name:
 			if err := n.replace(ctx, r, s); err != nil {

@@ -46,6 +46,8 @@ type Node struct {
 	started atomic.Bool
 	// notify gets every beginning and end of this node's leadership, in order.
 	notify chan bool
+	// broken gets the error of a Raft that must be started anew.
+	broken chan error
 
 	// calls are the public calls in progress; futures are goroutines that wait
 	// for Raft. stopping ends when Run begins to stop.
@@ -110,7 +112,7 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n := &Node{
 		cfg: cfg, id: id, logger: cfg.Logger.With("node", cfg.NodeName),
 		store: store, machine: newMachine(store), storage: storage, network: network,
-		notify: make(chan bool, 1),
+		notify: make(chan bool, 1), broken: make(chan error, 1),
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.metrics = newMetrics(n)
@@ -180,13 +182,17 @@ func (n *Node) Run(ctx context.Context) error {
 		err = fmt.Errorf("cluster: the node stops: %w", n.machine.failure())
 	case err = <-served:
 		err = fmt.Errorf("cluster: serving the peer port: %w", err)
+	case err = <-n.broken:
+		err = fmt.Errorf("cluster: the node stops: %w", err)
 	}
 	n.stop()
 	n.calls.close()
 	tasks.Wait()
 	n.drain()
 	r.DeregisterObserver(observer)
-	return errors.Join(err, r.Shutdown().Error(), n.close())
+	// The network goes first: Raft's goroutines may be waiting for a peer.
+	down := r.Shutdown()
+	return errors.Join(err, n.network.Close(), down.Error(), n.storage.Close())
 }
 
 // startRaft brings Raft up from what the storage holds.

@@ -149,6 +149,12 @@ func (w *watched) AppendEntries(id raft.ServerID, target raft.ServerAddress, arg
 	return w.InmemTransport.AppendEntries(id, target, args, resp)
 }
 
+// AppendEntriesPipeline implements raft.Transport: there are none, as on the
+// real peer port.
+func (w *watched) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
 // Call implements cluster.Network.
 func (p *port) Call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
 	if err := pause(ctx, latency); err != nil {
