@@ -148,7 +148,7 @@ func (p *passage) admit(given credentials, ex *exchange) error {
 // enter waits for the sandbox to serve and registers the visit. The caller must
 // call end.
 func (p *passage) enter() (end func(), err error) {
-	row, err := p.d.serving(p.r.Context(), p.grant.row)
+	row, index, err := p.d.serving(p.r.Context(), p.grant.row)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (p *passage) enter() (end func(), err error) {
 		return nil, refuse(http.StatusNotFound, "The sandbox exposes no such port")
 	}
 	p.grant.row = row
-	if p.visit, err = p.d.streams.open(p.r.Context(), row); err != nil {
+	if p.visit, err = p.d.streams.open(p.r.Context(), row, index); err != nil {
 		return nil, err
 	}
 	p.traffic = p.d.newTraffic(row.ID, p.grant.port)

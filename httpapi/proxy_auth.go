@@ -85,7 +85,7 @@ func isSameOrigin(r *http.Request, host string) bool {
 }
 
 // authorise decides whether credentials open a target. An unknown sandbox,
-// another user's and a wrong key are one and the same 401.
+// another user's and a wrong key are one and the same 401, after the same work.
 func (d *door) authorise(ctx context.Context, to target, c credentials) (grant, error) {
 	if c.none() {
 		return grant{}, errUnauthorized()
@@ -94,17 +94,21 @@ func (d *door) authorise(ctx context.Context, to target, c credentials) (grant, 
 	if err != nil {
 		return grant{}, err
 	}
-	row, port := to.find(v)
-	if row == nil {
-		// Another node may have made it a moment ago.
-		if !d.server.keys.unknown.Allow() {
-			return grant{}, errTooManyRequests()
-		}
-		if v, err = d.server.cluster.View(ctx, cluster.Linearizable); err != nil {
-			return grant{}, err
-		}
-		row, port = to.find(v)
+	g, err := d.grantIn(ctx, v, to, c)
+	if !isUnauthorized(err) || !d.server.keys.unknown.Allow() {
+		return g, err
 	}
+	// Another node may have made the sandbox a moment ago. When that can't be
+	// known right now, it stays unknown.
+	if v, err = d.server.cluster.View(ctx, cluster.Linearizable); err != nil {
+		return grant{}, errUnauthorized()
+	}
+	return d.grantIn(ctx, v, to, c)
+}
+
+// grantIn is authorise as far as one picture knows.
+func (d *door) grantIn(ctx context.Context, v *fsm.View, to target, c credentials) (grant, error) {
+	row, port := to.find(v)
 	g := grant{row: row, port: port}
 	agent := port == fsm.PortAgentServer
 	switch {
@@ -122,6 +126,12 @@ func (d *door) authorise(ctx context.Context, to target, c credentials) (grant, 
 		return grant{}, errUnauthorized()
 	}
 	return d.byCookie(ctx, g, c.cookies)
+}
+
+// isUnauthorized reports whether an error is the 401.
+func isUnauthorized(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.status == http.StatusUnauthorized
 }
 
 // byCookie opens a port that browsers visit to one that was let in before. The
@@ -162,9 +172,8 @@ func (d *door) isOwner(ctx context.Context, row *fsm.Sandbox, c credentials) (bo
 			continue
 		}
 		key, err := d.server.keys.find(ctx, value)
-		var refused *refusal
 		switch {
-		case errors.As(err, &refused) && refused.status == http.StatusUnauthorized:
+		case isUnauthorized(err):
 		case err != nil:
 			return false, err
 		case row != nil && key.UserID == row.UserID:

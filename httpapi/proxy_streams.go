@@ -69,8 +69,9 @@ func newStreams(c Cluster) *streams {
 	return &streams{cluster: c, watches: map[watchKey]*watch{}, visits: map[*visit]struct{}{}, done: make(chan struct{})}
 }
 
-// open registers a visit to a sandbox that serves. The caller must call end.
-func (s *streams) open(ctx context.Context, row *fsm.Sandbox) (*visit, error) {
+// open registers a visit to a sandbox that serves, as seen at a log index. The
+// caller must call end.
+func (s *streams) open(ctx context.Context, row *fsm.Sandbox, index uint64) (*visit, error) {
 	place := row.Status.Placement
 	key := watchKey{id: row.ID, generation: row.Generation, alloc: place.AllocID, address: place.Address}
 	s.mu.Lock()
@@ -80,7 +81,7 @@ func (s *streams) open(ctx context.Context, row *fsm.Sandbox) (*visit, error) {
 		w = &watch{}
 		w.ctx, w.cancel = context.WithCancelCause(context.Background())
 		s.watches[key] = w
-		go s.watch(w, row)
+		go s.watch(w, row, index)
 	}
 	if w.visits >= maxVisits {
 		return nil, &refusal{status: http.StatusServiceUnavailable, text: "Too many connections to this sandbox", retryAfter: time.Second}
@@ -130,11 +131,12 @@ func (s *streams) remove(v *visit) {
 	}
 }
 
-// watch cancels w once row is no longer how things are.
-func (s *streams) watch(w *watch, row *fsm.Sandbox) {
+// watch cancels w once row is no longer how things are. What this node believed
+// before index does not count.
+func (s *streams) watch(w *watch, row *fsm.Sandbox, index uint64) {
 	for {
 		v, err := s.cluster.View(w.ctx, cluster.Stale)
-		if err == nil && isOver(v.SandboxAny(row.ID), row) {
+		if err == nil && v.Index() >= index && isOver(v.SandboxAny(row.ID), row) {
 			w.cancel(errMoved())
 			return
 		}

@@ -79,6 +79,27 @@ func TestDoor_TellsNothingToStrangers(t *testing.T) {
 	}
 }
 
+func TestDoor_KnowsWhatAnotherNodeHasJustMade(t *testing.T) {
+	h, _ := newDoorHarness(t)
+	before := h.cluster.store.View()
+	fresh := h.createSandbox(h.alice)
+	key := h.secrets.last(sandboxPath(fresh))["key"]
+	h.id = fresh
+	h.place()
+	h.cluster.set(func(c *fakeCluster) { c.behind = before })
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, key).want(t, 200)
+}
+
+func TestDoor_TellsNothingUnderLoad(t *testing.T) {
+	h, _ := newDoorHarness(t)
+	for range unknownKeyBurst {
+		h.server.keys.unknown.Allow()
+	}
+	for _, id := range []string{h.id, "nosuchsandbox"} {
+		h.ask("GET", h.front.URL+pathDoor+id+"/AGENT_SERVER/", "", headerSessionKey, "x").want(t, 401)
+	}
+}
+
 func TestDoor_WhatTheSandboxGets(t *testing.T) {
 	h, behind := newDoorHarness(t)
 	headers := []string{"X-Custom", "1", "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https", "Forwarded", "for=evil",

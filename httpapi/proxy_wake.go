@@ -28,38 +28,39 @@ func (d *door) view(ctx context.Context) (*fsm.View, error) {
 }
 
 // serving waits until a sandbox that starts serves, and wakes one that is
-// paused; at most for DoorConfig.StartWait. Its error is the answer.
-func (d *door) serving(ctx context.Context, row *fsm.Sandbox) (*fsm.Sandbox, error) {
+// paused; at most for DoorConfig.StartWait. It gives the row and the log index it
+// was seen at. Its error is the answer.
+func (d *door) serving(ctx context.Context, row *fsm.Sandbox) (*fsm.Sandbox, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartWait)
 	defer cancel()
 	granted, woken := row, false
 	for {
 		v, err := d.view(ctx)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		row = v.SandboxAny(granted.ID)
 		if !isOwned(row) || row.UserID != granted.UserID || row.KeyHash != granted.KeyHash {
-			return nil, errUnauthorized()
+			return nil, 0, errUnauthorized()
 		}
 		if row.Desired == fsm.DesiredRunning && isServing(row) {
-			return row, nil
+			return row, v.Index(), nil
 		}
 		switch {
 		case row.Desired == fsm.DesiredRunning && (row.State() == fsm.SandboxStarting || row.State() == fsm.SandboxRunning):
 		case row.Desired == fsm.DesiredPaused && row.State() == fsm.SandboxPaused && d.cfg.Wake && !woken:
 			if err := d.wake(ctx, row); err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 			woken = true
 			continue
 		default:
-			return nil, errNotServing(row)
+			return nil, 0, errNotServing(row)
 		}
 		select {
 		case <-v.Changed():
 		case <-ctx.Done():
-			return nil, errNotServing(row)
+			return nil, 0, errNotServing(row)
 		}
 	}
 }
