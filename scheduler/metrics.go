@@ -19,6 +19,7 @@ type metrics struct {
 	secrets  prometheus.Counter
 	pauses   *prometheus.CounterVec
 	claims   *prometheus.CounterVec
+	expired  *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
@@ -54,11 +55,15 @@ func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
 		Name: "bivouac_pool_claims_total",
 		Help: "First starts of sandboxes whose spec has a warm pool, by outcome: hit (a member was claimed) or miss.",
 	}, []string{"outcome"})
+	m.expired = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "bivouac_sandboxes_expired_total",
+		Help: "Sandboxes that were paused or deleted by their policy, by action and reason.",
+	}, []string{"action", "reason"})
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, stateCollector{store}, poolCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, m.expired, stateCollector{store}, poolCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

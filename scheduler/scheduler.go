@@ -203,6 +203,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	g.Go(func() error { return l.run(ctx) })
 	g.Go(func() error { return s.collectSecrets(ctx, log) })
 	g.Go(func() error { return newPools(s, log).run(ctx) })
+	g.Go(func() error { return newPolicies(s, log).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })
 	for _, fn := range s.also {
 		g.Go(func() error { return fn(ctx) })

@@ -1,0 +1,241 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/fault"
+)
+
+// policies pauses and deletes what has reached the end of its time, for one
+// term. The deadlines follow from the store alone (View.Expiry), so every
+// leader comes to the same ones; only whether an agent is at work has to be
+// asked in the sandboxes.
+type policies struct {
+	s       *Scheduler
+	log     *slog.Logger
+	touches *Touches
+
+	mu    sync.Mutex
+	asked map[string]*asking
+}
+
+// asking is when a sandbox was last asked what it does, and since when it has
+// not said.
+type asking struct {
+	// at is when the ask counts as made; round is the look it was really made
+	// in, zero before the first.
+	at, round time.Time
+	silent    time.Time
+}
+
+const (
+	// policyPause is the least time between two looks at the deadlines.
+	policyPause = time.Second
+	// asksAtOnce bounds how many sandboxes are asked at a time.
+	asksAtOnce = 16
+	// silentGrace is after how long a sandbox that is RUNNING but does not say
+	// what it does is taken for idle.
+	silentGrace = time.Minute
+	// An idle timeout is divided by this for the pause between two asks, which
+	// is at most maxAskPause.
+	askShare    = 4
+	maxAskPause = time.Minute
+)
+
+func newPolicies(s *Scheduler, log *slog.Logger) *policies {
+	return &policies{s: s, log: log, touches: NewTouches(s.cluster, log), asked: map[string]*asking{}}
+}
+
+// run keeps to the policies until ctx ends.
+func (p *policies) run(ctx context.Context) error {
+	for {
+		v := p.s.store.View()
+		next := p.round(ctx, v)
+		if !sleep(ctx, policyPause) || !awaitChange(ctx, v, next) {
+			return nil
+		}
+	}
+}
+
+// round asks those sandboxes that are due to be asked, then pauses and deletes
+// what is over, and gives the next time something will be due; zero for never.
+func (p *policies) round(ctx context.Context, v *fsm.View) (next time.Time) {
+	now := time.Now()
+	soon := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	known := map[string]bool{}
+	var ask []*fsm.Sandbox
+	for sb := range v.AllSandboxes() {
+		at, _, reason, ok := v.Expiry(sb)
+		if !ok {
+			continue
+		}
+		soon(latest(at, now.Add(policyPause)))
+		pause, polled := askPause(v, sb)
+		if !polled {
+			continue
+		}
+		known[sb.ID] = true
+		due := p.lastAsked(sb, now, pause).Add(pause)
+		// Whoever is about to be paused for being idle is asked once more.
+		if !now.Before(due) || reason == fsm.PausedByIdle && !now.Before(at) {
+			ask = append(ask, sb)
+			due = now.Add(pause)
+		}
+		soon(due)
+	}
+	p.forget(known)
+	if len(ask) > 0 {
+		p.askAll(ctx, ask, now)
+		if !p.touches.flush(ctx) {
+			// Not known to be idle as long as the use can't be noted.
+			return now.Add(policyPause)
+		}
+	}
+	p.expireAll(ctx, now)
+	return next
+}
+
+// askPause gives the pause between two asks of a sandbox; false when there is
+// nothing to ask for, or nobody.
+func askPause(v *fsm.View, sb *fsm.Sandbox) (time.Duration, bool) {
+	idle := v.PolicyOf(sb).IdleTimeout
+	if idle <= 0 || sb.Status.State != fsm.SandboxRunning || sb.Desired != fsm.DesiredRunning ||
+		sb.Template.Readiness == fsm.ReadinessAllocation || AgentURL(sb.Status.Placement) == "" {
+		return 0, false
+	}
+	return min(max(idle/askShare, policyPause), maxAskPause), true
+}
+
+// lastAsked is when the sandbox was asked last; some time within the pause for
+// one that never was, so that a new leader does not ask all at once.
+func (p *policies) lastAsked(sb *fsm.Sandbox, now time.Time, pause time.Duration) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.asked[sb.ID]
+	if a == nil {
+		a = &asking{at: now.Add(-time.Duration(rand.Int64N(int64(pause))))}
+		p.asked[sb.ID] = a
+	}
+	return a.at
+}
+
+// forget drops what is known of sandboxes that are not asked any more.
+func (p *policies) forget(known map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.asked {
+		if !known[id] {
+			delete(p.asked, id)
+		}
+	}
+}
+
+// askAll asks the sandboxes what they do, in the round that began at now.
+func (p *policies) askAll(ctx context.Context, list []*fsm.Sandbox, now time.Time) {
+	var g errgroup.Group
+	g.SetLimit(asksAtOnce)
+	for _, sb := range list {
+		g.Go(func() error {
+			used, err := p.lastUse(ctx, sb)
+			p.mu.Lock()
+			a := p.asked[sb.ID]
+			a.at, a.round = now, now
+			if err != nil {
+				if a.silent.IsZero() {
+					a.silent = now
+				}
+				p.log.Debug("a sandbox did not say whether it is in use", "sandbox", sb.ID, "error", err)
+			} else {
+				a.silent = time.Time{}
+			}
+			p.mu.Unlock()
+			if err == nil && !used.IsZero() {
+				p.touches.at(sb.ID, used)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // they report through asked
+}
+
+// lastUse asks a sandbox when it was last used: now while a conversation or a
+// command runs; zero when its server is one that can't tell.
+func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.ProbeTimeout)
+	defer cancel()
+	url := AgentURL(sb.Status.Placement)
+	info, err := p.s.agents.ServerInfo(ctx, url)
+	used := time.Now().Add(-info.Idle)
+	switch {
+	case errors.Is(err, agent.ErrRefused), errors.Is(err, agent.ErrBadAnswer):
+		used = time.Time{}
+	case err != nil:
+		return time.Time{}, err
+	case info.Idle < policyPause:
+		return used, nil
+	}
+	keys, err := p.s.secrets.Read(ctx, sb.KeyRef.Path, sb.KeyRef.Version)
+	if err != nil {
+		return time.Time{}, err
+	}
+	busy, err := p.s.agents.Busy(ctx, url, keys[secretKeyMember])
+	switch {
+	case busy:
+		return time.Now(), nil
+	case agent.Temporary(err):
+		return time.Time{}, err
+	}
+	return used, nil
+}
+
+// expireAll pauses and deletes what is over as the store has it now.
+func (p *policies) expireAll(ctx context.Context, now time.Time) {
+	v := p.s.store.View()
+	for sb := range v.AllSandboxes() {
+		at, action, reason, ok := v.Expiry(sb)
+		if !ok || now.Before(at) || reason == fsm.PausedByIdle && !p.saidIdle(v, sb, now) {
+			continue
+		}
+		body := &fsm.SandboxExpireBody{ID: sb.ID, Generation: sb.Generation, Action: action, Reason: reason}
+		if reason == fsm.PausedByIdle {
+			body.NotActiveSince = sb.Status.LastActive
+		}
+		fault.At("before", "expire")
+		res, err := p.s.cluster.Propose(ctx, command(body))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.log.Warn("a sandbox whose time is over could not be ended", "sandbox", sb.ID, "reason", reason, "error", err)
+		case res.Sandbox != nil:
+			p.s.metrics.expired.WithLabelValues(action, reason).Inc()
+			p.log.Info("a sandbox's time is over", "sandbox", sb.ID, "reason", reason)
+		}
+	}
+}
+
+// saidIdle reports whether nothing speaks against taking the sandbox for idle in
+// the round that began at now: it was asked just then, or there is nobody to
+// ask, or it has been silent for long.
+func (p *policies) saidIdle(v *fsm.View, sb *fsm.Sandbox, now time.Time) bool {
+	if _, polled := askPause(v, sb); !polled {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.asked[sb.ID]
+	return a != nil && a.round.Equal(now) && (a.silent.IsZero() || now.Sub(a.silent) >= silentGrace)
+}
