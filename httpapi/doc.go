@@ -8,6 +8,9 @@
 // what may happen is fsm's, what runs is scheduler's. It owns the words of the
 // API: paths, field names, status codes and error shapes.
 //
+// Beside the API it serves the door: requests below /sandboxes/ (or for a
+// sandbox's own host name) are proxied to the sandbox's ports; see the type door.
+//
 // Promises:
 //   - A request is authenticated first, then checked as a whole, then acts. All
 //     field errors of one request are reported together.
