@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -339,41 +338,4 @@ func (c caller) language(t testing.TB) int {
 		t.Fatalf("%s: %v", a, err)
 	}
 	return n
-}
-
-func TestReadme_Session(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var script strings.Builder
-	script.WriteString("set -eu\n")
-	for _, block := range strings.Split(string(readme), "```sh session\n")[1:] {
-		code, _, _ := strings.Cut(block, "```")
-		script.WriteString(code)
-	}
-	dir := t.TempDir()
-	_, nodes := devChild(t, dir)
-	text := script.String()
-	// Only the ports differ: the ones of the README may be taken here.
-	for i, port := range []string{"8440", "8450", "8460"} {
-		if !strings.Contains(text, "http://127.0.0.1:"+port) {
-			t.Fatalf("the session does not use port %s", port)
-		}
-		text = strings.ReplaceAll(text, "http://127.0.0.1:"+port, nodes[i].base)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-c", text)
-	cmd.Dir, cmd.WaitDelay = dir, time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for _, want := range []string{`"llm_api_key_set":true`, `"status":"RUNNING"`, `"status":"PAUSED"`, `"status":"READY"`, `"sandbox_status":"RUNNING"`} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("the session did not print %s:\n%s", want, out)
-		}
-	}
 }
