@@ -357,7 +357,7 @@ func (r response) is(t *testing.T, want string) response {
 var (
 	hexID    = regexp.MustCompile(`"[0-9a-f]{32}"`)
 	boxID    = regexp.MustCompile(`"[0-9A-Za-z]{22}"`)
-	wireTm   = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z"`)
+	wireTm   = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z"`)
 	keyValue = regexp.MustCompile(`bvk_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}`)
 	doorID   = regexp.MustCompile(`/sandboxes/[0-9A-Za-z]{22}/`)
 	lookup12 = regexp.MustCompile(`"[0-9A-Za-z]{12}"`)
