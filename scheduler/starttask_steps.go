@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	mathrand "math/rand/v2"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -81,7 +79,7 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 		wished = t.ConversationID
 	}
 	if d.id == "" && wished == "" {
-		d.member = r.member(t.UserID)
+		d.member = r.claims.pick(r.store.View(), t.UserID, r.now())
 	}
 	o := r.bindNew(ctx, t, wished, d)
 	if errors.Is(o.err, errIDTaken) {
@@ -165,28 +163,6 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 	*d = next
 	return nil
 }
-
-// member picks one of the default spec's warm sandboxes for a user, "" when
-// there is none. Which of those who ask for the same one gets it the log
-// decides, so any one will do; they are spread to spare cold starts.
-func (r *StartTasks) member(userID string) string {
-	v := r.store.View()
-	var all []string
-	for {
-		m := v.ClaimableMember("", userID, func(id string) bool { return slices.Contains(all, id) })
-		if m == nil || len(all) == maxPick {
-			break
-		}
-		all = append(all, m.ID)
-	}
-	if len(all) == 0 {
-		return ""
-	}
-	return all[mathrand.IntN(len(all))]
-}
-
-// maxPick is among how many warm sandboxes a task picks its own.
-const maxPick = 16
 
 func bindOutcome(err error) outcome {
 	switch fsm.CodeOf(err) {

@@ -1,0 +1,66 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// warm gives the default spec a pool with ready members.
+func (w *taskWorld) warm(n int) {
+	w.t.Helper()
+	spec := w.store.View().Specs()[0]
+	w.must("", &fsm.SpecPoolBody{ID: spec.ID, Size: n})
+	for i := range n {
+		id := fmt.Sprintf("warm%d", i)
+		m := w.must("", &fsm.PoolAddBody{ID: id, SpecID: spec.ID, InitRef: w.secret(initPath(id), sealKeyMember, "init")}).Sandbox
+		w.must("", &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
+			State: fsm.SandboxRunning, Generation: m.Generation,
+			Placement: &fsm.Placement{Address: "127.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}, Workspace: "/ws"},
+		}}}})
+	}
+}
+
+func TestStartTask_ClaimsAWarmSandbox(t *testing.T) {
+	w := newTaskWorld(t)
+	w.warm(2)
+	ids := []string{w.task("1", nil).ID, w.task("2", nil).ID, w.task("3", nil).ID}
+	defer w.run(nil)()
+	claimed := 0
+	var used []string
+	for _, id := range ids {
+		task := w.done(id)
+		if task.Status != fsm.StartTaskReady {
+			t.Fatalf("%+v", task)
+		}
+		sb := w.store.View().SandboxAny(task.SandboxID)
+		if sb.Claimed {
+			claimed++
+		}
+		used = append(used, sb.ID)
+		entry, err := w.secrets.Read(t.Context(), sb.KeyRef.Path, sb.KeyRef.Version)
+		if err != nil || entry[secretKeyMember] == "" || entry[sealKeyMember] == "" {
+			t.Errorf("the key of %s: %v", sb.ID, err)
+		}
+	}
+	slices.Sort(used)
+	if claimed != 2 || len(slices.Compact(used)) != 3 {
+		t.Errorf("%d claimed of two, for the sandboxes %v", claimed, used)
+	}
+	// Entries: a key for each sandbox and what the members were made with.
+	if paths := w.secrets.paths(); len(paths) != 5 {
+		t.Errorf("left in the secret store: %v", paths)
+	}
+}
+
+func TestStartTask_WishedIDIsNotClaimed(t *testing.T) {
+	w := newTaskWorld(t)
+	w.warm(1)
+	task := w.task("1", func(b *fsm.StartTaskCreateBody) { b.Request.ConversationID = ptr(b.ConversationID) })
+	defer w.run(nil)()
+	if task = w.done(task.ID); task.SandboxID != task.ConversationID {
+		t.Errorf("the sandbox is %s", task.SandboxID)
+	}
+}
