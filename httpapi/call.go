@@ -67,20 +67,16 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 	if c.index > 0 {
 		w.Header().Set(headerIndex, strconv.FormatUint(c.index, 10))
 	}
-	var body []byte
-	if err == nil {
-		body, err = encodeJSON(out.body)
-	}
 	if err != nil {
 		ex.err = err
 		failureOf(err, found.shape, found.internal).write(w)
 		return
 	}
-	writeJSON(w, out.status, body)
+	ex.err = out.write(w)
 }
 
 func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter) (answer, error) {
-	if found.access != open {
+	if found.access == user || found.access == operator {
 		who, err := s.keys.authenticate(c.ctx, c.r)
 		if err != nil {
 			return answer{}, err
@@ -94,7 +90,11 @@ func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter)
 	if err := c.read(w, s.cfg.MaxBodyBytes); err != nil {
 		return answer{}, err
 	}
-	return found.handle(s, c)
+	out, err := found.handle(s, c)
+	if found.access == sandboxKey {
+		ex.user = c.who.user
+	}
+	return out, err
 }
 
 // read takes in body and query.

@@ -62,6 +62,9 @@ type Config struct {
 	// says.
 	Door DoorConfig
 
+	// Logs reads what sandboxes wrote; nil when nothing can.
+	Logs Logs
+
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
 	// Logger gets one line per request.

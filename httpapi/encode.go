@@ -9,11 +9,17 @@ import (
 )
 
 // answer is what a handler gives back: a status and a value to be written as
-// JSON.
+// JSON, or as it is when it is a plainText; or else stream.
 type answer struct {
 	status int
 	body   any
+	// stream writes the answer itself, for as long as it takes; its error is for
+	// the log.
+	stream func(w http.ResponseWriter) error
 }
+
+// plainText is a body of the type text/plain.
+type plainText string
 
 // ok is the answer nearly every endpoint gives.
 func ok(body any) (answer, error) { return answer{status: http.StatusOK, body: body}, nil }
@@ -40,9 +46,33 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
+// write sends the answer.
+func (a answer) write(w http.ResponseWriter) error {
+	if a.stream != nil {
+		return a.stream(w)
+	}
+	if text, plain := a.body.(plainText); plain {
+		writeBody(w, a.status, typeText, []byte(text))
+		return nil
+	}
+	body, err := encodeJSON(a.body)
+	if err != nil {
+		failureOf(err, shapeDetail, "").write(w)
+		return err
+	}
+	writeJSON(w, a.status, body)
+	return nil
+}
+
+const typeText = "text/plain; charset=utf-8"
+
 // writeJSON sends a whole answer.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Content-Type", "application/json")
+	writeBody(w, status, "application/json", body)
+}
+
+func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	// A client that went away is no failure of ours.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -38,6 +39,15 @@ type Secrets interface {
 type Activity interface {
 	// Touched says that there is traffic to or from a sandbox right now.
 	Touched(sandboxID string)
+}
+
+// Logs reads what sandboxes' tasks wrote. cmd adapts the runner.
+type Logs interface {
+	// Logs gives a stream, "stdout" or "stderr", of a sandbox's newest task from
+	// tail bytes before its end; with follow it goes on until ctx ends, the task
+	// has ended or the caller closes it. Nothing to read is CodeNotFound, a
+	// backend that is away CodeScheduler.
+	Logs(ctx context.Context, clusterID, sandboxID, stream string, tail int64, follow bool) (io.ReadCloser, error)
 }
 
 // Agents asks agent servers. scheduler/agent implements it.

@@ -18,6 +18,9 @@ const (
 	user
 	// operator routes need an operator's key; others get 403.
 	operator
+	// sandboxKey routes need the key of the sandbox in the path, which their
+	// handlers check.
+	sandboxKey
 )
 
 // route is one line of the route table.

@@ -42,6 +42,9 @@ func routes() []route {
 		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user, handle: (*Server).handleSandboxPause},
 		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user, handle: (*Server).handleSandboxResume},
 		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
+		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
+		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
+		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name", access: sandboxKey, handle: (*Server).handleSandboxSecret},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
 

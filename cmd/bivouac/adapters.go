@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -55,6 +57,14 @@ func secretError(err error) error {
 		return &fsm.Error{Code: fsm.CodeSecretStore, Message: "the secret store is sealed or away; nothing was stored", RetryAfter: secretRetryAfter}
 	}
 	return err
+}
+
+// sandboxLogs implements httpapi.Logs with a runner's.
+type sandboxLogs struct{ logs scheduler.Logs }
+
+// Logs reads what a sandbox's task wrote.
+func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID, stream string, tail int64, follow bool) (io.ReadCloser, error) {
+	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, stream, tail, follow)
 }
 
 // agentStatuses implements httpapi.Agents with the client of agent servers.

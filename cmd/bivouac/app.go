@@ -47,6 +47,7 @@ type app struct {
 	sched    *scheduler.Scheduler
 	api      *httpapi.Server
 	agents   *agent.Client
+	touches  *scheduler.Touches
 }
 
 // newApp wires a node from its parts: store, cluster, scheduler, API, each from
@@ -75,6 +76,11 @@ func newApp(p parts) (*app, error) {
 		return nil, errors.Join(err, closeNode(node))
 	}
 
+	touches := scheduler.NewTouches(node, log)
+	p.api.Door.Activity = touches
+	if logs, can := p.runner.(scheduler.Logs); can {
+		p.api.Logs = sandboxLogs{logs}
+	}
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	api, err := httpapi.New(p.api, node, kept, agentStatuses{agents})
 	if err != nil {
@@ -82,7 +88,7 @@ func newApp(p parts) (*app, error) {
 	}
 	return &app{
 		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
-		node: node, sched: sched, api: api, agents: agents,
+		node: node, sched: sched, api: api, agents: agents, touches: touches,
 	}, nil
 }
 
@@ -96,6 +102,7 @@ func (a *app) run(ctx context.Context) error {
 	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
 	l.start("scheduler", a.lead)
 	l.start("cluster", a.node.Run)
+	l.start("activity", a.touches.Run)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
 
