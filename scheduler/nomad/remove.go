@@ -28,6 +28,7 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 			return err
 		}
 	}
+	r.unbook(id)
 	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
 	if err != nil {
 		return err

@@ -26,9 +26,10 @@ type Runner struct {
 	calls  *prometheus.HistogramVec
 	// marks knows by a volume's id which cluster's mark it carries.
 	marks *lru.Cache[string, string]
-	// binds knows by a client's id whether docker mounts host directories
-	// there; a client's configuration can change, so it knows it for minutes.
-	binds *expirable.LRU[string, bool]
+	// facts knows clients by id; a client's configuration can change, so it
+	// knows them for minutes.
+	facts *expirable.LRU[string, clientFacts]
+	rooms rooms
 	// words knows by an allocation's id what its crashed task wrote last.
 	words *expirable.LRU[string, string]
 }
@@ -59,7 +60,7 @@ func New(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{
 		cfg: cfg, log: cfg.Logger, client: client, marks: marks,
-		binds: expirable.NewLRU[string, bool](1024, nil, 5*time.Minute),
+		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_nomad_call_seconds",

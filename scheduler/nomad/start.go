@@ -35,7 +35,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if cur != nil && !stopped(cur) {
 		return nil
 	}
-	ws, err := r.workspace(ctx, job)
+	ws, err := r.workspace(ctx, job, cur)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 	if *cur.JobModifyIndex != job.ModifyIndex {
 		return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, *cur.JobModifyIndex, job.ModifyIndex)
 	}
+	r.unbook(id)
 	if job.HasVersion {
 		if err := r.tag(ctx, id, job.RevertTo); err != nil {
 			// Without the tag the version may be gone when it is wanted; then

@@ -31,67 +31,82 @@ func marked(v *api.HostVolume, clusterID string) bool {
 
 // workspace gives the sandbox's volume, ready to be mounted, and makes it when
 // the sandbox never ran. A sandbox that ran and has no volume is a Failure: an
-// empty directory in its place would look like lost work.
-func (r *Runner) workspace(ctx context.Context, job scheduler.Job) (workspace, error) {
+// empty directory in its place would look like lost work. cur is the job as it
+// is, nil for none.
+func (r *Runner) workspace(ctx context.Context, job scheduler.Job, cur *api.Job) (workspace, error) {
 	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
 	if err != nil {
 		return workspace{}, err
 	}
-	if len(volumes) == 0 {
-		if job.HasVersion || job.HasWorkspace {
-			return workspace{}, &scheduler.Failure{
-				Reason: fsm.ReasonWorkspace,
-				Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",
-			}
-		}
-		if err := r.createVolume(ctx, job); err != nil {
-			return workspace{}, err
-		}
-		if volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); err != nil {
-			return workspace{}, err
-		}
-		if len(volumes) == 0 {
-			return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s", jobID(job.SandboxID))
-		}
-	}
-	// Two leaders can have made one each, on two clients: both take the first.
-	ws := volumes[0]
-	if job.Template.Driver == fsm.DriverDocker {
-		if r.cfg.MountVolumes {
-			return r.ready(ctx, ws)
-		}
-		if ws.Bind, err = r.bindsAllowed(ctx, ws.NodeID); err != nil {
+	if len(volumes) > 0 {
+		ws := current(volumes, cur)
+		move, err := r.mayMove(ctx, job, ws)
+		if err != nil {
 			return ws, err
 		}
-		if !ws.Bind {
-			return r.ready(ctx, ws)
+		if !move {
+			return r.usable(ctx, job.Template, ws)
+		}
+		r.log.Info("a sandbox that found no room gets its workspace on another client", "sandbox", job.SandboxID)
+		if err := r.deleteVolume(ctx, ws); err != nil {
+			return ws, err
+		}
+	} else if job.HasVersion || job.HasWorkspace {
+		return workspace{}, &scheduler.Failure{
+			Reason: fsm.ReasonWorkspace,
+			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",
 		}
 	}
-	return ws, nil
+	if err := r.createVolume(ctx, job); err != nil {
+		return workspace{}, err
+	}
+	if volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); err != nil {
+		return workspace{}, err
+	}
+	if len(volumes) == 0 {
+		return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s", jobID(job.SandboxID))
+	}
+	return r.usable(ctx, job.Template, current(volumes, nil))
 }
 
-// bindsAllowed reports whether the client's docker driver mounts host
-// directories. Where it does, the workspace is mounted as one: a volume mount
-// proper has to wait until the client has announced the new volume, which
-// Nomad's clients do five to ten seconds later (client.watchNodeUpdates,
-// Nomad 1.11).
-func (r *Runner) bindsAllowed(ctx context.Context, nodeID string) (bool, error) {
-	if yes, ok := r.binds.Get(nodeID); ok {
-		return yes, nil
-	}
-	var yes bool
-	err := r.call(ctx, "read client", func(ctx context.Context) error {
-		node, _, err := r.client.Nodes().Info(nodeID, query(ctx))
-		if err == nil {
-			v := node.Attributes["driver.docker.volumes.enabled"]
-			yes = v == "1" || v == "true"
+// current is the volume the job has, or else the oldest: two leaders can have
+// made one each, on two clients, and both take the first.
+func current(volumes []workspace, cur *api.Job) workspace {
+	if cur != nil {
+		for _, ws := range volumes {
+			if ws.ID == cur.Meta[metaVolume] {
+				return ws
+			}
 		}
-		return err
-	})
-	if err == nil {
-		r.binds.Add(nodeID, yes)
 	}
-	return yes, err
+	return volumes[0]
+}
+
+// mayMove reports whether the sandbox should get its workspace elsewhere, which
+// it may as long as it was never placed: nothing can be in there yet.
+func (r *Runner) mayMove(ctx context.Context, job scheduler.Job, ws workspace) (bool, error) {
+	if job.HasVersion || job.HasWorkspace || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
+		return false, nil
+	}
+	allocs, err := r.allocations(ctx, jobID(job.SandboxID))
+	return len(allocs) == 0, err
+}
+
+// usable makes sure that a job can mount the workspace. Where docker mounts
+// host directories the workspace is mounted as one: a volume mount proper has
+// to wait until the client has announced the new volume, which Nomad's clients
+// do five to ten seconds later (client.watchNodeUpdates, Nomad 1.11).
+func (r *Runner) usable(ctx context.Context, t fsm.Template, ws workspace) (workspace, error) {
+	if t.Driver != fsm.DriverDocker {
+		return ws, nil
+	}
+	if !r.cfg.MountVolumes {
+		facts, err := r.clientFacts(ctx, ws.NodeID)
+		if ws.Bind = facts.binds; ws.Bind || err != nil {
+			return ws, err
+		}
+	}
+	return r.ready(ctx, ws)
 }
 
 // volumes lists the sandbox's volumes that are ours, oldest first.
@@ -150,7 +165,8 @@ func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error)
 func (r *Runner) createVolume(ctx context.Context, job scheduler.Job) error {
 	t := job.Template
 	v := &api.HostVolume{
-		Name: jobID(job.SandboxID), Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin, NodePool: r.cfg.NodePool,
+		Name: jobID(job.SandboxID), Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin,
+		NodePool: r.cfg.NodePool, NodeID: r.chooseClient(ctx, jobID(job.SandboxID), t),
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
 			AccessMode:     api.HostVolumeAccessModeSingleNodeWriter,

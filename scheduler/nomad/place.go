@@ -1,0 +1,243 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// A sandbox is bound to the client that has its workspace, so the client is
+// chosen before Nomad's scheduler sees the job; and Nomad puts volumes on the
+// first client that may have them, full or not. So we choose, by the room that
+// is left. What we believe may be seconds old: a sandbox that finds no room
+// after all waits, and may move as long as it was never placed.
+
+// How old the belief may be, and how long a choice counts that Nomad's listing
+// may not show yet.
+const (
+	roomAge     = 2 * time.Second
+	roomBooking = 5 * time.Second
+)
+
+// rooms is what is believed of the clients.
+type rooms struct {
+	mu   sync.Mutex
+	read time.Time
+	list []*room
+	// booked knows choices by the job's id.
+	booked map[string]booking
+}
+
+// room is one client that takes jobs; free is what is left of what it has.
+type room struct {
+	id, datacenter, pool string
+	drivers              map[string]*api.DriverInfo
+	total, free          load
+}
+
+// load is CPU in MHz and memory in MiB.
+type load struct{ cpu, memory int64 }
+
+func (l load) minus(o load) load { return load{l.cpu - o.cpu, l.memory - o.memory} }
+
+func needs(t fsm.Template) load { return load{int64(t.CPU), int64(t.Memory)} }
+
+// booking is a choice.
+type booking struct {
+	client string
+	load   load
+	at     time.Time
+}
+
+// left is the smaller share of the client that want would leave; negative when
+// it does not fit.
+func (c *room) left(want load) float64 {
+	rest := c.free.minus(want)
+	return min(float64(rest.cpu)/float64(max(c.total.cpu, 1)), float64(rest.memory)/float64(max(c.total.memory, 1)))
+}
+
+// chooseClient gives the client with the most room, "" when Nomad may as well
+// choose: there is but one client, or nothing is known.
+func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template) string {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	best, several := r.roomiest(ctx, t, roomAge)
+	if best != nil && several && best.left(needs(t)) < 0 {
+		// Room may have come since.
+		best, several = r.roomiest(ctx, t, 0)
+	}
+	if best == nil || !several {
+		return ""
+	}
+	if r.rooms.booked == nil {
+		r.rooms.booked = map[string]booking{}
+	}
+	r.rooms.booked[job] = booking{best.id, needs(t), time.Now()}
+	best.free = best.free.minus(needs(t))
+	return best.id
+}
+
+// betterElsewhere reports whether the client has no room for the sandbox, or
+// takes no jobs, while another has.
+func (r *Runner) betterElsewhere(ctx context.Context, job, clientID string, t fsm.Template) bool {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	delete(r.rooms.booked, job)
+	best, several := r.roomiest(ctx, t, 0)
+	if best == nil || best.id == clientID || best.left(needs(t)) < 0 {
+		return false
+	}
+	here := slices.IndexFunc(r.rooms.list, func(c *room) bool { return c.id == clientID })
+	return here < 0 || several && r.rooms.list[here].left(needs(t)) < 0
+}
+
+// unbook forgets the choice for a job that is gone.
+func (r *Runner) unbook(job string) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	delete(r.rooms.booked, job)
+}
+
+// roomiest gives the client of those that could run the template which has the
+// most room, and whether there are several. The caller holds rooms.mu.
+func (r *Runner) roomiest(ctx context.Context, t fsm.Template, age time.Duration) (best *room, several bool) {
+	if time.Since(r.rooms.read) > age {
+		if err := r.readRooms(ctx); err != nil {
+			r.log.Debug("the room on the clients is not known", "error", err)
+			return nil, false
+		}
+	}
+	for _, c := range r.rooms.list {
+		if !r.suits(ctx, c, t) {
+			continue
+		}
+		several = best != nil || several
+		if best == nil || c.left(needs(t)) > best.left(needs(t)) {
+			best = c
+		}
+	}
+	return best, several
+}
+
+// suits reports whether the client could run the template at all.
+func (r *Runner) suits(ctx context.Context, c *room, t fsm.Template) bool {
+	pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
+	d := c.drivers[string(t.Driver)]
+	if d == nil || !d.Healthy || pool != api.NodePoolAll && c.pool != pool ||
+		len(r.cfg.Datacenters) > 0 && !slices.Contains(r.cfg.Datacenters, c.datacenter) {
+		return false
+	}
+	facts, err := r.clientFacts(ctx, c.id)
+	return err == nil && facts.plugin
+}
+
+// clientFacts is what a client's configuration says.
+type clientFacts struct {
+	// binds: its docker driver mounts host directories.
+	binds bool
+	// plugin: it makes our volumes.
+	plugin bool
+}
+
+func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error) {
+	if facts, ok := r.facts.Get(id); ok {
+		return facts, nil
+	}
+	var facts clientFacts
+	err := r.call(ctx, "read client", func(ctx context.Context) error {
+		node, _, err := r.client.Nodes().Info(id, query(ctx))
+		if err == nil {
+			v := node.Attributes["driver.docker.volumes.enabled"]
+			facts.binds = v == "1" || v == "true"
+			facts.plugin = node.Attributes["plugins.host_volume."+r.cfg.VolumePlugin+".version"] != ""
+		}
+		return err
+	})
+	if err == nil {
+		r.facts.Add(id, facts)
+	}
+	return facts, err
+}
+
+// readRooms asks Nomad for its clients and what they run, other people's jobs
+// included as far as our token may see them. The caller holds rooms.mu.
+func (r *Runner) readRooms(ctx context.Context) error {
+	begin := time.Now()
+	var stubs []*api.NodeListStub
+	err := r.call(ctx, "list clients", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Params = map[string]string{"resources": "true"}
+		var err error
+		stubs, _, err = r.client.Nodes().List(q)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	rooms := map[string]*room{}
+	for _, s := range stubs {
+		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
+			continue
+		}
+		c := &room{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
+		c.total = load{s.NodeResources.Cpu.CpuShares, s.NodeResources.Memory.MemoryMB}
+		if res := s.ReservedResources; res != nil {
+			c.total = c.total.minus(load{int64(res.Cpu.CpuShares), int64(res.Memory.MemoryMB)})
+		}
+		c.free = c.total
+		rooms[s.ID] = c
+	}
+	if len(rooms) > 1 {
+		if err := r.subtractUsed(ctx, rooms); err != nil {
+			return err
+		}
+	}
+	maps.DeleteFunc(r.rooms.booked, func(_ string, b booking) bool { return begin.Sub(b.at) > roomBooking })
+	r.rooms.list = r.rooms.list[:0]
+	for _, b := range r.rooms.booked {
+		if c := rooms[b.client]; c != nil {
+			c.free = c.free.minus(b.load)
+		}
+	}
+	for _, c := range rooms {
+		r.rooms.list = append(r.rooms.list, c)
+	}
+	slices.SortFunc(r.rooms.list, func(a, b *room) int { return cmp.Compare(a.id, b.id) })
+	r.rooms.read = time.Now()
+	return nil
+}
+
+// subtractUsed takes what allocations hold from the clients' room; a choice
+// whose allocation is there has done its work.
+func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) error {
+	var allocs []struct {
+		JobID              string
+		NodeID             string
+		AllocatedResources *api.AllocatedResources
+	}
+	err := r.call(ctx, "list what clients run", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Namespace = api.AllNamespacesNamespace
+		q.Filter = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
+		_, err := r.client.Raw().Query("/v1/allocations?resources=true", &allocs, q)
+		return err
+	})
+	for _, a := range allocs {
+		delete(r.rooms.booked, a.JobID)
+		c := rooms[a.NodeID]
+		if c == nil || a.AllocatedResources == nil {
+			continue
+		}
+		for _, t := range a.AllocatedResources.Tasks {
+			c.free = c.free.minus(load{t.Cpu.CpuShares, t.Memory.MemoryMB})
+		}
+	}
+	return err
+}

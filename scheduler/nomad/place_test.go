@@ -1,0 +1,215 @@
+package nomad_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
+)
+
+const secondClient = `
+name      = "second"
+data_dir  = %q
+bind_addr = "127.0.0.1"
+disable_update_check = true
+leave_on_interrupt   = false
+leave_on_terminate   = false
+ports {
+  http = %d
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+client {
+  enabled           = true
+  network_interface = "lo"
+  servers           = [%q]
+  cpu_total_compute = 32000
+  memory_total_mb   = %d
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+    "driver.denylist"      = "docker"
+  }
+}
+`
+
+// twoClients is a Nomad of the test's own with a second client, and the memory
+// of each.
+func twoClients(t *testing.T) (*bench, int) {
+	t.Helper()
+	s := useStack(t)
+	own := &stack{agent: s.agent, vault: s.vault}
+	dir := t.TempDir()
+	var err error
+	if own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "nomad")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.nomad.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address}); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, s: own, cluster: fmt.Sprintf("cluster-%d", time.Now().UnixNano())}
+	memory := int(b.clients()[0].NodeResources.Memory.MemoryMB)
+	server, err := own.client.Status().Leader()
+	b.must(err)
+	startClient(b, filepath.Join(dir, "second"), server, memory)
+	b.until("two clients that run mocks", func() error {
+		for _, c := range b.clients() {
+			if d := c.Drivers["mock_driver"]; c.Status != "ready" || d == nil || !d.Healthy {
+				return fmt.Errorf("client %s is %s", c.Name, c.Status)
+			}
+		}
+		if n := len(b.clients()); n != 2 {
+			return fmt.Errorf("%d clients", n)
+		}
+		return nil
+	})
+	b.config = nomad.DefaultConfig()
+	b.config.Address = own.nomad.Address
+	b.r, err = nomad.New(b.config)
+	b.must(err)
+	t.Cleanup(b.r.Close)
+	return b, memory
+}
+
+func startClient(b *bench, dir, server string, memory int) {
+	b.Helper()
+	binary, err := local.Tool(b.Context(), "nomad", os.Stderr)
+	b.must(err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	b.must(err)
+	port := ln.Addr().(*net.TCPAddr).Port
+	b.must(ln.Close())
+	b.must(os.MkdirAll(dir, 0o700))
+	config := filepath.Join(dir, "client.hcl")
+	text := fmt.Sprintf(secondClient, filepath.Join(dir, "data"), port, server, memory)
+	b.must(os.WriteFile(config, []byte(text), 0o600))
+	log, err := os.Create(filepath.Join(dir, "client.log"))
+	b.must(err)
+	cmd := exec.CommandContext(context.Background(), binary, "agent", "-config="+config)
+	cmd.Stdout, cmd.Stderr = log, log
+	b.must(cmd.Start())
+	b.Cleanup(func() {
+		if b.Failed() {
+			raw, _ := os.ReadFile(log.Name())
+			lines := strings.Split(string(raw), "\n")
+			b.Log(strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		}
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		timer := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		timer.Stop()
+		_ = log.Close()
+	})
+}
+
+func (b *bench) clients() []*api.NodeListStub {
+	b.Helper()
+	list, _, err := b.s.client.Nodes().List(&api.QueryOptions{Params: map[string]string{"resources": "true"}})
+	b.must(err)
+	return list
+}
+
+// mock is a sandbox of the mock driver with that much memory.
+func (b *bench) mock(memory int) scheduler.Job {
+	job := scheduler.Job{
+		SandboxID: fmt.Sprintf("m%d", time.Now().UnixNano()), ClusterID: b.cluster,
+		Template: fsm.Template{
+			Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: memory, Ports: map[string]int{fsm.PortAgentServer: 0},
+		},
+	}
+	b.Cleanup(func() { b.remove(job) })
+	return job
+}
+
+func (b *bench) remove(job scheduler.Job) {
+	b.Helper()
+	if err := await(context.Background(), func() error { return b.r.Remove(context.Background(), job) }); err != nil {
+		b.Errorf("sandbox %s could not be removed: %v", job.SandboxID, err)
+	}
+}
+
+// Nomad places volumes without regard to what a client has left, always on the
+// same client. Sandboxes spread all the same, and one that found no room moves
+// as long as it was never placed.
+func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
+	b, memory := twoClients(t)
+	var jobs []scheduler.Job
+	per := map[string]int{}
+	for range 4 {
+		job := b.mock(memory * 2 / 5)
+		b.must(b.r.Start(t.Context(), job))
+		jobs = append(jobs, job)
+	}
+	placed := map[string]string{}
+	for _, job := range jobs {
+		o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil })
+		placed[job.SandboxID] = o.Placement.NodeID
+		per[o.Placement.NodeID]++
+	}
+	if len(per) != 2 || per[placed[jobs[0].SandboxID]] != 2 {
+		t.Fatalf("sandboxes per client: %v", per)
+	}
+
+	// A fifth finds no room and says so.
+	last := b.mock(memory * 2 / 5)
+	b.must(b.r.Start(t.Context(), last))
+	o := b.look(last, "no room", func(o scheduler.Observed) bool { return o.Waiting != nil })
+	if o.Waiting.Reason != fsm.ReasonNoCapacity || !strings.Contains(o.Waiting.Detail, "memory exhausted on 1") {
+		t.Fatalf("waiting for %+v", o.Waiting)
+	}
+	home := b.volumes(last)[0].NodeID
+	last.ModifyIndex = o.ModifyIndex
+	last = b.paused(last)
+	// Room comes, but on the other client.
+	for _, job := range jobs {
+		if placed[job.SandboxID] != home {
+			b.remove(job)
+			break
+		}
+	}
+	b.must(b.r.Start(t.Context(), last))
+	o = b.look(last, "placement", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil })
+	if v := b.volumes(last); o.Placement.NodeID == home || len(v) != 1 || v[0].NodeID != o.Placement.NodeID {
+		t.Fatalf("placed on %s, first on %s, volumes %+v", o.Placement.NodeID, home, v)
+	}
+
+	// It ran: from now on it stays where its workspace is, room or no room.
+	home = o.Placement.NodeID
+	last.ModifyIndex, last.RevertTo, last.HasVersion = o.ModifyIndex, o.Version, true
+	last = b.paused(last)
+	filler := b.mock(memory * 2 / 5)
+	b.must(b.r.Start(t.Context(), filler))
+	if o := b.look(filler, "placement", func(o scheduler.Observed) bool { return o.Placement != nil }); o.Placement.NodeID != home {
+		t.Fatalf("the filler is on %s", o.Placement.NodeID)
+	}
+	for _, job := range jobs {
+		if placed[job.SandboxID] != home {
+			b.remove(job)
+		}
+	}
+	b.must(b.r.Start(t.Context(), last))
+	b.look(last, "no room", func(o scheduler.Observed) bool { return o.Waiting != nil })
+	if v := b.volumes(last); len(v) != 1 || v[0].NodeID != home {
+		t.Fatalf("the workspace of a sandbox that ran was moved: %+v", v)
+	}
+}
