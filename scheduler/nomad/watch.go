@@ -27,11 +27,15 @@ type picture struct {
 	jobs   map[string]*jobFacts
 	allocs map[string]map[string]*allocFacts
 	evals  map[string]*evalFacts
+	// purged names jobs that went away while allocations of theirs were live.
+	// Nomad's stream says nothing more of those (1.11), so they are asked for.
+	purged map[string]bool
 }
 
 func newPicture() *picture {
 	return &picture{
 		jobs: map[string]*jobFacts{}, allocs: map[string]map[string]*allocFacts{}, evals: map[string]*evalFacts{},
+		purged: map[string]bool{},
 	}
 }
 
@@ -126,6 +130,7 @@ func (p *picture) addJob(j *jobFacts, deleted bool) bool {
 	if deleted {
 		delete(p.jobs, j.ID)
 		delete(p.evals, j.ID)
+		p.purged[j.ID] = len(p.allocs[j.ID]) > 0
 		return true
 	}
 	p.jobs[j.ID] = j
@@ -174,15 +179,87 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 	if err != nil {
 		return stopQuietly(ctx, err)
 	}
-	for _, id := range p.ids() {
-		fn(r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
-	}
-	err = r.stream(ctx, p.index, func(f *frame) {
-		for _, id := range p.take(f) {
+	tell := func(ids []string) {
+		for _, id := range ids {
 			fn(r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
 		}
-	})
-	return stopQuietly(ctx, err)
+	}
+	for id := range p.allocs {
+		p.purged[id] = p.jobs[id] == nil
+	}
+	tell(p.ids())
+	frames, ended := make(chan *frame), make(chan error, 1)
+	go func() {
+		ended <- r.stream(ctx, p.index, func(f *frame) {
+			select {
+			case frames <- f:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	tick := time.NewTicker(purgedInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case f := <-frames:
+			tell(p.take(f))
+		case <-tick.C:
+			tell(r.askPurged(ctx, p))
+		case err := <-ended:
+			return stopQuietly(ctx, err)
+		}
+	}
+}
+
+// purgedInterval is how often the allocations of purged jobs are asked for.
+const purgedInterval = 250 * time.Millisecond
+
+// askPurged brings the allocations of purged jobs up to date and names the jobs
+// it asked for. What can't be asked now is asked the next time.
+func (r *Runner) askPurged(ctx context.Context, p *picture) (asked []string) {
+	for id, waits := range p.purged {
+		if !waits {
+			delete(p.purged, id)
+			continue
+		}
+		var allocs []*allocFacts
+		var index uint64
+		err := r.call(ctx, "list purged job's allocations", func(ctx context.Context) error {
+			q := query(ctx)
+			q.Filter = fmt.Sprintf("JobID == %q", id)
+			meta, err := r.client.Raw().Query("/v1/allocations?resources=true&task_states=true", &allocs, q)
+			if err == nil {
+				index = meta.LastIndex
+			}
+			return err
+		})
+		if err != nil {
+			return asked
+		}
+		p.replaceAllocs(id, allocs, index)
+		asked = append(asked, id)
+	}
+	return asked
+}
+
+// replaceAllocs takes a listing of a purged job's allocations, as of index.
+func (p *picture) replaceAllocs(id string, allocs []*allocFacts, index uint64) {
+	for known, a := range p.allocs[id] {
+		if a.ModifyIndex <= index && !slices.ContainsFunc(allocs, func(b *allocFacts) bool { return b.ID == known }) {
+			delete(p.allocs[id], known)
+		}
+	}
+	for _, a := range allocs {
+		p.addAlloc(a)
+	}
+	live := false
+	for _, a := range p.allocs[id] {
+		live = live || a.live(time.Now())
+	}
+	p.purged[id] = live
+	if p.jobs[id] == nil && !live {
+		delete(p.allocs, id)
+	}
 }
 
 // stream reads the event stream from index on until it breaks or ctx ends.
