@@ -321,30 +321,6 @@ func TestLife_CrashedSandboxIsResumed(t *testing.T) {
 	l.reach(id, fsm.SandboxRunning)
 }
 
-func TestLife_OrphansAreRemoved(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	job, o := b.started(b.job(fsm.DriverRawExec))
-	other := b.job(fsm.DriverRawExec)
-	other.ClusterID = "another-cluster"
-	other, _ = b.started(other)
-	t.Cleanup(func() { b.until("removal", func() error { return b.r.Remove(context.Background(), other) }) })
-	path := o.Placement.Workspace
-	l := lifeOn(t, b)
-	l.until("the orphan gone", func() error {
-		if o := l.observed(job); o.Exists || o.Live > 0 || len(l.volumes(job)) > 0 {
-			return fmt.Errorf("left: %+v", o)
-		}
-		return nil
-	})
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("the orphan's workspace: %v", err)
-	}
-	if o := l.observed(other); o.Live != 1 {
-		t.Errorf("another cluster's job was touched: %+v", o)
-	}
-}
-
 // TestLife_NomadKilledAndVaultSealed has a stack of its own to break.
 func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
 	s := useStack(t)
