@@ -238,7 +238,7 @@ func newestFirst(a *allocFacts) []*api.TaskEvent {
 func waitingEval(job *jobFacts, last *allocFacts, evals []*evalFacts) *scheduler.Failure {
 	var newest *evalFacts
 	for _, e := range evals {
-		if len(e.FailedTGAllocs) > 0 && e.JobModifyIndex >= job.JobModifyIndex &&
+		if len(e.FailedTGAllocs) > 0 && max(e.JobModifyIndex, e.CreateIndex) >= job.JobModifyIndex &&
 			(newest == nil || e.ModifyIndex > newest.ModifyIndex) {
 			newest = e
 		}
