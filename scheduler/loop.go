@@ -41,6 +41,8 @@ type track struct {
 	heard         uint64
 	unplacedSince time.Time
 	failedSince   time.Time
+	// orphanSince is since when observed has had no sandbox.
+	orphanSince time.Time
 	// settle is set after a step until the backend shows it.
 	settle *settling
 	// attempted is the generation a Start was accepted for; failed why one for

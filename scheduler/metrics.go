@@ -20,9 +20,12 @@ type metrics struct {
 	pauses   *prometheus.CounterVec
 	claims   *prometheus.CounterVec
 	expired  *prometheus.CounterVec
+	orphans  prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
+// newMetrics makes and registers the metrics. stop is how long stopping and
+// deleting may take before it counts as overdue.
+func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*metrics, error) {
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_sandbox_start_seconds",
@@ -59,11 +62,15 @@ func newMetrics(reg prometheus.Registerer, store Store) (*metrics, error) {
 		Name: "bivouac_sandboxes_expired_total",
 		Help: "Sandboxes that were paused or deleted by their policy, by action and reason.",
 	}, []string{"action", "reason"})
+	m.orphans = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "bivouac_orphans_removed_total",
+		Help: "Jobs and workspaces of ours that no sandbox owned and that were removed.",
+	})
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, m.expired, stateCollector{store}, poolCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, m.expired, m.orphans, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -126,6 +133,37 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for state, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), state)
+	}
+}
+
+// overdueCollector counts the sandboxes whose end takes longer than it should,
+// when it is asked. A deletion has no ERROR: it is tried for ever, and this is
+// what tells.
+type overdueCollector struct {
+	store Store
+	limit time.Duration
+}
+
+func (overdueCollector) desc() *prometheus.Desc {
+	return prometheus.NewDesc("bivouac_sandboxes_overdue", "Sandboxes whose pause or deletion was asked for longer ago than it may take, by wish.",
+		[]string{"wish"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c overdueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc() }
+
+// Collect implements prometheus.Collector.
+func (c overdueCollector) Collect(ch chan<- prometheus.Metric) {
+	counts := map[fsm.Desired]int{fsm.DesiredPaused: 0, fsm.DesiredDeleted: 0}
+	before := time.Now().Add(-c.limit)
+	for sb := range c.store.View().AllSandboxes() {
+		done := sb.Desired == fsm.DesiredPaused && sb.Status.State == fsm.SandboxPaused
+		if sb.Desired != fsm.DesiredRunning && !done && sb.DesiredAt.Before(before) {
+			counts[sb.Desired]++
+		}
+	}
+	for wish, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), string(wish))
 	}
 }
 

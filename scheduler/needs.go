@@ -21,7 +21,8 @@ type Runner interface {
 	// gone is fine.
 	Stop(ctx context.Context, job Job) error
 	// Remove purges the job and deletes the workspace. Absent things are fine;
-	// a job that is not ours is left alone.
+	// a job that is not ours is left alone, and so, with CodeConflict, may be one
+	// whose modify index is another than job.ModifyIndex.
 	Remove(ctx context.Context, job Job) error
 	// List gives every job of this cluster the backend knows, stopped ones
 	// included.

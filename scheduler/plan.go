@@ -30,6 +30,8 @@ type Situation struct {
 	// UnplacedSince is since when the job waits for a client with room; zero
 	// when it does not.
 	UnplacedSince time.Time
+	// OrphanSince is since when Observed has had no sandbox; zero when it has.
+	OrphanSince time.Time
 	// FailedSince is since when Observed.Failure is set; zero when it is not.
 	FailedSince time.Time
 	// Away says that, and why, the backend can't be asked; nil when it can.
@@ -74,6 +76,9 @@ type Limits struct {
 	Start time.Duration
 	// Stop bounds how long a pause may take before it is an ERROR.
 	Stop time.Duration
+	// Orphan is how long something must have been without a sandbox before it
+	// is removed.
+	Orphan time.Duration
 	// Placement is how long no client may have room before it is an ERROR.
 	Placement time.Duration
 	// Retry is the pause before a task is started again whose key could not be
@@ -106,10 +111,7 @@ type Decision struct {
 // the sandbox is or may be live.
 func Plan(s Situation) Decision {
 	if s.Sandbox == nil {
-		if s.Known && !s.Observed.Foreign && (s.Observed.Exists || s.Observed.Workspace) {
-			return Decision{Step: StepRemoveOrphan}
-		}
-		return Decision{}
+		return planOrphan(s)
 	}
 	switch s.Sandbox.Desired {
 	case fsm.DesiredRunning:
@@ -120,6 +122,31 @@ func Plan(s Situation) Decision {
 		return planDeleted(s)
 	}
 	return Decision{}
+}
+
+// orphaned reports whether there is something of ours that no sandbox owns.
+func orphaned(o Observed) bool { return !o.Foreign && (o.Exists || o.Workspace) }
+
+// planOrphan removes what no sandbox owns, when it was seen for a while: what
+// was just removed may be shown once more. A job is stopped first, because that
+// loses against whoever changed it since.
+func planOrphan(s Situation) Decision {
+	o := s.Observed
+	if !s.Known || !orphaned(o) {
+		return Decision{}
+	}
+	at := s.OrphanSince.Add(s.Limits.Orphan)
+	late := at.Add(s.Limits.Stop)
+	switch {
+	case s.Now.Before(at):
+		return Decision{Wake: at}
+	case !s.Now.Before(late):
+	case o.Exists && !o.Stopped:
+		return Decision{Step: StepStop, Wake: late}
+	case o.Live > 0:
+		return Decision{Wake: late}
+	}
+	return Decision{Step: StepRemoveOrphan}
 }
 
 // newStatus is the status of the sandbox's present generation: the row's, or a
@@ -327,6 +354,8 @@ func planPaused(s Situation) Decision {
 	d := Decision{Observe: true, Status: s.Sandbox.Status}
 	o := s.Observed
 	switch {
+	case !s.Known && s.Away != nil:
+		stopping(&d, s)
 	case !s.Known:
 		d.Observe = false
 	case o.Exists && !o.Foreign && !o.Stopped:

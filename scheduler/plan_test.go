@@ -75,7 +75,17 @@ func TestPlan(t *testing.T) {
 		want   string
 	}{
 		{"nothing at all", nil, scheduler.Observed{}, nil, ""},
-		{"a job without a sandbox", nil, placed, nil, "remove_orphan"},
+		{"a job without a sandbox", nil, placed, nil, "stop"},
+		{"a stopping job without a sandbox", nil, stopping, nil, ""},
+		{"a stopped job without a sandbox", nil, stopped, nil, "remove_orphan"},
+		{
+			"a job without a sandbox, seen for the first time", nil, placed,
+			func(s *scheduler.Situation) { s.Limits.Orphan = time.Second }, "",
+		},
+		{
+			"a job without a sandbox that never stops", nil, stopping,
+			func(s *scheduler.Situation) { s.OrphanSince = epoch.Add(-time.Hour) }, "remove_orphan",
+		},
 		{"a workspace without a sandbox", nil, scheduler.Observed{Workspace: true}, nil, "remove_orphan"},
 		{"a foreign job without a sandbox", nil, foreign, nil, ""},
 
@@ -204,6 +214,13 @@ func TestPlan(t *testing.T) {
 			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute) },
 			"ERROR scheduler the sandbox has not stopped within 1m0s",
 		},
+		{
+			"pausing, backend away since the term began", sandbox(paused, 2, running), scheduler.Observed{},
+			func(s *scheduler.Situation) {
+				s.Known, s.Away, s.Now = false, &scheduler.Failure{Reason: fsm.ReasonScheduler, Detail: "away"}, epoch.Add(time.Minute)
+			},
+			"ERROR scheduler away",
+		},
 		{"paused", sandbox(paused, 2, running), stopped, nil, "PAUSED"},
 		{"paused, collected", sandbox(paused, 2, running), scheduler.Observed{Workspace: true}, nil, "PAUSED"},
 		{"paused, started by hand", sandbox(paused, 1, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}), placed, nil, "stop"},
@@ -220,7 +237,7 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, Limits: limits}
+			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, OrphanSince: epoch, Limits: limits}
 			if c.change != nil {
 				c.change(&s)
 			}
@@ -265,6 +282,7 @@ type model struct {
 func (m *model) situation() scheduler.Situation {
 	s := scheduler.Situation{
 		Sandbox: m.sb, Known: true, Observed: m.job, Attempted: m.attempted, Now: m.now, Limits: limits, StepFailed: m.failed,
+		OrphanSince: m.now,
 	}
 	if p := m.job.Placement; p != nil {
 		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: scheduler.AgentURL(p), Answering: m.answering, Proven: m.answering}

@@ -38,6 +38,9 @@ type Config struct {
 	// PlacementGrace is how long a sandbox may wait for a client with room
 	// before it is an ERROR. It covers clients that are just being freed.
 	PlacementGrace time.Duration
+	// OrphanGrace is how long a job or workspace of ours must have been seen
+	// without a sandbox before it is removed.
+	OrphanGrace time.Duration
 	// RetryInterval is the pause before a sandbox whose task got no key from the
 	// secret store is started again, until StartTimeout.
 	RetryInterval time.Duration
@@ -88,6 +91,7 @@ func DefaultConfig() Config {
 		StopTimeout:     time.Minute,
 		PauseGrace:      20 * time.Second,
 		PlacementGrace:  15 * time.Second,
+		OrphanGrace:     5 * time.Second,
 		RetryInterval:   3 * time.Second,
 		ProbeMin:        5 * time.Millisecond,
 		ProbeMax:        250 * time.Millisecond,
@@ -127,6 +131,7 @@ func (c Config) Validate() error {
 		{"stop timeout", c.StopTimeout},
 		{"pause grace", c.PauseGrace},
 		{"placement grace", c.PlacementGrace},
+		{"orphan grace", c.OrphanGrace},
 		{"retry interval", c.RetryInterval},
 		{"minimum probe pause", c.ProbeMin},
 		{"maximum probe pause", c.ProbeMax},
@@ -182,7 +187,7 @@ func New(
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(cfg.Registerer, store)
+	m, err := newMetrics(cfg.Registerer, store, cfg.StopTimeout)
 	if err != nil {
 		return nil, err
 	}

@@ -44,12 +44,19 @@ func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.trackLocked(id)
+	switch {
+	case sb != nil || !orphaned(t.observed):
+		t.orphanSince = time.Time{}
+	case t.orphanSince.IsZero():
+		t.orphanSince = time.Now()
+	}
 	s := Situation{
 		Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
-		FailedSince: t.failedSince, Away: t.away,
+		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
 			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
+			Orphan: cfg.OrphanGrace,
 			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
 		},
 	}
@@ -144,7 +151,12 @@ func (l *loop) step(
 	t.notBefore, t.away = time.Time{}, nil
 	switch step {
 	case StepRemove, StepRemoveOrphan:
-		t.observed, t.settle = Observed{SandboxID: id}, nil
+		// The id may come back as another sandbox's.
+		if t.prober != nil {
+			t.prober.cancel()
+		}
+		*t = track{observed: Observed{SandboxID: id}, retry: t.retry}
+		l.queue.add(id)
 		return
 	case StepStart:
 		t.attempted = sb.Generation
@@ -178,6 +190,9 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 	case StepStart:
 		return l.s.runner.Start(ctx, job)
 	case StepStop:
+		if sb == nil {
+			return l.ifOrphan(ctx, id, func() error { return l.s.runner.Stop(ctx, job) })
+		}
 		return l.s.runner.Stop(ctx, job)
 	case StepRemove:
 		return l.remove(ctx, sb, job)
@@ -226,21 +241,32 @@ func sessionPath(id string) string { return "sandboxes/" + id + "/session" }
 // initPath is where it has what a member of a pool is initialised with.
 func initPath(id string) string { return "sandboxes/" + id + "/init" }
 
-// removeOrphan removes what is ours and has no sandbox. A job is registered
-// only after its sandbox is in the log, so behind the fence a missing row
-// means that the sandbox was removed, and ids are not used twice.
+// removeOrphan removes what is ours and has no sandbox.
 func (l *loop) removeOrphan(ctx context.Context, job Job) error {
+	return l.ifOrphan(ctx, job.SandboxID, func() error {
+		if err := l.s.runner.Remove(ctx, job); err != nil {
+			return fmt.Errorf("removing a job or workspace without a sandbox: %w", err)
+		}
+		l.s.metrics.orphans.Inc()
+		l.log.Warn("removed a job or workspace of ours that had no sandbox", "sandbox", job.SandboxID)
+		return nil
+	})
+}
+
+// ifOrphan calls fn if the sandbox still does not exist. A job is registered
+// only after its sandbox is in the log, so behind the fence a missing row means
+// that nobody owns what is there. Should the id be given to a new sandbox while
+// fn runs, this leader starts it after fn, and another leader's start changes
+// the modify index, to which fn then loses.
+func (l *loop) ifOrphan(ctx context.Context, id string, fn func() error) error {
 	if err := l.s.fence(ctx); err != nil {
 		return fmt.Errorf("making sure that nobody owns the job: %w", err)
 	}
-	if l.s.store.View().SandboxAny(job.SandboxID) != nil {
+	if l.s.store.View().SandboxAny(id) != nil {
 		return nil
 	}
-	if err := l.s.runner.Remove(ctx, job); err != nil {
-		return fmt.Errorf("removing a job or workspace without a sandbox: %w", err)
-	}
-	l.log.Warn("removed a job or workspace of ours that had no sandbox", "sandbox", job.SandboxID)
-	return nil
+	fault.At("before", "orphan")
+	return fn()
 }
 
 // stepFailed decides what a failed step means: never again, someone was

@@ -148,3 +148,21 @@ func (w *world) describe() string {
 func crash() *scheduler.Failure {
 	return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
 }
+
+// gauge reads a metric by the value of its only label.
+func (w *world) gauge(name, label string) float64 {
+	w.Helper()
+	families, err := w.reg.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	w.Fatalf("no metric %s of %s", name, label)
+	return 0
+}

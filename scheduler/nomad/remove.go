@@ -13,7 +13,8 @@ import (
 
 // Remove implements scheduler.Runner: it purges the job, then deletes the
 // volume as soon as no allocation holds it. A volume that stays held is
-// CodeScheduler: the caller tries again.
+// CodeScheduler: the caller tries again. A job that was changed since it was
+// observed is left alone, with CodeConflict.
 func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -23,6 +24,9 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	if cur != nil {
 		if !ours(cur, job.ClusterID, job.SandboxID) {
 			return nil
+		}
+		if n := *cur.JobModifyIndex; job.ModifyIndex != 0 && n != job.ModifyIndex {
+			return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, n, job.ModifyIndex)
 		}
 		if err := r.deregister(ctx, id, true); err != nil {
 			return err

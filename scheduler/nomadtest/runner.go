@@ -240,6 +240,9 @@ func (n *Nomad) Remove(ctx context.Context, j scheduler.Job) error {
 		if cur.cluster != j.ClusterID {
 			return nil
 		}
+		if j.ModifyIndex != 0 && j.ModifyIndex != cur.modifyIndex {
+			return conflict("modify index %d, not %d", cur.modifyIndex, j.ModifyIndex)
+		}
 		n.purge(j.SandboxID)
 	}
 	if n.volumes[j.SandboxID] != j.ClusterID {

@@ -194,3 +194,11 @@ func (n *Nomad) Faults() []string {
 	defer n.mu.Unlock()
 	return slices.Clone(n.faulty)
 }
+
+// Change is a registration by somebody else: it moves the modify index.
+func (n *Nomad) Change(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.index++
+	n.jobs[id].modifyIndex = n.index
+}
