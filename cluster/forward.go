@@ -14,6 +14,7 @@ const (
 	callApply    = "apply"    // to the leader: an encoded command; applyResponse
 	callPropose  = "propose"  // to any node: an encoded command; proposeResponse
 	callIndex    = "index"    // to the leader: nothing; indexResponse
+	callTerm     = "term"     // to a voter, by the leader: {}; termResponse
 	callHello    = "hello"    // to any node: helloRequest; helloResponse
 	callPromise  = "promise"  // to a node without state: promiseRequest; promiseResponse
 	callJoin     = "join"     // to any node: joinRequest; changeResponse
@@ -45,6 +46,12 @@ type proposeResponse struct {
 type indexResponse struct {
 	Leads bool   `json:"leads"`
 	Index uint64 `json:"index,omitempty"`
+}
+
+// termResponse says in which term a voter is.
+type termResponse struct {
+	ID   string `json:"id"`
+	Term uint64 `json:"term"`
 }
 
 // forward sends the command to the leader. Whatever is not a clear answer may
@@ -118,6 +125,8 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return n.handlePropose(ctx, request)
 	case callIndex:
 		return n.handleIndex(ctx)
+	case callTerm:
+		return answer(request, func(struct{}) (termResponse, error) { return n.handleTerm() })
 	case callHello:
 		return answer(request, func(r helloRequest) (helloResponse, error) { return n.handleHello(from, r) })
 	case callPromise:

@@ -45,8 +45,8 @@ var errNotLeader = errors.New("not the leader")
 // CodeShuttingDown.
 //
 // The linearizable read is Ongaro's read index (dissertation, section 6.4): the
-// leader notes its commit index, makes sure a majority still follows it, and
-// that its term has not moved; the asking node waits for its own store.
+// leader notes its commit index, makes sure that a majority is in no later term
+// than its own, and answers the index; the asking node waits for its own store.
 func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	if c == Stale {
 		return n.store.View(), nil
@@ -123,13 +123,80 @@ func (n *Node) verifiedIndex() (uint64, error) {
 		return 0, errNotLeader
 	}
 	index := r.CommitIndex()
-	if err := n.await(t.ctx, r.VerifyLeader()); err != nil {
-		return 0, errors.Join(errNotLeader, err)
+	if err := n.confirm(t, r.GetConfiguration().Configuration().Servers); err != nil {
+		return 0, err
 	}
 	if r.State() != raft.Leader || r.CurrentTerm() != t.number {
 		return 0, errNotLeader
 	}
 	return index, nil
+}
+
+// confirm asks the voters for their terms until a majority, this node included,
+// has answered that it is in no later one than t: then nobody can have been
+// elected before the asking began. raft.VerifyLeader would do with answers to heartbeats that
+// were sent before, and so rests on timing; a handover, which waits for no
+// timeout, could slip between.
+func (n *Node) confirm(t *term, servers []raft.Server) error {
+	ctx, cancel := context.WithTimeout(t.ctx, roundTimeout)
+	defer cancel()
+	voters, granted := 0, 0
+	answers := make(chan error, len(servers))
+	for _, s := range servers {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if s.ID == n.id {
+			granted++
+			continue
+		}
+		n.futures.Go(func() { answers <- n.askTerm(ctx, s, t.number) })
+	}
+	var errs []error
+	for asked := granted; granted <= voters/2; asked++ {
+		if asked == voters {
+			return fmt.Errorf("%w: %w", errNotLeader, errors.Join(errs...))
+		}
+		err := <-answers
+		switch {
+		case err == nil:
+			granted++
+		case errors.Is(err, errNewerTerm):
+			return fmt.Errorf("%w: %w", errNotLeader, err)
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return nil
+}
+
+// errNewerTerm: a voter is in a later term than the one who asks.
+var errNewerTerm = errors.New("a voter has moved to a newer term")
+
+// askTerm asks one voter whether it has moved past the term.
+func (n *Node) askTerm(ctx context.Context, s raft.Server, number uint64) error {
+	var response termResponse
+	if err := n.ask(ctx, n.whereIs(s), callTerm, struct{}{}, &response); err != nil {
+		return err
+	}
+	switch {
+	case response.ID != string(s.ID):
+		return fmt.Errorf("%s answers in the place of %s", response.ID, s.ID)
+	case response.Term > number:
+		return errNewerTerm
+	}
+	return nil // an older term: it has not voted for anybody newer either
+}
+
+// handleTerm answers callTerm. Raft stores a new term before it acts on it, a
+// vote included, so "still in the old term" is never said too late.
+func (n *Node) handleTerm() (termResponse, error) {
+	r := n.raft.Load()
+	if r == nil {
+		return termResponse{}, errors.New("the node does not run")
+	}
+	return termResponse{ID: string(n.id), Term: r.CurrentTerm()}, nil
 }
 
 // rounds lets calls that wait at the same time share one run of an expensive

@@ -162,6 +162,7 @@ func (p *peerPort) Close() error {
 	p.out.close()
 	err = errors.Join(err, p.stream.Close(), p.calls.Close())
 	p.accepting.Wait()
+	p.stream.serving.Wait()
 	return err
 }
 
@@ -286,8 +287,9 @@ func (q *connQueue) Close() error {
 func (q *connQueue) Addr() net.Addr { return q.addr }
 
 // raftStream is the peer port as Raft's stream layer. It remembers every
-// connection, because hashicorp/raft leaves the incoming ones open, each with a
-// goroutine, when its transport closes.
+// connection: hashicorp/raft leaves the incoming ones open when its transport
+// closes, and does not wait for their goroutines, which may still write to the
+// stable store.
 type raftStream struct {
 	*connQueue
 	credentials *credentials
@@ -295,24 +297,32 @@ type raftStream struct {
 	mu    sync.Mutex
 	ended bool
 	open  map[*streamConn]struct{}
+	// serving counts the connections that Raft has accepted and not closed.
+	serving sync.WaitGroup
 }
 
 type streamConn struct {
 	*tls.Conn
-	stream *raftStream
+	stream   *raftStream
+	accepted bool
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn; for an accepted connection it is the last that
+// Raft's goroutine does.
 func (c *streamConn) Close() error {
 	c.stream.mu.Lock()
+	_, open := c.stream.open[c]
 	delete(c.stream.open, c)
 	c.stream.mu.Unlock()
+	if open && c.accepted {
+		c.stream.serving.Done()
+	}
 	// Not tls.Conn.Close: its farewell would wait for a peer that is gone.
 	return c.NetConn().Close()
 }
 
-func (s *raftStream) remember(c *tls.Conn) net.Conn {
-	tracked := &streamConn{c, s}
+func (s *raftStream) remember(c *tls.Conn, accepted bool) net.Conn {
+	tracked := &streamConn{c, s, accepted}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -320,6 +330,9 @@ func (s *raftStream) remember(c *tls.Conn) net.Conn {
 		return tracked
 	}
 	s.open[tracked] = struct{}{}
+	if accepted {
+		s.serving.Add(1)
+	}
 	return tracked
 }
 
@@ -327,7 +340,7 @@ func (s *raftStream) remember(c *tls.Conn) net.Conn {
 func (s *raftStream) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
-		return s.remember(c), nil
+		return s.remember(c, true), nil
 	case <-s.closed:
 		return nil, net.ErrClosed
 	}
@@ -341,18 +354,16 @@ func (s *raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	if err != nil {
 		return nil, err
 	}
-	return s.remember(c), nil
+	return s.remember(c, false), nil
 }
 
-// Close implements raft.StreamLayer: no more connections, and none left.
+// Close implements raft.StreamLayer: no more connections, and none that works.
 func (s *raftStream) Close() error {
 	s.mu.Lock()
 	s.ended = true
-	open := s.open
-	s.open = map[*streamConn]struct{}{}
-	s.mu.Unlock()
-	for c := range open {
+	for c := range s.open {
 		_ = c.NetConn().Close()
 	}
+	s.mu.Unlock()
 	return s.connQueue.Close()
 }
