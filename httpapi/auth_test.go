@@ -10,8 +10,8 @@ import (
 )
 
 // sampleRequest is a request that a route answers 2xx to, for alice or root.
-func sampleRequest(r route, sandbox string) (method, path, body string) {
-	path = strings.NewReplacer(":sandbox_id", sandbox, ":id", "2", "*id", "small").Replace(r.path)
+func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":id", "2", "*id", "small").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -21,6 +21,8 @@ func sampleRequest(r route, sandbox string) (method, path, body string) {
 	switch r.name {
 	case "api_key.create":
 		body = `{"user":"carol","name":"laptop"}`
+	case "conversation.send_message":
+		body = `{"content":[{"type":"text","text":"hi"}]}`
 	case "spec.apply":
 		body = `{"specs":[]}`
 	default:
@@ -33,7 +35,9 @@ func TestAuth_EveryRoute(t *testing.T) {
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
-			method, path, body := sampleRequest(r, h.createSandbox(h.alice))
+			box := h.createSandbox(h.alice)
+			h.observe(box, running())
+			method, path, body := sampleRequest(r, box, h.conversation("alice", box))
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)
 				return

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -42,7 +43,7 @@ func canaryBodies() []struct{ path, body string } {
 }
 
 func TestCanaries(t *testing.T) {
-	h := newHarness(t).withSpec().withSettings()
+	h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
 	canary := "c4n4ry" + randomBase62(20)
 	check := func(where, text string) {
 		t.Helper()
@@ -59,6 +60,27 @@ func TestCanaries(t *testing.T) {
 				check(when+": the answer of "+r.path+" to "+r.body, string(res.body))
 			}
 		}
+	}
+	// The routes with an id: what they are sent, and what they give out.
+	box := h.createSandbox(h.alice)
+	h.observe(box, running())
+	conv := pathConversations + "/" + h.conversation("alice", box)
+	h.agents.sendErr = &AgentError{Status: 422, Cause: errors.New("refused")}
+	for _, r := range []struct{ method, path, body string }{
+		{"POST", conv + "/send-message", `{"content":[{"text":"CANARY"}]}`},
+		{"POST", conv + "/send-message", `{"content":"CANARY","role":["CANARY"],"run":{"a":"CANARY"}}`},
+		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
+		{"GET", pathSandboxes + "/" + box + "/logs?key=CANARY", ""},
+		{"GET", pathSandboxes + "/" + box + "/settings/secrets/CANARY", ""},
+		{"PUT", pathOperator + "/users/alice", `{"policy":{"CANARY x":"CANARY"},"limits":["CANARY"]}`},
+		{"POST", pathOperator + "/specs/small/pool", `{"size":["CANARY"]}`},
+	} {
+		key := h.alice
+		if strings.HasPrefix(r.path, pathOperator) {
+			key = h.root
+		}
+		res := h.do(key, r.method, strings.ReplaceAll(r.path, "CANARY", canary), strings.ReplaceAll(r.body, "CANARY", canary))
+		check("the answer of "+r.method+" "+r.path+" to "+r.body, string(res.body))
 	}
 	send("all well")
 	h.do(h.alice, "POST", pathSandboxes, canary).want(t, 200)

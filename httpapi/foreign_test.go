@@ -8,7 +8,7 @@ import (
 // TestForeign has bob ask for what is alice's, at every endpoint that takes an
 // id: the answer is the one for an id that does not exist.
 func TestForeign(t *testing.T) {
-	h := newHarness(t).withSpec().withSettings()
+	h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
 	box := h.createSandbox(h.alice)
 	h.observe(box, running())
 	conv := h.conversation("alice", box)
@@ -27,13 +27,18 @@ func TestForeign(t *testing.T) {
 		{"GET", pathStartTasks + "?ids=ID", ""},
 		{"GET", pathStartTasks + "/search?conversation_id__eq=ID", ""},
 		{"GET", pathStartTasks + "/count?conversation_id__eq=ID", ""},
+		{"POST", pathConversations + "/ID/send-message", `{"content":[{"text":"CONV"}]}`},
+		{"PATCH", pathConversations + "/ID", `{"title":"CONV"}`},
+		{"DELETE", pathConversations + "/ID", ""},
+		{"GET", pathSandboxes + "/ID/logs", ""},
+		{"GET", pathSandboxes + "/ID/logs?follow=true", ""},
 		{"POST", pathConversations, `{"parent_conversation_id":"ID"}`},
 	} {
 		id := box
 		switch {
 		case strings.Contains(tt.path, "start-tasks?"):
 			id = task.ID
-		case strings.Contains(tt.path, "conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
+		case strings.HasPrefix(tt.path, pathConversations+"/ID"), strings.Contains(tt.path, "conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
 			id = conv
 		}
 		ask := func(id string) response {
@@ -43,6 +48,9 @@ func TestForeign(t *testing.T) {
 		if theirs.status != none.status || strings.ReplaceAll(string(theirs.body), id, unknown) != string(none.body) {
 			t.Errorf("%s %s: %d %s for alice's, %d %s for none", tt.method, tt.path, theirs.status, theirs.body, none.status, none.body)
 		}
+	}
+	if len(h.agents.sent()) != 0 || h.cluster.store.View().Conversation("alice", conv) == nil {
+		t.Fatal("bob got through to alice's conversation")
 	}
 	for _, path := range []string{pathSandboxes + "/search", pathConversations + "/search", pathStartTasks + "/search"} {
 		h.do(h.bob, "GET", path, "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)

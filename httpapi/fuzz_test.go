@@ -16,6 +16,8 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(r.body))
 	}
 	f.Add([]byte(`{"policy":{"idle_timeout":"1h","max_running":"never"},"limits":{"cpu":"5","memory":1e999}}`))
+	f.Add([]byte(`{"role":"user","content":[{"text":"hi"},{"type":"image","image_urls":["x"]}],"run":"no"}`))
+	f.Add([]byte(`{"title":null,"public":1,"selected_repository":"octo/app","selected_branch":"a/b","git_provider":"github"}`))
 	for _, s := range []string{``, `{}`, `[]`, `null`, `{"a":}`, `{"max_iterations":1e999}`, `{"pr_number":[1e308]}`, "\xff", `{"initial_message":{"content":[{}]}}`} {
 		f.Add([]byte(s))
 	}
@@ -26,6 +28,8 @@ func FuzzDecode(f *testing.F) {
 			"v0":        func(o object) { readV0Start(o, principal{}) },
 			"providers": func(o object) { readMCPConfig(o); readProviders(o) },
 			"specs":     func(o object) { readSpecs(o) },
+			"message":   func(o object) { readSentMessage(o) },
+			"change":    func(o object) { readConversationUpdate(o) },
 			"user":      func(o object) { readPolicy(o); readLimits(o) },
 		} {
 			p := &problems{}

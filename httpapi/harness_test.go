@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,6 +189,26 @@ func (s *fakeSecrets) last(path string) map[string]string {
 type fakeAgents struct {
 	mu sync.Mutex
 	fn func(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+	// messages are what was sent, as "url key conversation text run"; sendErr
+	// fails it.
+	messages []string
+	sendErr  error
+}
+
+func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m fsm.Message) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sendErr != nil {
+		return a.sendErr
+	}
+	a.messages = append(a.messages, sprint("%s %s %s %s %v", baseURL, key, id, m.Content[0].Text, m.Run))
+	return nil
+}
+
+func (a *fakeAgents) sent() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.messages)
 }
 
 func (a *fakeAgents) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {

@@ -10,7 +10,7 @@ import (
 
 // postBodies are requests with side effects in the secret store where the route
 // has any.
-func postBodies(sandbox string) map[string]struct{ path, body, other string } {
+func postBodies(sandbox, conversation string) map[string]struct{ path, body, other string } {
 	return map[string]struct{ path, body, other string }{
 		"settings.put":          {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
 		"conversation.v0_start": {v0Path, `{"mcp_config":{}}`, `{}`},
@@ -20,8 +20,10 @@ func postBodies(sandbox string) map[string]struct{ path, body, other string } {
 		"sandbox.pause":         {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.resume":        {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
 		"api_key.create":        {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
-		"spec.pool":             {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply":            {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
+			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
+		"spec.pool":  {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply": {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 
@@ -32,7 +34,9 @@ func TestIdempotency_EveryPost(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
-			req, known := postBodies(h.createSandbox(h.alice))[r.name]
+			box := h.createSandbox(h.alice)
+			h.observe(box, running())
+			req, known := postBodies(box, h.conversation("alice", box))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")
 			}
@@ -45,12 +49,12 @@ func TestIdempotency_EveryPost(t *testing.T) {
 				t.Fatalf("status %d: %s", first.status, first.body)
 			}
 			writes, reads := h.secrets.written(), h.secrets.reads
-			commands := h.cluster.count()
+			commands, messages := h.cluster.count(), len(h.agents.sent())
 			again := h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
 			if string(again.body) != string(first.body) {
 				t.Fatalf("answers differ:\n%s\n%s", first.body, again.body)
 			}
-			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands {
+			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands || len(h.agents.sent()) != messages {
 				t.Fatal("the repeated request had side effects")
 			}
 			got := h.do(key, "POST", req.path, req.other, "Idempotency-Key", "k-1").problems(t)

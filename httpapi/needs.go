@@ -56,4 +56,21 @@ type Agents interface {
 	// case) of each conversation the agent server at baseURL knows. ids are 32
 	// hex characters, as are the keys of the answer; unknown ones are left out.
 	ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+	// SendMessage gives a conversation a message. An answer other than 2xx is an
+	// *AgentError with its status.
+	SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error
 }
+
+// AgentError is an agent server's refusal or failure.
+type AgentError struct {
+	// Status is that of its answer, 0 when it gave none.
+	Status int
+	// Cause is for the log.
+	Cause error
+}
+
+// Error implements error.
+func (e *AgentError) Error() string { return e.Cause.Error() }
+
+// Unwrap gives the cause.
+func (e *AgentError) Unwrap() error { return e.Cause }

@@ -85,7 +85,7 @@ func (s *Server) handleUserList(c *call) (answer, error) {
 // handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null,
 // "limits": {…} or null} become what is set for this user alone.
 func (s *Server) handleUserPut(c *call) (answer, error) {
-	o := c.object()
+	o := c.object().masked()
 	body := &fsm.UserConfigureBody{UserID: c.params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o)}
 	if err := c.check(); err != nil {
 		return answer{}, err

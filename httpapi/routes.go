@@ -16,7 +16,7 @@ const (
 // routes is the whole API: the table that the router, the metrics and the tests
 // go by.
 func routes() []route {
-	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 	return []route{
 		// The seed's V0 endpoints.
 		{name: "settings.put", method: post, path: "/api/settings", access: user, shape: shapeError,
@@ -33,6 +33,9 @@ func routes() []route {
 		{name: "conversation.list", method: get, path: pathConversations, access: user, handle: (*Server).handleConversationList},
 		{name: "conversation.search", method: get, path: pathConversations + "/search", access: user, handle: (*Server).handleConversationSearch},
 		{name: "conversation.count", method: get, path: pathConversations + "/count", access: user, handle: (*Server).handleConversationCount},
+		{name: "conversation.send_message", method: post, path: pathConversations + "/:conversation_id/send-message", access: user, handle: (*Server).handleSendMessage},
+		{name: "conversation.update", method: patch, path: pathConversations + "/:conversation_id", access: user, handle: (*Server).handleConversationUpdate},
+		{name: "conversation.delete", method: del, path: pathConversations + "/:conversation_id", access: user, handle: (*Server).handleConversationDelete},
 		{name: "start_task.get", method: get, path: pathStartTasks, access: user, handle: (*Server).handleStartTaskGet},
 		{name: "start_task.search", method: get, path: pathStartTasks + "/search", access: user, handle: (*Server).handleStartTaskSearch},
 		{name: "start_task.count", method: get, path: pathStartTasks + "/count", access: user, handle: (*Server).handleStartTaskCount},

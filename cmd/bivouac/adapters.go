@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/secrets"
@@ -67,12 +68,26 @@ func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID, stream stri
 	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, stream, tail, follow)
 }
 
-// agentStatuses implements httpapi.Agents with the client of agent servers.
-type agentStatuses struct{ client *agent.Client }
+// agentServers implements httpapi.Agents with the client of agent servers.
+type agentServers struct{ client *agent.Client }
+
+// SendMessage gives a conversation a message.
+func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error {
+	m := agent.Message{Role: msg.Role, Run: msg.Run, Content: make([]agent.ContentBlock, len(msg.Content))}
+	for i, b := range msg.Content {
+		m.Content[i] = agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt}
+	}
+	err := a.client.SendMessage(ctx, baseURL, key, agent.DashedID(conversationID), m)
+	var failed *agent.Error
+	if errors.As(err, &failed) {
+		return &httpapi.AgentError{Status: failed.Status, Cause: err}
+	}
+	return err
+}
 
 // ExecutionStatuses gives the status of each conversation the agent server
 // knows, by its hex id.
-func (a agentStatuses) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
+func (a agentServers) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
 	statuses := make(map[string]string, len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), agent.MaxIDs)

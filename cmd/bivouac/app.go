@@ -82,7 +82,7 @@ func newApp(p parts) (*app, error) {
 		p.api.Logs = sandboxLogs{logs}
 	}
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
-	api, err := httpapi.New(p.api, node, kept, agentStatuses{agents})
+	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}

@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+const oneMessage = `{"content":[{"type":"text","text":"go on"}]}`
+
+// talking gives alice a conversation in a sandbox that runs, the path to send
+// messages to, and what arrives as one.
+func (h *harness) talking() (box, conv, path, arrives string) {
+	h.t.Helper()
+	box = h.createSandbox(h.alice)
+	h.observe(box, running())
+	conv = h.conversation("alice", box)
+	key := h.secrets.last(sandboxPath(box))["key"]
+	return box, conv, pathConversations + "/" + conv + "/send-message", sprint("http://10.1.2.3:21000 %s %s go on true", key, conv)
+}
+
+func TestSendMessage(t *testing.T) {
+	h := newHarness(t).withSpec()
+	_, conv, path, arrives := h.talking()
+	h.do(h.alice, "POST", path, oneMessage).want(t, 200).is(t, `{"success":true,"sandbox_status":"RUNNING","message":null}`)
+	h.do(h.alice, "POST", pathConversations+"/"+strings.ToUpper(dashed(conv))+"/send-message",
+		`{"role":"user","content":[{"text":"go on"}],"run":false,"x":1}`).want(t, 200)
+	if diff := cmp.Diff([]string{arrives, strings.TrimSuffix(arrives, "true") + "false"}, h.agents.sent()); diff != "" {
+		t.Fatal(diff)
+	}
+	for body, want := range map[string]string{
+		``:                               "body missing",
+		`{}`:                             "body.content missing",
+		`{"content":null}`:               "body.content list_type",
+		`{"content":[]}`:                 "body.content too_short",
+		`{"content":["x"]}`:              "body.content.0 model_attributes_type",
+		`{"content":[{"type":"video"}]}`: "body.content.0.type enum",
+		`{"content":[{"text":"a"}],"role":"assistant"}`: "body.role enum",
+		`{"content":[{"text":"a"}],"run":"perhaps"}`:    "body.run bool_parsing",
+	} {
+		got := summary(h.do(h.alice, "POST", path, body).problems(t))
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %v, want %s", body, got, want)
+		}
+	}
+	if got := summary(h.do(h.alice, "POST", pathConversations+"/x/send-message", oneMessage).problems(t)); got[0] != "path.conversation_id uuid_parsing" {
+		t.Error(got)
+	}
+	h.do(h.alice, "POST", pathConversations+"/"+newHexID()+"/send-message", oneMessage).want(t, 404).is(t, `{"detail":"Conversation not found"}`)
+	if n := len(h.agents.sent()); n != 2 {
+		t.Fatalf("%d messages", n)
+	}
+}
+
+func TestSendMessage_AgentServerFails(t *testing.T) {
+	h := newHarness(t).withSpec()
+	_, _, path, _ := h.talking()
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{&AgentError{Status: 500, Cause: errors.New("boom")}, `{"detail":"Agent server error: 500"}`},
+		{&AgentError{Cause: errors.New("refused")}, `{"detail":"Failed to reach agent server."}`},
+		{errors.New("gone"), `{"detail":"Failed to reach agent server."}`},
+	} {
+		h.agents.sendErr = tt.err
+		h.do(h.alice, "POST", path, oneMessage).want(t, 502).is(t, tt.want)
+		// What was not delivered is not remembered.
+		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 502)
+	}
+	h.agents.sendErr = nil
+	h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
+	h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
+	if n := len(h.agents.sent()); n != 1 {
+		t.Fatalf("%d messages", n)
+	}
+}
+
+// awaitDesired waits until the sandbox is wanted so.
+func (h *harness) awaitDesired(box string, want fsm.Desired) {
+	for {
+		v := h.cluster.store.View()
+		if v.SandboxAny(box).Desired == want {
+			return
+		}
+		<-v.Changed()
+	}
+}
+
+func TestSendMessage_WakesAPausedSandbox(t *testing.T) {
+	h := newHarness(t).withSpec()
+	box, _, path, arrives := h.talking()
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() { h.do(h.alice, "POST", path, oneMessage).want(t, 200) })
+	}
+	h.awaitDesired(box, fsm.DesiredRunning)
+	h.observe(box, running())
+	wg.Wait()
+	if got := h.agents.sent(); len(got) != 3 || got[0] != arrives {
+		t.Fatalf("%v", got)
+	}
+	if g := h.cluster.store.View().SandboxAny(box).Generation; g != 3 {
+		t.Fatalf("generation %d: it was resumed more than once", g)
+	}
+}
+
+func TestSendMessage_StatesThatCanNotReceive(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.Door.StartWait = 50 * time.Millisecond }).withSpec()
+	box, _, path, _ := h.talking()
+	unavailable := func(text string) {
+		t.Helper()
+		res := h.do(h.alice, "POST", path, oneMessage).want(t, 503)
+		if !strings.Contains(string(res.body), text) || res.header.Get("Retry-After") == "" {
+			t.Fatalf("%s", res.body)
+		}
+	}
+	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed})
+	unavailable("it is ERROR")
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	unavailable("being paused")
+	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	unavailable("starting") // woken, but not up in time
+	h.limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	h.createSandbox(h.alice)
+	h.do(h.alice, "POST", path, oneMessage).refused(t, "user_running_sandboxes")
+	h.do(h.alice, "DELETE", pathSandboxes+"/"+box, "").want(t, 200)
+	h.do(h.alice, "POST", path, oneMessage).want(t, 410).is(t, `{"detail":"Conversation is archived. The sandbox no longer exists."}`)
+	if n := len(h.agents.sent()); n != 0 {
+		t.Fatalf("%d messages", n)
+	}
+
+	quiet := newHarness(t, func(c *Config) { c.Door.Wake = false }).withSpec()
+	box, _, path, _ = quiet.talking()
+	quiet.do(quiet.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	quiet.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	quiet.do(quiet.alice, "POST", path, oneMessage).want(t, http.StatusConflict).
+		is(t, sprint(`{"detail":"Sandbox is PAUSED. Use POST /api/v1/sandboxes/%s/resume to resume it first."}`, box))
+}
+
+func TestConversationUpdate(t *testing.T) {
+	h := newHarness(t).withSpec()
+	_, conv, _, _ := h.talking()
+	path := pathConversations + "/" + conv
+	type shown struct {
+		ID, Title, Repository, Branch, Provider, Status any
+	}
+	patch := func(body string) shown {
+		t.Helper()
+		var m map[string]any
+		h.do(h.alice, "PATCH", path, body).want(t, 200).json(t, &m)
+		return shown{m["id"], m["title"], m["selected_repository"], m["selected_branch"], m["git_provider"], m["sandbox_status"]}
+	}
+	patch(`{"title":"New","selected_repository":"octo/app","selected_branch":"main","git_provider":"github","public":true}`)
+	if got, want := patch(`{"selected_branch":null,"unknown":1}`), (shown{conv, "New", "octo/app", nil, "github", "RUNNING"}); got != want {
+		t.Fatalf("%+v, want %+v", got, want)
+	}
+	if got, want := patch(`{"selected_repository":null,"selected_branch":null,"git_provider":null,"title":null}`), (shown{conv, nil, nil, nil, nil, "RUNNING"}); got != want {
+		t.Fatalf("%+v, want %+v", got, want)
+	}
+	patch(`{}`)
+	for _, body := range []string{
+		``, `[]`, `{"title":5}`, `{"title":"` + strings.Repeat("x", 201) + `"}`, `{"public":"perhaps"}`, `{"git_provider":"svn"}`,
+		`{"selected_repository":"app"}`, `{"selected_repository":"octo/app;rm -rf"}`, `{"selected_repository":"octo/.."}`, `{"selected_repository":"-x/app"}`,
+		`{"selected_repository":"octo/$(id)"}`, `{"selected_repository":"octo/app","selected_branch":"a b"}`,
+		`{"selected_repository":"octo/app","selected_branch":"../x"}`, `{"selected_repository":"octo/app","selected_branch":"-d"}`,
+		`{"selected_repository":"octo/app","selected_branch":"x.lock"}`,
+		`{"selected_repository":null,"selected_branch":"main"}`, `{"selected_branch":"main"}`, `{"git_provider":"github"}`,
+	} {
+		h.do(h.alice, "PATCH", path, body).want(t, 422)
+	}
+	h.do(h.alice, "PATCH", pathConversations+"/"+newHexID(), `{"title":"x"}`).want(t, 404).is(t, `{"detail":"unknown_app_conversation"}`)
+	h.do(h.alice, "PATCH", pathConversations+"/x", `{"title":"x"}`).want(t, 422)
+	h.do(h.alice, "GET", path, "").want(t, 405)
+}
+
+func TestConversationDelete(t *testing.T) {
+	h := newHarness(t).withSpec()
+	box, conv, _, _ := h.talking()
+	shared := h.conversation("alice", box)
+	child := h.conversation("alice", box, func(c *fsm.Conversation) { c.ParentID = &conv })
+	h.do(h.alice, "DELETE", pathConversations+"/"+dashed(conv), "").want(t, 200).is(t, `{"success":true}`)
+	v := h.cluster.store.View()
+	if v.Conversation("alice", child) != nil || v.SandboxAny(box).Desired != fsm.DesiredRunning {
+		t.Fatal("the sub-conversation stays, or the shared sandbox goes")
+	}
+	h.do(h.alice, "DELETE", pathConversations+"/"+conv, "").want(t, 404).is(t, `{"detail":"Conversation not found"}`)
+	h.do(h.alice, "DELETE", pathConversations+"/x", "").want(t, 400).is(t, `{"detail":"Invalid conversation ID format"}`)
+	h.do(h.alice, "DELETE", pathConversations+"/"+shared, "").want(t, 200)
+	if h.cluster.store.View().SandboxAny(box).Desired != fsm.DesiredDeleted {
+		t.Fatal("the sandbox nobody uses stays")
+	}
+}
