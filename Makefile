@@ -52,3 +52,11 @@ golden: ## rewrite golden files; read the diff as you read code
 .PHONY: clean
 clean: ## remove what the build made
 	rm -rf $(BIN)
+
+.PHONY: drill
+drill: tools ## the long drills: every kill point with every driver, twenty pause and resume cycles
+	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 60m ./ops/drills
+
+.PHONY: bench
+bench: tools ## measure against Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
+	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench

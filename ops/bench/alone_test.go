@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// alone is Nomad without Bivouac: the very job that Bivouac registers, its
+// workspace there and its key in Vault already, under another name.
+type alone struct {
+	f    *fleet.Fleet
+	job  map[string]any
+	path string // of the key in Vault, to be filled in with the job's id
+	n    int
+}
+
+// newAlone starts a sandbox to see which job it gets. The sandbox stays, since
+// its workspace is used.
+func newAlone(t testing.TB, f *fleet.Fleet, spec string) *alone {
+	t.Helper()
+	id := f.Nodes[0].StartSandbox(t, spec)
+	f.Nodes[0].AwaitSandbox(t, id, "RUNNING")
+	a := &alone{f: f, job: map[string]any{}}
+	if err := f.Nomad.Do(t.Context(), http.MethodGet, "job/sandbox-"+id, nil, &a.job); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// round registers the job, stops it and reverts it, and gives how long its port
+// took to answer after the first and the last.
+func (a *alone) round(t testing.TB) (start, revert time.Duration) {
+	t.Helper()
+	a.n++
+	id := fmt.Sprintf("alone-%s-%d", a.job["ID"], a.n)
+	job := maps.Clone(a.job)
+	job["ID"], job["Name"] = id, id
+	a.secret(t, id, job)
+	begin := time.Now()
+	a.do(t, http.MethodPost, "jobs", map[string]any{"Job": job}, nil)
+	first := a.answers(t, id, "")
+	start = time.Since(begin)
+	a.do(t, http.MethodDelete, "job/"+id, nil, nil)
+	until(t, "the end of "+first, func() error {
+		var alloc struct{ ClientStatus string }
+		a.do(t, http.MethodGet, "allocation/"+first, nil, &alloc)
+		if alloc.ClientStatus != "complete" {
+			return errors.New("it is " + alloc.ClientStatus)
+		}
+		return nil
+	})
+	begin = time.Now()
+	a.do(t, http.MethodPost, "job/"+id+"/revert", map[string]any{"JobID": id, "JobVersion": 0}, nil)
+	a.answers(t, id, first)
+	revert = time.Since(begin)
+	a.do(t, http.MethodDelete, "job/"+id+"?purge=true", nil, nil)
+	return start, revert
+}
+
+// secret writes the key where the job's template, made to read its own entry,
+// finds it.
+func (a *alone) secret(t testing.TB, id string, job map[string]any) {
+	t.Helper()
+	err := a.f.Vault.Do(t.Context(), http.MethodPost, "secret/data/default/"+id+"/session",
+		map[string]any{"data": map[string]string{"key": "k", "secret_key": "s"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := job["TaskGroups"].([]any)
+	group := maps.Clone(groups[0].(map[string]any))
+	task := maps.Clone(group["Tasks"].([]any)[0].(map[string]any))
+	template := maps.Clone(task["Templates"].([]any)[0].(map[string]any))
+	template["EmbeddedTmpl"] = fmt.Sprintf("{{ with secret \"secret/data/default/%s/session\" -}}\nOH_SESSION_API_KEYS_0={{ .Data.data.key | toJSON }}\n{{- end }}\n", id)
+	task["Templates"] = []any{template}
+	group["Tasks"] = []any{task}
+	job["TaskGroups"] = []any{group}
+}
+
+func (a *alone) do(t testing.TB, method, path string, in, out any) {
+	t.Helper()
+	if err := a.f.Nomad.Do(t.Context(), method, path, in, out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answers waits until the port of an allocation other than that one answers,
+// and gives the allocation.
+func (a *alone) answers(t testing.TB, id, other string) (alloc string) {
+	t.Helper()
+	var port int
+	var host string
+	until(t, id+" answers", func() error {
+		if port == 0 {
+			alloc, host, port = a.placed(t, id, other)
+		}
+		if port == 0 {
+			return errors.New("not placed")
+		}
+		return healthy(fleet.Client{Base: fmt.Sprintf("http://%s:%d", host, port)})
+	})
+	return alloc
+}
+
+func (a *alone) placed(t testing.TB, id, other string) (alloc, host string, port int) {
+	var list []struct{ ID string }
+	a.do(t, http.MethodGet, "job/"+id+"/allocations", nil, &list)
+	for _, stub := range list {
+		if stub.ID == other {
+			continue
+		}
+		var full struct {
+			AllocatedResources struct {
+				Shared struct {
+					Ports []struct {
+						Value  int
+						HostIP string
+					}
+				}
+			}
+		}
+		a.do(t, http.MethodGet, "allocation/"+stub.ID, nil, &full)
+		for _, p := range full.AllocatedResources.Shared.Ports {
+			return stub.ID, p.HostIP, p.Value
+		}
+	}
+	return "", "", 0
+}
