@@ -25,9 +25,10 @@ const (
 	// clockLeeway is how far back certificates begin, for clocks that differ.
 	clockLeeway = 5 * time.Minute
 
-	// DefaultCALifetime and DefaultNodeLifetime are what the operator commands
-	// use unless told otherwise.
-	DefaultCALifetime   = 10 * 365 * 24 * time.Hour
+	// DefaultCALifetime is what `bivouac tls init` uses unless told otherwise.
+	DefaultCALifetime = 10 * 365 * 24 * time.Hour
+	// DefaultNodeLifetime is what `bivouac tls issue` uses unless told
+	// otherwise.
 	DefaultNodeLifetime = 365 * 24 * time.Hour
 )
 
