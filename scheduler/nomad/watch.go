@@ -130,7 +130,7 @@ func (p *picture) addJob(j *jobFacts, deleted bool) bool {
 	if deleted {
 		delete(p.jobs, j.ID)
 		delete(p.evals, j.ID)
-		p.purged[j.ID] = len(p.allocs[j.ID]) > 0
+		p.purged[j.ID] = p.live(j.ID)
 		return true
 	}
 	p.jobs[j.ID] = j
@@ -252,14 +252,20 @@ func (p *picture) replaceAllocs(id string, allocs []*allocFacts, index uint64) {
 	for _, a := range allocs {
 		p.addAlloc(a)
 	}
-	live := false
-	for _, a := range p.allocs[id] {
-		live = live || a.live(time.Now())
-	}
-	p.purged[id] = live
-	if p.jobs[id] == nil && !live {
+	p.purged[id] = p.live(id)
+	if p.jobs[id] == nil && !p.purged[id] {
 		delete(p.allocs, id)
 	}
+}
+
+// live reports whether an allocation of the job is live.
+func (p *picture) live(id string) bool {
+	for _, a := range p.allocs[id] {
+		if a.live(time.Now()) {
+			return true
+		}
+	}
+	return false
 }
 
 // stream reads the event stream from index on until it breaks or ctx ends.
