@@ -14,6 +14,11 @@ type farewell struct {
 	over       bool
 }
 
+// leaveTime is how long a sandbox runs on at least after its pause was accepted:
+// every node's door hears of the pause in that time and closes the sandbox's
+// streams itself, with words that clients understand.
+const leaveTime = 100 * time.Millisecond
+
 // takingLeave reports whether the stop of a sandbox must wait because its
 // conversations are just being paused: an agent that is stopped at work comes
 // back as failed. It begins that the first time it is asked for a pause. However
@@ -35,7 +40,9 @@ func (l *loop) takingLeave(ctx context.Context, sb *fsm.Sandbox, t *track, o Obs
 	f := &farewell{generation: sb.Generation}
 	t.farewell = f
 	l.probers.Go(func() {
+		begin := time.Now()
 		l.pausePolitely(ctx, sb, url, o.Placement.Workspace)
+		sleep(ctx, leaveTime-time.Since(begin))
 		l.mu.Lock()
 		f.over = true
 		l.mu.Unlock()

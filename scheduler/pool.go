@@ -32,8 +32,9 @@ type poolRetry struct {
 	notBefore time.Time
 }
 
-// poolPause is the least time between two looks at the pools.
-const poolPause = 20 * time.Millisecond
+// poolPause is from a change to the look at the pools: the start that has just
+// claimed a member goes before the one that takes its place.
+const poolPause = 100 * time.Millisecond
 
 func newPools(s *Scheduler, log *slog.Logger) *pools {
 	return &pools{s: s, log: log, retries: map[string]*poolRetry{}}
@@ -44,7 +45,7 @@ func (p *pools) run(ctx context.Context) error {
 	for {
 		v := p.s.store.View()
 		next := p.round(ctx, v)
-		if !sleep(ctx, poolPause) || !awaitChange(ctx, v, next) {
+		if !awaitChange(ctx, v, next) || !sleep(ctx, poolPause) {
 			return nil
 		}
 	}
