@@ -34,7 +34,9 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 
 	ended := make(chan error, 1)
 	first := make(chan struct{})
-	go func() { ended <- followLog(nodes[1], "/api/v1/sandboxes/"+box.ID+"/logs?stream=stderr&follow=true", first) }()
+	go func() {
+		ended <- followLog(nodes[1], "/api/v1/sandboxes/"+box.ID+"/logs?stream=stderr&follow=true", first)
+	}()
 	select {
 	case <-first:
 	case err := <-ended:
