@@ -81,7 +81,9 @@ func (p *prober) run(ctx context.Context, t *track) {
 			if res.Answering {
 				wait = max(wait, min(proveAgain, cfg.ProbeMax))
 			}
-			pause = min(pause*8/5, cfg.ProbeMax)
+			// About a sixteenth of the time waited so far: that much is lost at
+			// most between the answer and the question.
+			pause = min(pause*17/16, cfg.ProbeMax)
 		default:
 			wait = jitter(wait / 4)
 		}
