@@ -323,6 +323,7 @@ func TestLife_CrashedSandboxIsResumed(t *testing.T) {
 
 // TestLife_NomadKilledAndVaultSealed has a stack of its own to break.
 func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
+	t.Parallel()
 	s := useStack(t)
 	own := &stack{agent: s.agent}
 	dir := t.TempDir()

@@ -40,6 +40,8 @@ type room struct {
 	id, datacenter, pool string
 	drivers              map[string]*api.DriverInfo
 	total, free          load
+	// facts are what is known since the listing.
+	facts *clientFacts
 }
 
 // load is CPU in MHz and memory in MiB.
@@ -134,8 +136,14 @@ func (r *Runner) suits(ctx context.Context, c *room, t fsm.Template) bool {
 		len(r.cfg.Datacenters) > 0 && !slices.Contains(r.cfg.Datacenters, c.datacenter) {
 		return false
 	}
-	facts, err := r.clientFacts(ctx, c.id)
-	return err == nil && facts.plugin
+	if c.facts == nil {
+		facts, err := r.clientFacts(ctx, c.id)
+		if err != nil {
+			return false
+		}
+		c.facts = &facts
+	}
+	return c.facts.plugin
 }
 
 // clientFacts is what a client's configuration says.
@@ -160,7 +168,8 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 		}
 		return err
 	})
-	if err == nil {
+	if err == nil && facts.plugin {
+		// A client that has only just come does not say all at once.
 		r.facts.Add(id, facts)
 	}
 	return facts, err

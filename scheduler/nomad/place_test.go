@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
@@ -119,7 +120,23 @@ func startClient(b *bench, dir, server string, memory int) {
 		_ = cmd.Wait()
 		timer.Stop()
 		_ = log.Close()
+		b.unmount(dir)
 	})
+}
+
+// unmount detaches what an agent that ended has left mounted below a directory.
+func (b *bench) unmount(dir string) {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return // there are no such mounts here
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil {
+				b.Error(err)
+			}
+		}
+	}
 }
 
 func (b *bench) clients() []*api.NodeListStub {
@@ -152,6 +169,7 @@ func (b *bench) remove(job scheduler.Job) {
 // same client. Sandboxes spread all the same, and one that found no room moves
 // as long as it was never placed.
 func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
+	t.Parallel()
 	b, memory := twoClients(t)
 	var jobs []scheduler.Job
 	per := map[string]int{}
