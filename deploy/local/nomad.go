@@ -31,7 +31,7 @@ type NomadOptions struct {
 	Detach bool
 	// ACL turns access control on; Nomad.Token may then do everything.
 	ACL bool
-	// Extra is HCL appended to the agent's configuration.
+	// Extra is HCL of a second configuration file, merged over the first.
 	Extra string
 	// Binary is the program; "" asks Tool.
 	Binary string
@@ -95,6 +95,11 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	if err == nil {
 		err = writeFile(config, text, 0o600)
 	}
+	if err == nil && o.Extra != "" {
+		extra := filepath.Join(dir, "extra.hcl")
+		n.cmd.args = append(n.cmd.args, "-config="+extra)
+		err = writeFile(extra, []byte(o.Extra), 0o600)
+	}
 	if err != nil {
 		dynamic.release()
 		return nil, fmt.Errorf("starting nomad: %w", err)
@@ -126,7 +131,7 @@ func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 	if o.ACL {
 		filled += "\nacl {\n  enabled = true\n}\n"
 	}
-	return []byte(filled + "\n" + o.Extra), nil
+	return []byte(filled), nil
 }
 
 const nomadVault = `

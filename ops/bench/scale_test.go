@@ -1,0 +1,211 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// mockSpec costs nothing to run: Nomad's word is enough.
+const mockSpec = `
+spec "mock" {
+  driver      = "mock_driver"
+  readiness   = "allocation"
+  working_dir = "project"
+  cpu         = 10
+  memory      = 10
+  port "AGENT_SERVER" {}
+}
+`
+
+// TestScale starts many sandboxes of the mock driver at once, against the same
+// jobs submitted to Nomad directly, and looks at the leader when all is quiet.
+func TestScale(t *testing.T) {
+	wanted(t)
+	for _, n := range slices.Compact([]int{100, size(t, "BIVOUAC_BENCH_SANDBOXES", 1000)}) {
+		t.Run(strconv.Itoa(n), func(t *testing.T) { scale(t, n) })
+	}
+}
+
+func scale(t *testing.T, n int) {
+	f := fleet.Start(t, fleet.Options{
+		Specs: mockSpec,
+		// Nothing listens on the ports, and nothing uses the memory.
+		Nomad: "client {\n  memory_total_mb = 65536\n  min_dynamic_port = 33000\n  max_dynamic_port = 60000\n}\n",
+	})
+	f.SetDefault(t, "mock")
+	begin := time.Now()
+	atOnce(n, func(i int) { f.Nodes[i%3].StartSandbox(t, "mock") })
+	accepted := time.Since(begin)
+	eventually(t, "all are RUNNING", func() error {
+		running, err := gauge(f.Leader(t), `bivouac_sandboxes{state="RUNNING"}`)
+		if err == nil && int(running) != n {
+			err = fmt.Errorf("%v are", running)
+		}
+		return err
+	})
+	ours := time.Since(begin)
+	rest(t, f, n)
+	theirs := submitted(t, f, n)
+	t.Logf("%d sandboxes: accepted after %.1f s, all RUNNING after %.1f s; Nomad alone %.1f s; ratio %.2f", n, accepted.Seconds(), ours.Seconds(), theirs.Seconds(), ours.Seconds()/theirs.Seconds())
+}
+
+// atOnce calls fn for every number below n, a few dozen at a time.
+func atOnce(n int, fn func(i int)) {
+	work := make(chan int)
+	var wg sync.WaitGroup
+	for range 48 {
+		wg.Go(func() {
+			for i := range work {
+				fn(i)
+			}
+		})
+	}
+	for i := range n {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+}
+
+// submitted registers as many jobs of the same shape and gives how long it took
+// until all of them ran.
+func submitted(t *testing.T, f *fleet.Fleet, n int) time.Duration {
+	t.Helper()
+	jobs, err := f.Jobs()
+	if err != nil || len(jobs) == 0 {
+		t.Fatalf("no job to copy: %v", err)
+	}
+	before := len(jobs)
+	var job map[string]any
+	if err := f.Nomad.Do(t.Context(), http.MethodGet, "job/"+jobs[0].ID, nil, &job); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	atOnce(n, func(i int) {
+		mine := map[string]any{}
+		for k, v := range job {
+			mine[k] = v
+		}
+		mine["ID"], mine["Name"] = fmt.Sprintf("alone-%d", i), fmt.Sprintf("alone-%d", i)
+		if err := f.Nomad.Do(context.Background(), http.MethodPost, "jobs", map[string]any{"Job": mine}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "Nomad runs all", func() error {
+		allocs, err := f.Allocs()
+		running := 0
+		for _, a := range allocs {
+			if a.ClientStatus == "running" {
+				running++
+			}
+		}
+		if err == nil && running < before+n {
+			err = fmt.Errorf("%d run", running)
+		}
+		return err
+	})
+	return time.Since(begin)
+}
+
+// window is how long a leader at rest is watched: longer than the pause between
+// two full listings.
+const window = 35 * time.Second
+
+// slow bounds what takes long with a thousand sandboxes on a busy machine.
+const slow = 15 * time.Minute
+
+// eventually is fleet.Eventually with that patience.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	if err := fleet.Await(slow, check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, slow, err)
+	}
+}
+
+// rest watches the leader for a while in which nothing happens.
+func rest(t *testing.T, f *fleet.Fleet, n int) {
+	t.Helper()
+	leader := f.Leader(t)
+	const listing = "bivouac_scheduler_pass_seconds"
+	listed, spent := listings(t, leader, listing)
+	begin, cpu := time.Now(), cpuTime(t, leader.Pid())
+	<-time.After(window) // nobody asks anything meanwhile
+	after, total := listings(t, leader, listing)
+	if after == listed {
+		t.Fatalf("the leader listed nothing in %s", window)
+	}
+	used, quiet := cpuTime(t, leader.Pid())-cpu, time.Since(begin)
+	t.Logf("%d sandboxes at rest for %.0f s: the leader used %.1f %% of a CPU and has %d MiB; a full reconciliation pass took %.0f ms",
+		n, quiet.Seconds(), 100*used.Seconds()/quiet.Seconds(), memory(t, leader.Pid()), 1000*(total-spent)/(after-listed))
+}
+
+// listings gives how many full passes there were, and how many seconds they took.
+func listings(t *testing.T, n *fleet.Node, name string) (count, sum float64) {
+	t.Helper()
+	count, err := gauge(n, name+`_count{pass="listing"}`)
+	if err == nil {
+		sum, err = gauge(n, name+`_sum{pass="listing"}`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count, sum
+}
+
+// gauge reads one series.
+func gauge(n *fleet.Node, series string) (float64, error) {
+	a, err := n.Try(http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(a.Body)) {
+		if text, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(text), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s does not tell %s", n.Name, series)
+}
+
+// cpuTime is what the process has used, by /proc (100 ticks to the second).
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	var ticks int
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// memory is the process's resident memory in MiB.
+func memory(t *testing.T, pid int) int {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(raw))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize() >> 20
+}
