@@ -154,20 +154,47 @@ func (n *Nomad) Start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for {
+	for try := 0; ; try++ {
 		logged := size(n.Log)
 		var err error
 		if n.proc, err = n.cmd.start(); err != nil {
 			return err
 		}
 		err = n.waitReady(ctx, logged)
-		if !errors.Is(err, errNotRegistered) {
+		switch {
+		case errors.Is(err, errNotRegistered):
+			if err := n.Kill(); err != nil {
+				return err
+			}
+		case err == nil || try == 20 || n.proc.alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
 			return err
 		}
-		if err := n.Kill(); err != nil {
-			return err
-		}
+		// A helper of the agent before, killed between its fork and its exec, can
+		// hold the ports for a moment more.
 	}
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// logged reports whether the log says text after the offset.
+func (n *Nomad) logged(offset int64, text string) bool {
+	f, err := os.Open(n.Log)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
+	return err == nil && bytes.Contains(raw, []byte(text))
 }
 
 // errNotRegistered: the client asked to be registered before the server's
@@ -231,13 +258,7 @@ func (n *Nomad) clientReady(ctx context.Context, docker bool) error {
 // registrationFailed reports whether the client now waits before it tries
 // again although the server could register it.
 func (n *Nomad) registrationFailed(ctx context.Context, logged int64) bool {
-	f, err := os.Open(n.Log)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.NewSectionReader(f, logged, 1<<20))
-	if err != nil || !bytes.Contains(text, []byte("client: error registering")) {
+	if !n.logged(logged, "client: error registering") {
 		return false
 	}
 	var keys []struct{ State string }
