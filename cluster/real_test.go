@@ -61,6 +61,7 @@ func newReal(t testing.TB, count int, logStore string) *real {
 		cfg.TLS = r.issue(cfg.NodeName, cfg.NodeName, r.ca, time.Hour)
 		cfg.BootstrapExpect, cfg.RetryJoin = count, addresses
 		cfg.LogStore, cfg.Logger = logStore, testLogger(t)
+		cfg.ProposeTimeout, cfg.ReadTimeout = 20*time.Second, 20*time.Second // for machines busy with other tests
 		r.nodes = append(r.nodes, &realNode{cfg: cfg})
 	}
 	t.Cleanup(func() {

@@ -18,7 +18,7 @@ import (
 const (
 	// dialTimeout bounds connecting, TLS included. Short, because a peer that
 	// comes back is noticed only when the hanging dial gives up.
-	dialTimeout = time.Second
+	dialTimeout = 2 * time.Second
 	// handshakeTimeout bounds what a stranger can hold of the peer port, and
 	// maxHandshakes how many of them.
 	handshakeTimeout = 5 * time.Second
