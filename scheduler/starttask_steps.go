@@ -74,17 +74,18 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 		_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: *id})
 		return bindOutcome(err)
 	}
-	wished := ""
+	// Not drawn: a leader that follows a lost one writes the key where that one
+	// did, and no entry is left behind that nobody owns.
+	id := t.ID
 	if t.Request.ConversationID != nil {
-		wished = t.ConversationID
-	}
-	if d.id == "" && wished == "" {
+		id = t.ConversationID
+	} else if d.id == "" {
 		d.member = r.claims.pick(r.store.View(), t.UserID, r.now())
 	}
-	o := r.bindNew(ctx, t, wished, d)
+	o := r.bindNew(ctx, t, id, d)
 	if errors.Is(o.err, errIDTaken) {
 		// Another user's sandbox has the id that was wished for.
-		o = r.bindNew(ctx, t, "", d)
+		o = r.bindNew(ctx, t, base62(16), d)
 	}
 	return o
 }
@@ -104,9 +105,6 @@ var errIDTaken = errors.New("the sandbox id is taken")
 
 func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string, d *drawn) outcome {
 	if d.id == "" {
-		if id == "" {
-			id = base62(16)
-		}
 		if err := r.draw(ctx, t, id, d); err != nil {
 			return outcome{err: err}
 		}
