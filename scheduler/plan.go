@@ -275,9 +275,7 @@ func planPlaced(d *Decision, s Situation) {
 		}
 		return
 	}
-	if f := s.Probe.Failure; probed(s) && f != nil && f.Reason == fsm.ReasonWorkspace {
-		fail(d, s, f)
-		d.Step = StepStop
+	if planLost(d, s) {
 		return
 	}
 	switch d.Status.State {
@@ -323,6 +321,26 @@ func planPlaced(d *Decision, s Situation) {
 			d.Observe = false
 		}
 	}
+}
+
+// planLost: the workspace is not the sandbox's. It reports whether that is so.
+// The row says why before the job is stopped: a stopped job tells nothing, and
+// would be started again, by this leader or the next. Once it says so the job
+// goes, whatever is wrong with its server by then.
+func planLost(d *Decision, s Situation) bool {
+	f := s.Probe.Failure
+	if !probed(s) || f == nil {
+		return false
+	}
+	if d.Status.State == fsm.SandboxError && d.Status.Reason == fsm.ReasonWorkspace {
+		d.Step = StepStop
+		return true
+	}
+	if f.Reason != fsm.ReasonWorkspace {
+		return false
+	}
+	fail(d, s, f)
+	return true
 }
 
 func planPaused(s Situation) Decision {

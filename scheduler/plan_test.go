@@ -48,6 +48,7 @@ func TestPlan(t *testing.T) {
 	starting := fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}
 	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here, Job: fsm.JobRef{Registered: true}}
 	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Detail: "silent", Generation: 1}
+	another := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace, Detail: "another", Generation: 1}
 	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
 	placed := exists
 	placed.Live, placed.Placement = 1, here
@@ -66,6 +67,8 @@ func TestPlan(t *testing.T) {
 	moved := placed
 	moved.Placement = &fsm.Placement{AllocID: "a2", Address: "10.0.0.2", Ports: map[string]int{fsm.PortAgentServer: 8000}}
 	foreign := scheduler.Observed{SandboxID: "a", Foreign: true}
+	lost := well
+	lost.Proven, lost.Failure = false, &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "another"}
 
 	for _, c := range []struct {
 		name   string
@@ -190,6 +193,23 @@ func TestPlan(t *testing.T) {
 		{"purged, still live", sandbox(run, 1, running), scheduler.Observed{Live: 1}, nil, "STARTING waiting for the former copy of the sandbox to stop"},
 		{"crashed", sandbox(run, 1, running), crashed, nil, "ERROR crashed exit code 1"},
 
+		{
+			"another's workspace, first said", sandbox(run, 1, starting), placed,
+			func(s *scheduler.Situation) { s.Probe = lost }, "probe; ERROR workspace another",
+		},
+		{
+			"another's workspace, another failure was said", sandbox(run, 1, failed), placed,
+			func(s *scheduler.Situation) { s.Probe = lost }, "probe; ERROR workspace another",
+		},
+		{
+			"another's workspace, then stopped", sandbox(run, 1, another), placed,
+			func(s *scheduler.Situation) { s.Probe = lost }, "stop; probe; ERROR workspace another",
+		},
+		{
+			"another's workspace, silent before it was stopped", sandbox(run, 1, another), placed,
+			func(s *scheduler.Situation) { s.Probe = silent(1, epoch) }, "stop; probe; ERROR workspace another",
+		},
+		{"another's workspace, a new leader has not asked", sandbox(run, 1, another), placed, nil, "probe; ERROR workspace another"},
 		{"failed, not retried", sandbox(run, 1, failed), scheduler.Observed{}, nil, "ERROR health silent"},
 		{
 			"failed, answers after all", sandbox(run, 1, failed), placed,

@@ -19,8 +19,9 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	sb := l.s.store.View().SandboxAny(id)
 	sit, t := l.situation(sb, id)
 	d := Plan(sit)
-	l.watch(ctx, t, sb, d.Probe)
+	// In this order: the prober asks at the pace of what was noted.
 	l.note(t, sb, d)
+	l.watch(ctx, t, sb, d.Probe)
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}

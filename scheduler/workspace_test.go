@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 )
 
 func TestWorkspace_KeptOverTwentyPauses(t *testing.T) {
@@ -65,6 +66,77 @@ func TestWorkspace_EmptyOrAnothers_IsAnErrorAndStopped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the row can't be told of the ERROR the job stays: once it is stopped, a
+// pass over the old row would take it for one that is yet to be started.
+func TestWorkspace_ErrorHeldUp_IsNotStartedAgain(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.emptied("a")
+		starts := w.nomad.Calls("start")
+		w.cluster.Refuse(refuseError)
+		w.resume("a")
+		w.elapse(5 * time.Second)
+		if w.nomad.Live("a") != 1 || w.cluster.State("a") != fsm.SandboxStarting {
+			t.Error("stopped before it was said why;", w.describe())
+		}
+		w.cluster.Refuse(nil)
+		w.atRestWithoutWorkspace("a", starts+1)
+	})
+}
+
+// A leader that ends between the ERROR and the stop leaves the stop to the next.
+func TestWorkspace_LeaderEndsBeforeTheStop_TheNextStops(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.emptied("a")
+		starts := w.nomad.Calls("start")
+		w.nomad.Before(func(call string, _ scheduler.Job) error {
+			if call == "stop" {
+				return fsm.Errorf(fsm.CodeScheduler, "cut off")
+			}
+			return nil
+		})
+		w.resume("a")
+		w.reach("a", fsm.SandboxError, 2*time.Second)
+		w.step()
+		w.nomad.Before(nil)
+		w.lead()
+		w.atRestWithoutWorkspace("a", starts+1)
+	})
+}
+
+// emptied makes a sandbox that is paused and has lost its workspace.
+func (w *world) emptied(id string) {
+	w.Helper()
+	w.create(id)
+	w.reach(id, fsm.SandboxRunning, time.Second)
+	w.pause(id)
+	w.reach(id, fsm.SandboxPaused, 2*time.Second)
+	w.nomad.EmptyVolume(id)
+}
+
+// atRestWithoutWorkspace checks that the sandbox comes to an ERROR for its
+// workspace, is stopped, and was started no oftener than that.
+func (w *world) atRestWithoutWorkspace(id string, starts int) {
+	w.Helper()
+	w.reach(id, fsm.SandboxError, 5*time.Second)
+	w.until("the job stopped", 5*time.Second, func() bool { return w.nomad.Live(id) == 0 })
+	w.elapse(time.Minute)
+	sb := w.cluster.Sandbox(id)
+	if sb.State() != fsm.SandboxError || sb.Status.Reason != fsm.ReasonWorkspace || w.nomad.Live(id) != 0 {
+		w.Error("not at rest;", w.describe())
+	}
+	if n := w.nomad.Calls("start"); n != starts {
+		w.Errorf("%d starts, want %d", n, starts)
+	}
+}
+
+// refuseError keeps rows from being told of an ERROR.
+func refuseError(c fsm.Command) error {
+	if b, ok := c.Body.(*fsm.SandboxObserveBody); ok && b.Observations[0].Status.State == fsm.SandboxError {
+		return fsm.Errorf(fsm.CodeNoLeader, "no leader")
+	}
+	return nil
 }
 
 // What a user clears away while the sandbox runs is put back at the pause.
