@@ -91,7 +91,7 @@ func (l *loop) run(ctx context.Context) error {
 		g.Go(func() error {
 			for {
 				id, ok := l.queue.get()
-				if !ok {
+				if !ok || ctx.Err() != nil {
 					return nil
 				}
 				begin := time.Now()
