@@ -141,7 +141,7 @@ func (c Config) bindHost() string {
 	switch {
 	case c.Host != "":
 		return c.Host
-	case len(c.Keys) == 0 && !(c.Deferred && c.SecretKey != ""):
+	case len(c.Keys) == 0 && (!c.Deferred || c.SecretKey == ""):
 		return "127.0.0.1"
 	default:
 		return "0.0.0.0"

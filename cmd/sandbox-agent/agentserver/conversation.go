@@ -207,6 +207,7 @@ func (c *conversation) info() (info, error) {
 		ActivatedKnowledge: []string{}, BlockedActions: map[string]string{}, BlockedMessages: map[string]string{},
 		Stats: map[string]any{"usage_to_metrics": map[string]any{}}, Agent: m.Agent, SecretNames: m.SecretNames,
 		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
+		CreatedAt: m.CreatedAt, UpdatedAt: updated,
 	}, nil
 }
 
