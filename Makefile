@@ -39,7 +39,7 @@ check: ## formatting, vet, and the rules of the house (ops/check)
 	  if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) test -count=1 ./ops/check
-	@if command -v golangci-lint >/dev/null; then golangci-lint run; fi
+	@if command -v golangci-lint >/dev/null; then golangci-lint run --max-same-issues 0; fi
 
 .PHONY: test
 test: check tools build ## everything: check, then all tests with the race detector, the real stack included

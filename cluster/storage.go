@@ -12,6 +12,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -50,7 +51,7 @@ func openStorage(dir, logStore string, logger hclog.Logger) (Storage, error) {
 		// appends per second); opening scans the file instead.
 		BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
 	})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return Storage{}, fmt.Errorf("opening %s: another process uses this data directory", filepath.Join(dir, "raft.db"))
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -36,7 +37,7 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 			switch {
 			case (said == nil) != (err == nil):
 				r.Fatalf("Admission says %v, Apply %v", said, err)
-			case said != nil && *said != *err.(*Error):
+			case said != nil && !reflect.DeepEqual(said, err):
 				r.Fatalf("Admission says %+v, Apply %+v", *said, err)
 			}
 		}

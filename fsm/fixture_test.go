@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -56,7 +57,11 @@ func (f *fixture) fails(code Code, user string, body Body) *Error {
 	if CodeOf(err) != code {
 		f.t.Fatalf("%s: got %v, want an error with code %s", body.CommandType(), err, code)
 	}
-	return err.(*Error)
+	var e *Error
+	if !errors.As(err, &e) {
+		f.t.Fatalf("%s: got %T, want *Error", body.CommandType(), err)
+	}
+	return e
 }
 
 // open prepares a cluster with one spec.

@@ -157,9 +157,9 @@ func (m *model) limits(user string) Limits {
 // start puts a sandbox into its place, makes room and then asks whether
 // anything that grew is beyond its limit.
 func (m *model) start(n *modelSandbox) Code {
-	mine, theirs, limits := Usage{}, Usage{}, m.limits(n.User)
-	mine, _ = m.use(n.User)
-	theirs, _ = m.use("")
+	limits := m.limits(n.User)
+	mine, _ := m.use(n.User)
+	theirs, _ := m.use("")
 	if s := m.sandbox(n.ID); s != nil {
 		*s = *n
 	} else {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"math"
 	"strings"
 	"time"
 
@@ -197,7 +196,7 @@ func newestKey(userID string, created time.Time, id string) []byte {
 
 // intKey orders integers that are not negative.
 func intKey(n int) []byte {
-	if n < 0 || int64(n) > math.MaxInt64 {
+	if n < 0 {
 		n = 0
 	}
 	return binary.BigEndian.AppendUint64(nil, uint64(n))

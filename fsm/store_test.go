@@ -143,7 +143,7 @@ func TestConcurrentUse(t *testing.T) {
 						t.Errorf("the indexes disagree about %s", s.ID)
 					}
 				}
-				v.CommandResult("c5")
+				_, _, _, _ = v.CommandResult("c5")
 				_ = f.store.Wait(t.Context(), v.Index())
 			}
 		})

@@ -12,7 +12,6 @@ import (
 // canaryBodies put a canary into every field that may hold a secret, and into
 // places where a confused client could put one.
 func canaryBodies() []struct{ path, body string } {
-	const c = "CANARY"
 	mcp := `{"sse_servers":[{"url":"https://u:CANARY@x/sse?t=CANARY","api_key":"CANARY"},"https://CANARY@y"],
 	  "shttp_servers":[{"url":"https://x/CANARY","api_key":"CANARY"}],
 	  "stdio_servers":[{"name":"a","command":"b","args":["--token","CANARY"],"env":{"K":"CANARY"}}]}`

@@ -247,10 +247,6 @@ func greaterThan(n int64) *fault {
 	return &fault{typ: "greater_than", msg: fmt.Sprintf("Input should be greater than %d", n), ctx: map[string]any{"gt": n}}
 }
 
-func greaterEqual(n int64) *fault {
-	return &fault{typ: "greater_than_equal", msg: fmt.Sprintf("Input should be greater than or equal to %d", n), ctx: map[string]any{"ge": n}}
-}
-
 func lessEqual(n int64) *fault {
 	return &fault{typ: "less_than_equal", msg: fmt.Sprintf("Input should be less than or equal to %d", n), ctx: map[string]any{"le": n}}
 }

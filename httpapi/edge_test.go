@@ -336,7 +336,7 @@ func TestServer_RunServesAndDrains(t *testing.T) {
 			close(entered)
 			<-release
 		}
-		io.WriteString(w, "done")
+		_, _ = io.WriteString(w, "done")
 	})
 	a, b := listen(t), listen(t)
 	ctx, cancel := context.WithCancel(t.Context())

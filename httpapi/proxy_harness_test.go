@@ -271,7 +271,7 @@ func echoes(_ string, w http.ResponseWriter, r *http.Request) bool {
 	if err != nil {
 		return true
 	}
-	defer conn.CloseNow()
+	defer func() { _ = conn.CloseNow() }()
 	for {
 		kind, b, err := conn.Read(r.Context())
 		if err != nil {

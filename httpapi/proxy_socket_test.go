@@ -297,7 +297,7 @@ func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
 			if err != nil {
 				return // the pause was first
 			}
-			defer conn.CloseNow()
+			defer func() { _ = conn.CloseNow() }()
 			for conn.Write(ctx, websocket.MessageText, []byte("x")) == nil {
 				if _, _, err := conn.Read(ctx); err != nil {
 					break

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -120,7 +121,7 @@ func TestSandboxLogs_FollowOutlivesEveryTimeout(t *testing.T) {
 		}
 	}
 	write.Close() // the task ended
-	if got, err := read(); err != io.EOF {
+	if got, err := read(); !errors.Is(err, io.EOF) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	<-l.closed
@@ -132,7 +133,7 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		h, id, _, read, l := follower(t)
 		h.do(h.alice, "DELETE", pathSandboxes+"/"+id, "").want(t, 200)
-		if got, err := read(); err != io.EOF {
+		if got, err := read(); !errors.Is(err, io.EOF) {
 			t.Fatalf("%q, %v", got, err)
 		}
 		<-l.closed
@@ -140,7 +141,7 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 	t.Run("node stops", func(t *testing.T) {
 		h, id, _, read, l := follower(t)
 		h.server.door.streams.drain()
-		if got, err := read(); err != io.EOF {
+		if got, err := read(); !errors.Is(err, io.EOF) {
 			t.Fatalf("%q, %v", got, err)
 		}
 		<-l.closed

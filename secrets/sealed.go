@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // The files of a sealed store, in its directory.
@@ -72,7 +73,7 @@ func (s *Sealed) open(dir string) error {
 		return err
 	}
 	s.db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("another process has %s open", sealedFile)
 	}
 	if err != nil {

@@ -70,20 +70,20 @@ func TestVault_SealedStoppedKilled_IsUnavailableAndRecovers(t *testing.T) {
 	}
 	// A second node that starts while Vault is sealed logs in when it can.
 	late := run(t, s.cfg)
-	quickly(t, late, "sealed at the start")
+	_ = quickly(t, late, "sealed at the start")
 	must(server.Unseal(ctx))
 	recovered("after unsealing")
 	eventually(t, "the late node", func() error { return late.Health(ctx) })
 
 	must(server.Kill())
-	quickly(t, s, "killed")
+	_ = quickly(t, s, "killed")
 	must(server.StartSealed(ctx))
-	quickly(t, s, "killed and sealed")
+	_ = quickly(t, s, "killed and sealed")
 	must(server.Unseal(ctx))
 	recovered("after a kill")
 
 	must(server.Stop())
-	quickly(t, s, "stopped")
+	_ = quickly(t, s, "stopped")
 	must(server.Start(ctx))
 	recovered("after a stop")
 }
@@ -97,7 +97,7 @@ func TestVault_Silent_IsUnavailableWithinTheTimeout(t *testing.T) {
 	}
 	defer silent.Close()
 	cfg.Address, cfg.Timeout = "http://"+silent.Addr().String(), 300*time.Millisecond
-	quickly(t, run(t, cfg), "silent")
+	_ = quickly(t, run(t, cfg), "silent")
 }
 
 func TestVault_RevokedToken_LogsInAgain(t *testing.T) {

@@ -151,7 +151,7 @@ func TestDev_WhatCanNotStartIsOneLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
+	defer func() { _ = release() }()
 	info := filepath.Join(locked, "dev.json")
 	if err := os.WriteFile(info, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)

@@ -110,5 +110,5 @@ func (c *devCluster) greet(w io.Writer) {
 	fmt.Fprintf(&b, "  %-8s %s\n\n", "API key", info.APIKey)
 	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey, info.Nodes[0].HTTP)
 	fmt.Fprintf(&b, "Ctrl-C stops everything, sandboxes too. Logs are in %s\n", c.layout.logs())
-	io.WriteString(w, b.String())
+	_, _ = io.WriteString(w, b.String()) // the terminal is gone: nobody reads it
 }

@@ -38,7 +38,7 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}
-			io.WriteString(w, string(rune('a'+i))+" "+strings.Join(r.Header.Values("X-Forwarded-For"), ";"))
+			_, _ = io.WriteString(w, string(rune('a'+i))+" "+strings.Join(r.Header.Values("X-Forwarded-For"), ";"))
 		}))
 		t.Cleanup(srv.Close)
 		nodes = append(nodes, strings.TrimPrefix(srv.URL, "http://"))

@@ -14,10 +14,9 @@ import (
 // alone is Nomad without Bivouac: the very job that Bivouac registers, its
 // workspace there and its key in Vault already, under another name.
 type alone struct {
-	f    *fleet.Fleet
-	job  map[string]any
-	path string // of the key in Vault, to be filled in with the job's id
-	n    int
+	f   *fleet.Fleet
+	job map[string]any
+	n   int
 }
 
 // newAlone starts a sandbox to see which job it gets. The sandbox stays, since

@@ -171,7 +171,7 @@ func TestRunner_LateCallsOfADeposedLeader_Lose(t *testing.T) {
 		t.Fatalf("a late call changed the job: %+v", now)
 	}
 	// A job that is stopped meanwhile takes no late resume of an older picture.
-	job = b.paused(job)
+	b.paused(job)
 	if err := b.r.Start(t.Context(), lateStart); !errors.Is(err, conflict) {
 		t.Fatalf("a resume meant for the stop before the last: %v", err)
 	}

@@ -198,7 +198,7 @@ func (b *bench) look(job scheduler.Job, what string, ok func(scheduler.Observed)
 	b.until(what, func() error {
 		last = b.observed(job)
 		if !ok(last) {
-			return fmt.Errorf("observed %+v, failure %v, waiting %v", last, last.Failure, last.Waiting)
+			return fmt.Errorf("observed %+v: failure %w, waiting %w", last, last.Failure, last.Waiting)
 		}
 		return nil
 	})
