@@ -12,7 +12,9 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/nomad"
+	"bivouac.dev/bivouac/secrets"
 )
 
 // Config is what `bivouac server` reads from its file. doc.go is the
@@ -76,11 +78,17 @@ type VaultConfig struct {
 	Address, Mount, Prefix, Namespace, AuthMount string
 	RoleID, RoleIDFile, SecretIDFile             string
 	CAFile                                       string
+	// UnreferencedGrace is how old a version that nothing refers to must be
+	// before it is destroyed; CollectInterval is how often such are looked for.
+	UnreferencedGrace, CollectInterval time.Duration
 }
 
 // SandboxesConfig bounds the life of sandboxes.
 type SandboxesConfig struct {
-	StartTimeout time.Duration
+	// These are scheduler.Config's: the deadlines of STARTING and of a pause,
+	// the time conversations get to pause before it, and how long a sandbox may
+	// wait for a client with room.
+	StartTimeout, StopTimeout, PauseGrace, PlacementGrace time.Duration
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
 	URL string
 	// Domain, PublicURL and Wake are httpapi.DoorConfig's.
@@ -117,17 +125,23 @@ type LogConfig struct {
 	Level, Format string
 }
 
+// leastGrace is twice as long as a command may be on its way: a secret is
+// written before the command that refers to it.
+const leastGrace = 2 * time.Minute
+
 // defaultConfig is what a file that names nothing but the required members
 // gives. Zero members of Raft are filled in by package cluster.
 func defaultConfig() Config {
-	api, jobs := httpapi.DefaultConfig(), nomad.DefaultConfig()
+	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
 	return Config{
-		Nomad:     NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
-		Vault:     VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle"},
-		Sandboxes: SandboxesConfig{StartTimeout: 2 * time.Minute, URL: api.SandboxURL, Wake: api.Door.Wake},
-		Limits:    LimitsConfig{BodySize: api.MaxBodyBytes, OnLimit: fsm.OnLimitRefuse},
-		Git:       GitConfig{VerifyTokens: api.VerifyGitTokens},
-		Log:       LogConfig{Level: "info", Format: "text"},
+		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
+		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
+			UnreferencedGrace: secrets.DefaultGrace, CollectInterval: sched.CollectInterval},
+		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
+			PlacementGrace: sched.PlacementGrace, URL: api.SandboxURL, Wake: api.Door.Wake},
+		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, OnLimit: fsm.OnLimitRefuse},
+		Git:    GitConfig{VerifyTokens: api.VerifyGitTokens},
+		Log:    LogConfig{Level: "info", Format: "text"},
 	}
 }
 
@@ -268,6 +282,8 @@ func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "role_id_file", set: setString(&c.RoleIDFile, notEmpty)},
 		{name: "secret_id_file", required: true, set: setString(&c.SecretIDFile, notEmpty)},
 		{name: "ca_file", set: setString(&c.CAFile, notEmpty)},
+		{name: "unreferenced_grace", set: setDuration(&c.UnreferencedGrace, leastGrace, 24*time.Hour)},
+		{name: "collect_interval", set: setDuration(&c.CollectInterval, time.Second, 24*time.Hour)},
 	}, nil)
 	if (c.RoleID == "") == (c.RoleIDFile == "") {
 		diags = append(diags, problem(b.DefRange, "vault: exactly one of role_id and role_id_file is required"))
@@ -278,11 +294,17 @@ func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
 func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	diags := decodeBody(b.Body, []attr{
 		{name: "start_timeout", set: setDuration(&c.StartTimeout, time.Second, time.Hour)},
+		{name: "stop_timeout", set: setDuration(&c.StopTimeout, time.Second, time.Hour)},
+		{name: "pause_grace", set: setDuration(&c.PauseGrace, time.Second, time.Hour)},
+		{name: "placement_grace", set: setDuration(&c.PlacementGrace, time.Second, time.Hour)},
 		{name: "url", set: setString(&c.URL, isSandboxURL)},
 		{name: "domain", set: setString(&c.Domain, isDomain)},
 		{name: "public_url", set: setString(&c.PublicURL, isHTTPAddress)},
 		{name: "wake", set: setBool(&c.Wake)},
 	}, nil)
+	if c.PauseGrace >= c.StopTimeout {
+		diags = append(diags, problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace, c.StopTimeout))
+	}
 	if c.Domain != "" && c.URL != httpapi.SandboxURLDoor {
 		diags = append(diags, problem(b.DefRange, "sandboxes: domain needs url = %q", httpapi.SandboxURLDoor))
 	}

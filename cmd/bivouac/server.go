@@ -128,7 +128,9 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 		return serverParts{}, err
 	}
 	sched := scheduler.DefaultConfig()
-	sched.StartTimeout, sched.Installation = c.Sandboxes.StartTimeout, c.installation()
+	box := c.Sandboxes
+	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = box.StartTimeout, box.StopTimeout, box.PauseGrace, box.PlacementGrace
+	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
 	}
@@ -160,7 +162,7 @@ func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) sec
 	return secrets.VaultConfig{
 		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
 		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
-		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Logger: log, Registerer: registry,
+		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace, Logger: log, Registerer: registry,
 	}
 }
 

@@ -62,10 +62,16 @@ vault {
   # mount   = "secret"
   # prefix  = "bivouac" # a cluster that shares the mount needs its own
   # ca_file = "/etc/bivouac/vault-ca.pem"
+  # What nothing refers to any more is destroyed, when it is that old.
+  # unreferenced_grace = "15m"
+  # collect_interval   = "10m"
 }
 
 # sandboxes {
-#   start_timeout = "2m"
+#   start_timeout   = "2m"  # then a start ends in ERROR, with the reason
+#   stop_timeout    = "1m"  # then a pause is shown in ERROR; stopping goes on
+#   pause_grace     = "20s" # for conversations to pause before the stop
+#   placement_grace = "15s" # for a client with room to appear
 #   # How clients reach sandboxes. "door" is through the nodes, at
 #   # <api>/sandboxes/<id>/<port>/; a pattern of a direct URL is possible, too.
 #   url        = "door"

@@ -25,6 +25,7 @@ vault {
 
 sandboxes {
   start_timeout = "10ms" # want: start_timeout: must be between 1s and 1h0m0s
+  stop_timeout  = "10ms" # want: stop_timeout: must be between 1s and 1h0m0s
   url           = "{address}:{port}" # want: url: "{address}:{port}" must be a URL
   domain        = "*.Example.org" # want: domain: "*.Example.org" must be a lower-case domain
   public_url    = "https://example.org/x" # want: public_url: "https://example.org/x" must have nothing beside

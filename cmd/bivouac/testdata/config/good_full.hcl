@@ -55,10 +55,16 @@ vault {
   role_id_file   = "role-id"
   secret_id_file = "secret-id"
   ca_file        = "vault-ca.pem"
+
+  unreferenced_grace = "5m"
+  collect_interval   = "1m"
 }
 
 sandboxes {
   start_timeout = "90s"
+  stop_timeout  = "45s"
+  pause_grace   = "10s"
+  placement_grace = "30s"
   url           = "door"
   domain        = "sandboxes.example.net"
   public_url    = "https://bivouac.example.org"
