@@ -38,6 +38,7 @@ check: ## formatting, vet, and the rules of the house (ops/check)
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -C ops/bench/peers ./...
 	$(GO) test -count=1 ./ops/check
 	@if command -v golangci-lint >/dev/null; then golangci-lint run --max-same-issues 0; fi
 
@@ -46,6 +47,8 @@ test: check tools build ## everything: check, then all tests with the race detec
 	$(GO) test -race -timeout 30m ./...
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: this one runs without the detector.
 	$(GO) test -run TestReal_AllNodesMove ./cluster
+	@# The bench against peers is a module of its own; without its peers, so that it can't rot.
+	$(GO) test -C ops/bench/peers ./...
 
 .PHONY: golden
 golden: ## rewrite golden files; read the diff as you read code
@@ -60,5 +63,9 @@ drill: tools ## the long drills: every kill point with every driver, twenty paus
 	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 60m ./ops/drills
 
 .PHONY: bench
-bench: tools ## measure against Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
+bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-peers) and Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench
+
+.PHONY: bench-peers
+bench-peers: ## only the rows beside etcd, rqlite and raft alone (ROWS=write,stale QUICK=1)
+	$(GO) run -C ops/bench/peers . $(if $(ROWS),-rows $(ROWS)) $(if $(QUICK),-quick)

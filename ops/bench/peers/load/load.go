@@ -1,0 +1,145 @@
+// Package load is the closed loop that every system here is measured with: as
+// many goroutines as there are clients, each sending its next request when the
+// last one is answered.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// errorPause keeps clients whose requests fail at once from filling a core.
+const errorPause = 2 * time.Millisecond
+
+// hangs is how long after its time a load that does not end is given up.
+const hangs = 20 * time.Second
+
+// Options say how much is asked for.
+type Options struct {
+	// Clients is how many requests are under way at any time.
+	Clients int
+	// Warm is how long the load runs before it is measured, For how long it is
+	// measured then.
+	Warm, For time.Duration
+}
+
+// Result is one measurement. Latencies are in microseconds.
+type Result struct {
+	Clients int     `json:"clients"`
+	Ops     int64   `json:"ops"`
+	Errors  int64   `json:"errors"`
+	Seconds float64 `json:"seconds"`
+	PerS    float64 `json:"per_s"`
+	P50     int64   `json:"p50_us"`
+	P90     int64   `json:"p90_us"`
+	P99     int64   `json:"p99_us"`
+	Max     int64   `json:"max_us"`
+	// CPU is how many cores this process used while it measured.
+	CPU float64 `json:"cpu"`
+	// Error is the first one, for people.
+	Error string `json:"error,omitempty"`
+}
+
+// Do is one request: the n-th of one client. Both count from 0.
+type Do func(ctx context.Context, client, n int) error
+
+// Run loads until the time is up, or ctx ends, which is an error.
+func Run(ctx context.Context, o Options, do Do) (Result, error) {
+	begin := time.Now()
+	from := begin.Add(o.Warm)
+	until := from.Add(o.For)
+	ctx, cancel := context.WithDeadline(ctx, until.Add(hangs))
+	defer cancel()
+	clients := make([]client, o.Clients)
+	var all sync.WaitGroup
+	for i := range clients {
+		c := &clients[i]
+		c.latency = hdrhistogram.New(1, time.Minute.Microseconds(), 3)
+		all.Go(func() { c.run(ctx, i, from, until, do) })
+	}
+	var used time.Duration
+	all.Go(func() {
+		wait(ctx, from)
+		at := cpuTime()
+		wait(ctx, until)
+		used = cpuTime() - at
+	})
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return Result{}, fmt.Errorf("measuring: %w", context.Cause(ctx))
+	}
+	return sum(clients, o, used), nil
+}
+
+func sum(clients []client, o Options, used time.Duration) Result {
+	r := Result{Clients: o.Clients, Seconds: o.For.Seconds(), CPU: used.Seconds() / o.For.Seconds()}
+	total := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
+	for _, c := range clients {
+		r.Ops += c.ops
+		r.Errors += c.errors
+		if c.first != nil && r.Error == "" {
+			r.Error = c.first.Error()
+		}
+		total.Merge(c.latency)
+	}
+	r.PerS = float64(r.Ops) / r.Seconds
+	r.P50, r.P90, r.P99 = total.ValueAtPercentile(50), total.ValueAtPercentile(90), total.ValueAtPercentile(99)
+	r.Max = total.Max()
+	return r
+}
+
+type client struct {
+	latency     *hdrhistogram.Histogram
+	ops, errors int64
+	first       error
+}
+
+// run counts what is answered between the two times.
+func (c *client) run(ctx context.Context, i int, from, until time.Time, do Do) {
+	for n := 0; ctx.Err() == nil; n++ {
+		begin := time.Now()
+		if !begin.Before(until) {
+			return
+		}
+		err := do(ctx, i, n)
+		end := time.Now()
+		counts := !end.Before(from) && end.Before(until)
+		switch {
+		case err != nil:
+			if counts && !errors.Is(err, context.Canceled) {
+				c.errors++
+				if c.first == nil {
+					c.first = err
+				}
+			}
+			wait(ctx, end.Add(errorPause))
+		case counts:
+			c.ops++
+			_ = c.latency.RecordValue(max(1, end.Sub(begin).Microseconds()))
+		}
+	}
+}
+
+func wait(ctx context.Context, until time.Time) {
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// cpuTime is what this process has used of all cores.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

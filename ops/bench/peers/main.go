@@ -1,0 +1,144 @@
+// Command peers measures Bivouac beside etcd, rqlite and hashicorp/raft alone,
+// in one run on one machine; see ../doc.go and RESULTS.md. `make bench` runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `usage: go run -C ops/bench/peers . [flags]
+
+Measures the rows (ROWS, all by default) and appends what it finds to the file of
+-out, one JSON object a line. With -report it measures nothing: it writes the
+tables of RESULTS.md and the plots from that file.
+
+Rows: %s
+
+To tune Bivouac, with nothing else but the limit beside it:
+
+  go run -C ops/bench/peers . -rows write -clients 64 -systems "raft + bare HTTP" -repeats 2 -out /tmp/x.jsonl
+  go run -C ops/bench/peers . -rows write -clients 64 -systems none -base /tmp/bivouac-before -out /tmp/x.jsonl
+
+`
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run parses the flags and does what they say.
+func run(args []string) error {
+	b := newBench(os.Stdout)
+	report, err := b.parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if report != "" {
+		return errors.New("no report yet")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return b.measureAll(ctx)
+}
+
+func newBench(stdout io.Writer) *bench {
+	return &bench{running: map[string]*system{}, stdout: stdout}
+}
+
+// measureAll builds the programs, measures every row and leaves nothing behind
+// but the results.
+func (b *bench) measureAll(ctx context.Context) (err error) {
+	if b.dir, err = os.MkdirTemp("", "bivouac-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.dir)
+	if b.programs, err = b.build(ctx); err != nil {
+		return err
+	}
+	if b.rec, err = newRecorder(b.out, b.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.rec.close()) }()
+	defer b.stop()
+	return b.run(ctx)
+}
+
+// run measures the rows that were asked for.
+func (b *bench) run(ctx context.Context) error {
+	for _, row := range loadRows() {
+		if !slices.Contains(b.rows, row.name) {
+			continue
+		}
+		if err := b.loads(ctx, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parse reads the flags; report is where RESULTS.md is, "" to measure.
+func (b *bench) parse(args []string) (report string, err error) {
+	var known []string
+	for _, row := range loadRows() {
+		known = append(known, row.name)
+	}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.Usage = func() {
+		fmt.Fprintf(f.Output(), usage, strings.Join(known, " "))
+		f.PrintDefaults()
+	}
+	var rows, clients, systems string
+	f.StringVar(&rows, "rows", strings.Join(known, ","), "which rows, with commas")
+	f.StringVar(&clients, "clients", "1,16,64,256", "how many clients, with commas")
+	f.StringVar(&systems, "systems", "", "which systems beside Bivouac, with semicolons; all by default")
+	f.IntVar(&b.repeats, "repeats", 3, "how often each is measured")
+	f.DurationVar(&b.load.For, "for", 4*time.Second, "how long each is measured")
+	f.DurationVar(&b.load.Warm, "warm", time.Second, "how long each is loaded before")
+	f.StringVar(&b.out, "out", filepath.Join(os.TempDir(), "bivouac-bench.jsonl"), "the results, appended")
+	f.StringVar(&b.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
+	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
+	f.StringVar(&b.store, "store", "", "the log store of Bivouac and of raft alone: boltdb or wal; the default is Bivouac's")
+	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")
+	f.StringVar(&report, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
+	quick := f.Bool("quick", false, "only see that every row works: few clients, short, once")
+	if err := f.Parse(args); err != nil {
+		return "", err
+	}
+	if *quick {
+		clients, b.repeats, b.load.For, b.load.Warm = "4", 1, 500*time.Millisecond, 100*time.Millisecond
+	}
+	b.rows = strings.Split(rows, ",")
+	for _, row := range b.rows {
+		if !slices.Contains(known, row) {
+			return "", fmt.Errorf("there is no row %q: %s", row, strings.Join(known, ", "))
+		}
+	}
+	if systems != "" {
+		b.systems = strings.Split(systems, ";")
+	}
+	for _, c := range strings.Split(clients, ",") {
+		n, err := strconv.Atoi(c)
+		if err != nil || n < 1 {
+			return "", fmt.Errorf("%q is not a number of clients", c)
+		}
+		b.clients = append(b.clients, n)
+	}
+	return report, nil
+}

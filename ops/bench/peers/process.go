@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is one node's program. It may be started again after it was killed.
+type process struct {
+	name string
+	path string
+	args []string
+	dir  string
+
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// start starts the program; what it prints goes to a file beside its data.
+func (p *process) start() error {
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Dir = p.dir
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("starting %s: %w", p.name, err)
+	}
+	p.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		_ = cmd.Wait() // killed, as a rule
+		close(ended)
+	}(p.cmd, p.ended)
+	return nil
+}
+
+func (p *process) log() string { return filepath.Join(p.dir, "log") }
+
+// kill is kill -9.
+func (p *process) kill() {
+	if p.cmd != nil && p.cmd.Process != nil {
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.ended
+	}
+}
+
+func (p *process) alive() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// signal is for SIGSTOP and SIGCONT: what is not measured at the moment must
+// use no core.
+func (p *process) signal(s os.Signal) {
+	if p.alive() {
+		_ = p.cmd.Process.Signal(s)
+	}
+}
+
+// tail gives the last lines it printed.
+func (p *process) tail() string {
+	raw, err := os.ReadFile(p.log())
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// usage is what a process used of all cores so far, and holds of memory now.
+func (p *process) usage() (cpu time.Duration, resident int64) {
+	if !p.alive() {
+		return 0, 0
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0
+	}
+	// The program's name, in brackets, may hold spaces.
+	fields := strings.Fields(string(raw)[strings.LastIndexByte(string(raw), ')')+1:])
+	if len(fields) < 22 {
+		return 0, 0
+	}
+	number := func(i int) int64 {
+		n, _ := strconv.ParseInt(fields[i], 10, 64)
+		return n
+	}
+	const ticksPerSecond = 100 // USER_HZ, which Linux has fixed
+	return time.Duration(number(11)+number(12)) * time.Second / ticksPerSecond, number(21) * int64(os.Getpagesize())
+}
+
+// until asks again every 20 ms until there is no error, at most for limit.
+func until(ctx context.Context, limit time.Duration, what string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, ctx.Err()))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
