@@ -72,9 +72,15 @@
 //	  role_id or role_id_file         one of them required
 //	  secret_id_file                  required
 //	  ca_file                         for https
+//	  unreferenced_grace              how old a secret that nothing refers to must be before it is
+//	                                  destroyed; 15m
+//	  collect_interval                how often such are looked for; 10m
 //	}
 //	sandboxes {
 //	  start_timeout                   default for specs that name none; 2m
+//	  stop_timeout                    how long a pause may take before it is shown in ERROR; 1m
+//	  pause_grace                     how long conversations may take to pause before the stop; 20s
+//	  placement_grace                 how long to wait for a client with room; 15s
 //	  url                             how clients reach a sandbox's port: "door" (default), through
 //	                                  any node; or a direct URL such as "http://{address}:{port}", in
 //	                                  which {address}, {port}, {sandbox} and {name} are replaced

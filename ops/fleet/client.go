@@ -10,6 +10,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 )
@@ -308,4 +309,26 @@ func (s Sandbox) ReadFile(path string) (string, error) {
 		err = errors.New(a.String())
 	}
 	return string(a.Body), err
+}
+
+// WorkspaceDir asks a RUNNING sandbox where its workspace is. Where a command
+// starts is no answer: that may be the directory of one allocation.
+func (s Sandbox) WorkspaceDir() (string, error) {
+	if s.SpecID == "docker" {
+		return "/workspace", nil // and no shell to ask
+	}
+	a, err := s.Inside().Try(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": `dirname "$OH_CONVERSATIONS_PATH"`})
+	if err != nil {
+		return "", err
+	}
+	var out struct {
+		Stdout *string `json:"stdout"`
+	}
+	if err := a.Decode(&out); err != nil {
+		return "", err
+	}
+	if out.Stdout == nil {
+		return "", errors.New("dirname printed nothing: " + string(a.Body))
+	}
+	return strings.TrimSpace(*out.Stdout), nil
 }

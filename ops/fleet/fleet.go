@@ -21,6 +21,8 @@ type Options struct {
 	Tags string
 	// Config is HCL appended to every node's configuration.
 	Config string
+	// Vault is HCL added to every node's vault block.
+	Vault string
 	// Docker also loads the spec "docker", where Docker is reachable.
 	Docker bool
 	// Specs is HCL of more specs; AGENT stands for the agent server's path.
@@ -161,6 +163,7 @@ vault {
   address        = "VAULT"
   role_id        = "ROLE"
   secret_id_file = "../secret-id"
+MORE
 }
 git {
   verify_tokens = false
@@ -189,7 +192,7 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 		must(t, os.Mkdir(dir, 0o700))
 		text := strings.NewReplacer(
 			"NODE", name, "PEERS", `"`+strings.Join(peers, `", "`)+`"`, "HTTP", addresses[i], "PEER", peers[i],
-			"NOMAD", f.Nomad.Address, "VAULT", f.Vault.Address, "ROLE", role.RoleID,
+			"NOMAD", f.Nomad.Address, "VAULT", f.Vault.Address, "ROLE", role.RoleID, "MORE", o.Vault,
 		).Replace(nodeConfig) + o.Config
 		must(t, os.WriteFile(n.config, []byte(text), 0o600))
 		f.Nodes = append(f.Nodes, n)
