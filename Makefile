@@ -58,8 +58,14 @@ golden: ## rewrite golden files; read the diff as you read code
 clean: ## remove what the build made
 	rm -rf $(BIN)
 
+FUZZTIME ?= 1m
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
+	$(GO) run ./ops/fuzz -time $(FUZZTIME) -parallel $$(nproc)
+
 .PHONY: drill
-drill: tools ## the long drills: every kill point with every driver, twenty pause and resume cycles
+drill: tools fuzz ## the long drills: every kill point with every driver, twenty pause and resume cycles
 	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 60m ./ops/drills
 
 .PHONY: bench

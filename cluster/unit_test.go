@@ -262,7 +262,7 @@ type unplugged struct{ Network }
 func (unplugged) Addr() string { return "a:1" }
 
 // lonely is a node that was never run.
-func lonely(t *testing.T) *Node {
+func lonely(t testing.TB) *Node {
 	t.Helper()
 	logs := raft.NewInmemStore()
 	cfg := DefaultConfig()

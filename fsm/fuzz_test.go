@@ -2,68 +2,305 @@ package fsm
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"runtime/metrics"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
-// FuzzApply: whatever a log entry holds, Apply answers; and the state it leaves
-// is one that a snapshot brings back.
-func FuzzApply(f *testing.F) {
-	seed := newFixture(f)
-	for _, body := range []Body{
+// seedBodies are one of almost every command, against the state of populated.
+func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
+	ofUsers = []Body{
 		&SettingsPutBody{Providers: []Provider{{Type: ProviderGitHub}}}, newSandboxBody("s9"), &SandboxPauseBody{ID: "sb-c1"},
+		&SandboxResumeBody{ID: "sb-c1"}, &SandboxDeleteBody{ID: "sb-c1"},
 		&StartTaskCreateBody{ID: "t9", ConversationID: "c9", V0ID: "v"}, &ProvidersReplaceBody{},
 		&ConversationUpdateBody{ID: "c1", Set: []string{"title"}}, &ConversationDeleteBody{ID: "c1", DeleteSandbox: true},
-	} {
-		add(f, seed.command("ada", body))
 	}
-	for _, body := range []Body{
+	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
 		&InstallationConfigureBody{Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest}}, &PoolDropBody{ID: "m1"},
 		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, &PoolAddBody{ID: "m2", SpecID: "py", InitRef: SecretRef{"p", 1}},
-		&SandboxTouchBody{[]Touch{{"sb-c1", seed.now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
-	} {
-		add(f, seed.command("", body))
+		&SandboxTouchBody{[]Touch{{"sb-c1", now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
+		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
+		&APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"},
 	}
-	start := persist(f, populated(f).store)
+	return ofUsers, ofLeader
+}
+
+// seedCommands are the seedBodies as they stand in the log.
+func seedCommands(t testing.TB) [][]byte {
+	seed := newFixture(t)
+	ofUsers, ofLeader := seedBodies(seed.now)
+	var out [][]byte
+	encode := func(user string, body Body) {
+		raw, err := seed.command(user, body).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, raw)
+	}
+	for _, body := range ofUsers {
+		encode("ada", body)
+	}
+	for _, body := range ofLeader {
+		encode("", body)
+	}
+	return out
+}
+
+// FuzzDecodeCommand: whatever stands in a log entry, decoding it ends in a
+// command or an error, takes memory in proportion, and what was understood once
+// is understood the same way again.
+func FuzzDecodeCommand(f *testing.F) {
+	for _, raw := range seedCommands(f) {
+		f.Add(raw)
+	}
+	for _, s := range []string{"", "{", "moon.fly{}", `term.open{"type":"term.open","body":null}`, `term.open{"type":"term.open","body":[]}`,
+		`sandbox.pause{"id":"x","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"ada","body":{"id":"x","ID":"y"}}`,
+		`sandbox.touch{"type":"sandbox.touch","body":{"touches":[null,{},{"at":"9999-12-31T23:59:59Z"}]}}`} {
+		f.Add([]byte(s))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		before := allocated()
 		cmd, err := DecodeCommand(raw)
+		if used := allocated() - before; used > 4<<20+512*uint64(len(raw)) {
+			t.Fatalf("%d bytes took %d bytes to decode", len(raw), used)
+		}
 		if err != nil {
 			return
 		}
-		if b, ok := cmd.Body.(*ProtocolRaiseBody); ok && b.Version > ProtocolVersion {
-			return // stops the node, on purpose
+		_ = cmd.check()
+		_ = cmd.Body.Validate()
+		again, err := cmd.Encode()
+		if err != nil {
+			t.Fatalf("understood but not to be said again: %v", err)
 		}
-		s := NewStore()
-		if err := s.Restore(bytes.NewReader(start)); err != nil {
+		second, err := DecodeCommand(again)
+		if err != nil {
+			t.Fatalf("%q was decoded from %q and is not understood: %v", again, raw, err)
+		}
+		if third, err := second.Encode(); err != nil || !bytes.Equal(again, third) {
+			t.Fatalf("said again it is another: %q, %q, %v", again, third, err)
+		}
+	})
+}
+
+// allocated is how many bytes this process has ever allocated.
+func allocated() uint64 {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
+
+// FuzzApply runs any log on two nodes, one of which restarts from a snapshot
+// after every entry, from a state with something of everything. Entries are
+// separated by line feeds, which JSON has none of.
+func FuzzApply(f *testing.F) {
+	seeds := seedCommands(f)
+	for i, raw := range seeds {
+		f.Add(raw)
+		f.Add(bytes.Join([][]byte{raw, seeds[(i+1)%len(seeds)], raw}, []byte("\n")))
+	}
+	f.Add(bytes.Join(seeds, []byte("\n")))
+	start := persist(f, populated(f).store)
+	f.Fuzz(func(t *testing.T, log []byte) {
+		one, two := NewStore(), NewStore()
+		for _, s := range []*Store{one, two} {
+			if err := s.Restore(bytes.NewReader(start)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		index := one.Index()
+		for line := range bytes.SplitSeq(log, []byte("\n")) {
+			cmd, err := DecodeCommand(line)
+			if err != nil {
+				continue
+			}
+			if b, ok := cmd.Body.(*ProtocolRaiseBody); ok && b.Version > ProtocolVersion {
+				continue // stops the node, on purpose
+			}
+			if index++; index > 200 {
+				break
+			}
+			two = applyOnBoth(t, one, two, index, line)
+		}
+		sameState(t, one, two)
+	})
+}
+
+// applyOnBoth applies an entry on two stores, each with a decoding of its own,
+// and gives the second one as a snapshot of it brings it back.
+func applyOnBoth(t testing.TB, one, two *Store, index uint64, raw []byte) *Store {
+	t.Helper()
+	answers := make([]string, 2)
+	for i, s := range []*Store{one, two} {
+		cmd, err := DecodeCommand(raw)
+		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = s.Apply(100, cmd)
-		if n := restored(t, s); n.Checksum() != s.Checksum() {
-			t.Error("the snapshot brings back another state")
-		}
-	})
-}
-
-func add(f *testing.F, cmd Command) {
-	raw, err := cmd.Encode()
-	if err != nil {
-		f.Fatal(err)
+		answers[i] = asJSON(t, s.ApplyBatch([]Entry{{index, cmd}}))
 	}
-	f.Add(raw)
+	if answers[0] != answers[1] {
+		t.Fatalf("%.200q at %d: %s", raw, index, cmp.Diff(answers[0], answers[1]))
+	}
+	checkDerived(t, one)
+	return restored(t, two)
 }
 
-// FuzzRestore: a damaged snapshot is refused, never believed and never a crash.
+// sameState compares two stores, derived tables and counters included.
+func sameState(t testing.TB, one, two *Store) {
+	t.Helper()
+	if one.Checksum() != two.Checksum() {
+		t.Fatalf("the states differ:\n%s", cmp.Diff(string(persist(t, one)), string(persist(t, two))))
+	}
+	if d := cmp.Diff(text(dump(one)), text(dump(two))); d != "" {
+		t.Fatalf("what is derived differs: %s", d)
+	}
+	if d := cmp.Diff(usages(one), usages(two)); d != "" {
+		t.Fatalf("the counters differ: %s", d)
+	}
+}
+
+// checkDerived recounts what the store keeps count of, and asks every question
+// that is asked of every row.
+func checkDerived(t testing.TB, s *Store) {
+	t.Helper()
+	want, got := map[SecretRef]int{}, map[SecretRef]int{}
+	for _, row := range s.Snapshot().rows() {
+		if x, ok := row.(referrer); ok {
+			for _, ref := range x.secretRefs() {
+				if !ref.IsZero() {
+					want[ref]++
+				}
+			}
+		}
+	}
+	v := s.View()
+	for x := range withPrefix[secretRef](v.txn, tableSecretRefs, indexID, nil) {
+		got[x.ref] = x.count
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("secret refs: %s", d)
+	}
+	askAround(v)
+}
+
+// askAround asks a view what the scheduler and the API ask.
+func askAround(v *View) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for sb := range v.AllSandboxes() {
+		v.Expiry(sb)
+		_ = sb.State()
+		v.SandboxesFolded(sb.ID)
+		v.ConversationsOfSandbox(sb.ID)
+	}
+	for _, u := range v.Users() {
+		v.Usage(u.ID)
+		_ = v.Admission(u.ID, "", "", now)
+		v.Sandboxes(u.ID, Page{Limit: 10})
+		list, next := v.Conversations(u.ID, ConversationFilter{}, Page{Limit: 1})
+		v.Conversations(u.ID, ConversationFilter{}, Page{Limit: 1, After: next})
+		for _, c := range list {
+			v.SubConversations(u.ID, c.ID)
+		}
+		v.StartTasks(u.ID, StartTaskFilter{}, Page{Limit: 10})
+		v.Settings(u.ID)
+		v.Providers(u.ID)
+		v.CustomSecrets(u.ID)
+	}
+	for _, spec := range v.Specs() {
+		v.PoolMembers(spec.ID)
+		v.ClaimableMember(spec.ID, "ada", func(string) bool { return false })
+	}
+	v.OpenStartTasks()
+	v.APIKeys()
+}
+
+// FuzzApplyHistory is FuzzApply with logs that make sense: the fuzzer chooses
+// where the property tests roll dice.
+func FuzzApplyHistory(f *testing.F) {
+	for i := range 4 {
+		f.Add(bytes.Repeat([]byte{byte(i), byte(i * 17), 3, 0, 0, 0, 0, 0}, 200+100*i))
+	}
+	f.Fuzz(rapid.MakeFuzz(func(r *rapid.T) {
+		one, two := NewStore(), NewStore()
+		for _, e := range genHistory(80).Draw(r, "log") {
+			raw, err := e.Command.Encode()
+			if err != nil {
+				r.Fatal(err)
+			}
+			two = applyOnBoth(rapidTB{TB: f, t: r}, one, two, e.Index, raw)
+		}
+		sameState(rapidTB{TB: f, t: r}, one, two)
+	}))
+}
+
+// rapidTB lets the helpers fail a rapid check.
+type rapidTB struct {
+	testing.TB
+	t *rapid.T
+}
+
+// Helper, Fatal and Fatalf are testing.TB's.
+func (r rapidTB) Helper()                           {}
+func (r rapidTB) Fatal(args ...any)                 { r.t.Fatal(args...) }
+func (r rapidTB) Fatalf(format string, args ...any) { r.t.Fatalf(format, args...) }
+
+// FuzzRestore: a damaged snapshot is refused, never believed, never a crash and
+// never a hole for memory. The second argument seals what the fuzzer made, as a
+// faulty node would have: then it may be believed, and must be a state like any
+// other, that can be written and read again.
 func FuzzRestore(f *testing.F) {
 	good := persist(f, populated(f).store)
-	f.Add(good)
-	f.Add(good[:len(good)/2])
-	f.Add([]byte(`{"bivouac_snapshot":1}` + "\n" + `{"table":"sandboxes","row":null}` + "\n"))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		s := NewStore()
-		if err := s.Restore(bytes.NewReader(raw)); err != nil && s.Index() != 0 {
-			t.Error("a refused snapshot was believed")
+	body := good[:bytes.LastIndexByte(good[:len(good)-1], '\n')+1]
+	header := good[:bytes.IndexByte(good, '\n')+1]
+	f.Add(good, false)
+	f.Add(good[:len(good)/2], false)
+	f.Add([]byte(`{"bivouac_snapshot":1}`+"\n"+`{"table":"sandboxes","row":null}`+"\n"), false)
+	f.Add(body, true)
+	f.Add(append(bytes.Clone(header), `{"table":"sandboxes","row":null}`+"\n"...), true)
+	for line := range bytes.Lines(body[len(header):]) {
+		f.Add(append(bytes.Clone(header), line...), true)
+		f.Add(bytes.Join([][]byte{header, line, line}, nil), true)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, sealed bool) {
+		if sealed {
+			raw = seal(raw)
 		}
+		s := NewStore()
+		before := allocated()
+		err := s.Restore(bytes.NewReader(raw))
+		if used := allocated() - before; used > 8<<20+1024*uint64(len(raw)) {
+			t.Fatalf("%d bytes took %d bytes to restore", len(raw), used)
+		}
+		if err != nil {
+			if s.Index() != 0 || s.View().AnyAPIKey() {
+				t.Error("a refused snapshot was believed")
+			}
+			return
+		}
+		checkDerived(t, s)
+		sameState(t, s, restored(t, s))
 	})
+}
+
+// seal puts the trailer behind the lines of a snapshot.
+func seal(lines []byte) []byte {
+	if len(lines) == 0 || lines[len(lines)-1] != '\n' {
+		lines = append(bytes.Clone(lines), '\n')
+	}
+	sum := sha256.Sum256(lines)
+	trailer, err := json.Marshal(snapshotTrailer{bytes.Count(lines, []byte("\n")) - 1, int64(len(lines)), hex.EncodeToString(sum[:])})
+	if err != nil {
+		panic(fmt.Sprint("a trailer is plain data: ", err))
+	}
+	return append(append(bytes.Clone(lines), trailer...), '\n')
 }

@@ -11,6 +11,8 @@ import (
 	"hash"
 	"io"
 	"iter"
+
+	"github.com/hashicorp/go-memdb"
 )
 
 // SnapshotFormat is the number of the snapshot format this binary writes. Every
@@ -266,10 +268,30 @@ func (l *loader) readRow(table string, row []byte) error {
 		if err := json.Unmarshal(row, r); err != nil {
 			return err
 		}
+		if r.ID == "" || l.store.commands.get(r.ID) != nil {
+			return errNotUnique
+		}
 		l.store.commands.add(r)
 		return nil
 	}
 	return errors.New("this node does not know that table: upgrade it")
+}
+
+// errNotUnique refuses a snapshot that would be counted wrongly: what is there
+// twice has references and burdens twice, and no row to take them off again.
+var errNotUnique = errors.New("it is damaged: the row has no id, or the id of another one")
+
+// keyIn gives a row's key in its table's main index, errNotUnique for none.
+func keyIn(t *transaction, table string, row any) ([]byte, error) {
+	index, single := t.store.db.DBSchema().Tables[table].Indexes[indexID].Indexer.(memdb.SingleIndexer)
+	if !single {
+		return nil, fmt.Errorf("table %s has no index of single keys", table)
+	}
+	there, key, err := index.FromObject(row)
+	if err == nil && (!there || len(bytes.Trim(key, "\x00")) == 0) {
+		err = errNotUnique
+	}
+	return key, err
 }
 
 // restoreRow stores one row of a table and counts it where it is bounded.
@@ -277,6 +299,13 @@ func restoreRow[T any](t *transaction, table string, raw []byte) error {
 	row := new(T)
 	if err := json.Unmarshal(raw, row); err != nil {
 		return err
+	}
+	key, err := keyIn(t, table, row)
+	if err != nil {
+		return err
+	}
+	if first[T](t.txn, table, indexID, key) != nil {
+		return errNotUnique
 	}
 	put(t, table, nil, row)
 	switch row := any(row).(type) {

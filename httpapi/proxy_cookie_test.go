@@ -242,28 +242,3 @@ func TestDoorConfig_Validate(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func FuzzTarget(f *testing.F) {
-	for _, path := range []string{"/sandboxes/a/AGENT_SERVER/x", "/sandboxes/a/8011", "/sandboxes//x/", "/sandboxes/a/b/../c", "/sandboxes/%2e/b/", "/x", ""} {
-		f.Add(path, "api.example.org")
-	}
-	f.Add("/x", "worker-1-a.boxes.example.org:80")
-	f.Fuzz(func(t *testing.T, path, host string) {
-		to, ours := targetOf("boxes.example.org", host, path)
-		switch {
-		case !ours:
-			if strings.HasPrefix(path, pathDoor) {
-				t.Errorf("%q is no target", path)
-			}
-		case to.label != "" && (to.rest != path || to.prefix != "" || to.id != ""):
-			t.Errorf("%q %q: %+v", host, path, to)
-		case to.id != "":
-			if to.prefix+to.rest != path || !isWord(to.id) || !isWord(to.name) || to.prefix != pathDoor+to.id+"/"+to.name {
-				t.Errorf("%q: %+v", path, to)
-			}
-			if to.rest != "" && to.rest[0] != '/' {
-				t.Errorf("%q: rest %q", path, to.rest)
-			}
-		}
-	})
-}
