@@ -73,5 +73,6 @@ bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-p
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench
 
 .PHONY: bench-peers
-bench-peers: ## only the rows beside etcd, rqlite and raft alone (ROWS=write,stale QUICK=1)
-	$(GO) run -C ops/bench/peers . $(if $(ROWS),-rows $(ROWS)) $(if $(QUICK),-quick)
+bench-peers: ## only the rows beside etcd, rqlite and raft alone, into ops/bench/RESULTS.md (ROWS=write,stale; QUICK=1 only tries)
+	$(GO) run -C ops/bench/peers . $(if $(ROWS),-rows $(ROWS)) $(if $(QUICK),-quick,-out ../peers.jsonl)
+	$(if $(QUICK),,$(GO) run -C ops/bench/peers . -out ../peers.jsonl -report ../RESULTS.md)

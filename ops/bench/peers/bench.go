@@ -61,6 +61,11 @@ type settings struct {
 	clients []int
 	repeats int
 	load    load.Options
+	trials  int
+	// starveFor is how long elections are counted.
+	starveFor time.Duration
+	// shrink divides the large amounts of data.
+	shrink  int
 	systems []string
 	base    string
 	program string

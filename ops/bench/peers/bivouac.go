@@ -22,7 +22,9 @@ type bivouac struct {
 	http *httpLoad
 	base []string
 	key  string
-	keys []string // one user each
+	// peers are the nodes' peer addresses.
+	peers []string
+	keys  []string // one user each
 
 	program, config string
 	nodes           []*process
@@ -68,7 +70,7 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 	if _, err := output(program, "tls", "init", "--dir", filepath.Join(home, "tls")); err != nil {
 		return nil, err
 	}
-	b := &bivouac{http: newHTTPLoad()}
+	b := &bivouac{http: newHTTPLoad(), peers: addresses[3:]}
 	s := newSystem(name, dir, program, 3, func(_ int, at string) []string {
 		return []string{"server", "--config", filepath.Join(at, "node.hcl")}
 	})
@@ -122,6 +124,13 @@ func (b *bivouac) leader(ctx context.Context) (int, error) {
 	var at int
 	_, err := fmt.Sscanf(leader, "n%d", &at)
 	return at, err
+}
+
+// term implements termed.
+func (b *bivouac) term(ctx context.Context) (uint64, error) {
+	var status struct{ Term uint64 }
+	err := b.http.call(ctx, http.MethodGet, b.base[0]+"/api/v1/operator/status", nil, &status, "X-Session-API-Key", b.key)
+	return status.Term, err
 }
 
 // prepare implements driver: a key and stored settings for each user.

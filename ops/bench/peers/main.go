@@ -34,6 +34,9 @@ To tune Bivouac, with nothing else but the limit beside it:
 `
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == hogFlag {
+		hog()
+	}
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -43,15 +46,15 @@ func main() {
 // run parses the flags and does what they say.
 func run(args []string) error {
 	b := newBench(os.Stdout)
-	report, err := b.parse(args)
+	into, err := b.parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if report != "" {
-		return errors.New("no report yet")
+	if into != "" {
+		return report(b.out, into)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -90,13 +93,39 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, row := range otherRows() {
+		if !slices.Contains(b.rows, row.name) {
+			continue
+		}
+		if err := row.measure(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
+		}
+	}
 	return nil
 }
 
-// parse reads the flags; report is where RESULTS.md is, "" to measure.
-func (b *bench) parse(args []string) (report string, err error) {
+// otherRow is a row that is not a closed loop over all systems.
+type otherRow struct {
+	name    string
+	measure func(*bench, context.Context) error
+}
+
+func otherRows() []otherRow {
+	return []otherRow{
+		{rowFailover, (*bench).failovers},
+		{rowElections, (*bench).elections},
+		{rowSearch, (*bench).searches},
+		{rowSize, (*bench).sizes},
+	}
+}
+
+// parse reads the flags; into is where RESULTS.md is, "" to measure.
+func (b *bench) parse(args []string) (into string, err error) {
 	var known []string
 	for _, row := range loadRows() {
+		known = append(known, row.name)
+	}
+	for _, row := range otherRows() {
 		known = append(known, row.name)
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -109,6 +138,9 @@ func (b *bench) parse(args []string) (report string, err error) {
 	f.StringVar(&clients, "clients", "1,16,64,256", "how many clients, with commas")
 	f.StringVar(&systems, "systems", "", "which systems beside Bivouac, with semicolons; all by default")
 	f.IntVar(&b.repeats, "repeats", 3, "how often each is measured")
+	f.IntVar(&b.trials, "trials", 20, "how often leaders are killed")
+	f.IntVar(&b.shrink, "shrink", 1, "divide the large amounts of data by this")
+	f.DurationVar(&b.starveFor, "starve", time.Minute, "how long elections are counted with too few cores")
 	f.DurationVar(&b.load.For, "for", 4*time.Second, "how long each is measured")
 	f.DurationVar(&b.load.Warm, "warm", time.Second, "how long each is loaded before")
 	f.StringVar(&b.out, "out", filepath.Join(os.TempDir(), "bivouac-bench.jsonl"), "the results, appended")
@@ -116,13 +148,14 @@ func (b *bench) parse(args []string) (report string, err error) {
 	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
 	f.StringVar(&b.store, "store", "", "the log store of Bivouac and of raft alone: boltdb or wal; the default is Bivouac's")
 	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")
-	f.StringVar(&report, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
+	f.StringVar(&into, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
 	quick := f.Bool("quick", false, "only see that every row works: few clients, short, once")
 	if err := f.Parse(args); err != nil {
 		return "", err
 	}
 	if *quick {
 		clients, b.repeats, b.load.For, b.load.Warm = "4", 1, 500*time.Millisecond, 100*time.Millisecond
+		b.trials, b.starveFor, b.shrink = 1, 2*time.Second, 50
 	}
 	b.rows = strings.Split(rows, ",")
 	for _, row := range b.rows {
@@ -140,5 +173,5 @@ func (b *bench) parse(args []string) (report string, err error) {
 		}
 		b.clients = append(b.clients, n)
 	}
-	return report, nil
+	return into, nil
 }

@@ -78,6 +78,12 @@ func (a *raftAlone) leader(ctx context.Context) (int, error) {
 	return at, nil
 }
 
+// term implements termed.
+func (a *raftAlone) term(ctx context.Context) (uint64, error) {
+	st, err := a.status(ctx, 0)
+	return st.Term, err
+}
+
 // prepare implements driver.
 func (a *raftAlone) prepare(context.Context) error { return nil }
 

@@ -113,7 +113,7 @@ func describe(scratch string) (*machine, error) {
 	if raw, err := os.ReadFile("/proc/loadavg"); err == nil {
 		m.Load = strings.Join(strings.Fields(string(raw))[:3], " ")
 	}
-	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
+	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(out))
 	}
 	took, err := fsyncTime(scratch)

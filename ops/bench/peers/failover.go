@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/ops/bench/peers/load"
+)
+
+const (
+	rowFailover = "failover"
+	// probeEvery is the pace of writes through each survivor while a leader is
+	// missing: a new one is sent whether or not the last was answered, so that no
+	// request that hangs hides a cluster that is well again.
+	probeEvery = 10 * time.Millisecond
+	// probeLimit bounds one such write.
+	probeLimit = 8 * time.Second
+)
+
+// failovers kills each system's leader in turn, the whole of it as many times
+// as there are trials, and notes the time until a write that began after the
+// kill is acknowledged by a survivor.
+func (b *bench) failovers(ctx context.Context) error {
+	for trial := range b.trials {
+		for _, name := range []string{sysBivouac, sysEtcd, sysRqlite, sysHandler} {
+			if !b.wants(name) {
+				continue
+			}
+			took, err := b.failover(ctx, name)
+			if err != nil {
+				return fmt.Errorf("failover of %s, trial %d: %w", name, trial, err)
+			}
+			fmt.Fprintf(b.stdout, "%-14s trial %2d     %-17s %8.0f ms\n", rowFailover, trial, name, took.Seconds()*1000)
+			if err := b.rec.write(record{Row: rowFailover, System: name, Repeat: trial, Millis: took.Seconds() * 1000}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) failover(ctx context.Context, name string) (time.Duration, error) {
+	s, err := b.system(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return failoverOf(ctx, s, name != sysHandler)
+}
+
+// failoverOf kills the leader, waits for the write, starts it again and waits
+// until all is well. Nodes that do not forward take writes once they lead.
+func failoverOf(ctx context.Context, s *system, forwards bool) (time.Duration, error) {
+	s.resume()
+	defer s.pause()
+	leader, err := s.settled(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var survivors []load.Do
+	for i := range s.nodes {
+		if i == leader {
+			continue
+		}
+		do := s.work(workWrite, i)
+		if forwards { // connected, and in the middle of work
+			if err := do(ctx, 0, 0); err != nil {
+				return 0, err
+			}
+		}
+		survivors = append(survivors, do)
+	}
+	begin := time.Now()
+	s.nodes[leader].kill()
+	took, err := firstAcknowledged(ctx, begin, survivors)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.nodes[leader].start(); err != nil {
+		return 0, err
+	}
+	_, err = s.settled(ctx)
+	return took, err
+}
+
+// firstAcknowledged writes through all until one of them says it is done.
+func firstAcknowledged(ctx context.Context, begin time.Time, through []load.Do) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	var sent sync.WaitGroup
+	defer sent.Wait()
+	defer cancel()
+	won := make(chan time.Duration, 1)
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		for i, do := range through {
+			sent.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, probeLimit)
+				defer cancel()
+				if do(ctx, i, n) == nil {
+					select {
+					case won <- time.Since(begin):
+					default:
+					}
+				}
+			})
+		}
+		select {
+		case took := <-won:
+			return took, nil
+		case <-ctx.Done():
+			return 0, errors.New("no write was acknowledged any more")
+		case <-tick.C:
+		}
+	}
+}

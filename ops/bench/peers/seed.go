@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// seeders is how many commands are under way at once.
+const seeders = 96
+
+// seeder fills a cluster with much data: every command through the log of the
+// running cluster, proposed over the peer port as `bivouac keys bootstrap` does
+// its own, because no Nomad and no agent server is there to start a hundred
+// thousand conversations for.
+type seeder struct{ peer *cluster.PeerClient }
+
+func (b *bivouac) seeder() (*seeder, error) {
+	tls := filepath.Join(filepath.Dir(filepath.Dir(b.config)), "tls")
+	peer, err := cluster.NewPeerClient(cluster.TLSConfig{
+		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls, "n0-key.pem"),
+	}, b.peers[0])
+	return &seeder{peer}, err
+}
+
+// do proposes one command, until it is known to be done.
+func (s *seeder) do(ctx context.Context, user string, body fsm.Body) (fsm.Result, error) {
+	var result fsm.Result
+	id := uuid.NewString()
+	err := until(ctx, readyLimit, string(body.CommandType()), func(ctx context.Context) error {
+		var err error
+		result, err = s.peer.Propose(ctx, fsm.NewCommand(id, time.Now(), user, body))
+		return err
+	})
+	return result, err
+}
+
+// spec makes the one sandboxes are of.
+func (s *seeder) spec(ctx context.Context) error {
+	_, err := s.do(ctx, "", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "bench", Template: fsm.Template{
+		Driver: fsm.DriverDocker, Image: "registry.example.org/agent-server:1.2.3", WorkingDir: "/workspace/project",
+		CPU: 500, Memory: 1024, NetworkMode: "host", VolumePath: "/workspace", Ports: map[string]int{fsm.PortAgentServer: 0},
+		Env: map[string]string{"OH_WEBHOOKS_0_BASE_URL": "https://bivouac.example.org/api/v1/webhooks"},
+	}}}})
+	return err
+}
+
+// user makes a user with a key nobody has and settings.
+func (s *seeder) user(ctx context.Context, user string) error {
+	sum := sha256.Sum256([]byte(user))
+	hash := hex.EncodeToString(sum[:])
+	if _, err := s.do(ctx, "", &fsm.APIKeyCreateBody{Lookup: hash[:12], Hash: hash, Name: "bench", UserID: user}); err != nil {
+		return err
+	}
+	body := new(fsm.SettingsPutBody)
+	if err := json.Unmarshal(document(1, 1), &body.Values); err != nil {
+		return err
+	}
+	body.LLMAPIKey = &fsm.SecretRef{Path: "users/" + user + "/settings/llm_api_key", Version: 1}
+	_, err := s.do(ctx, user, body)
+	return err
+}
+
+// sandbox makes a user's sandbox, and pauses it when it has been used.
+func (s *seeder) sandbox(ctx context.Context, user string, use func(ctx context.Context, sandbox string) error) error {
+	id := hexID()
+	sum := sha256.Sum256([]byte(id))
+	if _, err := s.do(ctx, user, &fsm.SandboxCreateBody{
+		ID: id, KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1}, KeyHash: hex.EncodeToString(sum[:]),
+	}); err != nil {
+		return err
+	}
+	if err := use(ctx, id); err != nil {
+		return err
+	}
+	paused, err := s.do(ctx, user, &fsm.SandboxPauseBody{ID: id})
+	if err != nil {
+		return err
+	}
+	_, err = s.do(ctx, user, &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
+		State: fsm.SandboxPaused, Generation: paused.Sandbox.Generation, Job: fsm.JobRef{Version: 1, Registered: true}, Workspace: id,
+	}}}})
+	return err
+}
+
+// conversation starts one in a sandbox, as the leader would: accepted, bound,
+// finished.
+func (s *seeder) conversation(ctx context.Context, user, sandbox string, n int) error {
+	id := hexID()
+	title, repo, branch, trigger := fmt.Sprintf("Conversation %d about the build", n), "example/repository", "main", "gui"
+	request := fsm.StartRequest{Title: &title, SelectedRepository: &repo, SelectedBranch: &branch, Trigger: &trigger, AgentType: "default"}
+	if _, err := s.do(ctx, user, &fsm.StartTaskCreateBody{ID: id, ConversationID: id, Request: request}); err != nil {
+		return err
+	}
+	if _, err := s.do(ctx, user, &fsm.StartTaskBindBody{ID: id, SandboxID: sandbox}); err != nil {
+		return err
+	}
+	_, err := s.do(ctx, user, &fsm.StartTaskFinishBody{ID: id, Conversation: fsm.Conversation{
+		ID: id, Title: &title, SelectedRepository: &repo, SelectedBranch: &branch, Trigger: &trigger, AgentKind: "openhands",
+	}})
+	return err
+}
+
+// conversations makes many of one user, in one sandbox.
+func (s *seeder) conversations(ctx context.Context, user string, count int) error {
+	return s.sandbox(ctx, user, func(ctx context.Context, sandbox string) error {
+		return inParallel(ctx, count, func(ctx context.Context, i int) error { return s.conversation(ctx, user, sandbox, i) })
+	})
+}
+
+// people makes users, each with a sandbox of ten conversations.
+func (s *seeder) people(ctx context.Context, from, to int) error {
+	return inParallel(ctx, to-from, func(ctx context.Context, i int) error {
+		user := fmt.Sprintf("person-%d", from+i)
+		if err := s.user(ctx, user); err != nil {
+			return err
+		}
+		return s.sandbox(ctx, user, func(ctx context.Context, sandbox string) error {
+			for n := range 10 {
+				if err := s.conversation(ctx, user, sandbox, n); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func inParallel(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(seeders)
+	for i := range count {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// hexID is an id as the API makes them.
+func hexID() string {
+	id := uuid.New()
+	return hex.EncodeToString(id[:])
+}
