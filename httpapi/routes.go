@@ -68,6 +68,7 @@ func routes() []route {
 		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
 		{name: "server_info", method: get, path: "/server_info", handle: (*Server).handleServerInfo},
+		{name: "openapi", method: get, path: "/openapi.json", serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", serve: (*Server).serveMetrics},
 	}
 }
