@@ -32,6 +32,8 @@ type loop struct {
 	// heard counts what Watch reported, to tell what a listing may not
 	// overwrite.
 	heard uint64
+	// eager counts the probers of sandboxes that are starting.
+	eager int
 }
 
 // track is what the loop knows of one sandbox beyond the store.
@@ -55,6 +57,8 @@ type track struct {
 	retry     *backoff.ExponentialBackOff
 	notBefore time.Time
 
+	// fresh: the row came in this term, and no start was tried.
+	fresh    bool
 	farewell *farewell
 	probe    ProbeResult
 	prober   *prober
@@ -121,15 +125,21 @@ func (l *loop) clusterID(ctx context.Context) (string, bool) {
 // followStore queues each sandbox whose row changed. Rows are never modified,
 // so another pointer is another row.
 func (l *loop) followStore(ctx context.Context) error {
-	last := map[string]*fsm.Sandbox{}
+	var last map[string]*fsm.Sandbox
 	for {
 		v := l.s.store.View()
 		now := make(map[string]*fsm.Sandbox, len(last))
 		for sb := range v.AllSandboxes() {
 			now[sb.ID] = sb
-			if last[sb.ID] != sb {
-				l.queue.add(sb.ID)
+			if last[sb.ID] == sb {
+				continue
 			}
+			if last != nil && last[sb.ID] == nil {
+				// The first view of a term has everything a former leader could
+				// act on.
+				l.fresh(sb.ID)
+			}
+			l.queue.add(sb.ID)
 		}
 		for id := range last {
 			if now[id] == nil {
@@ -143,6 +153,12 @@ func (l *loop) followStore(ctx context.Context) error {
 		case <-v.Changed():
 		}
 	}
+}
+
+func (l *loop) fresh(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trackLocked(id).fresh = true
 }
 
 // followBackend watches the backend; when the stream breaks it has everything

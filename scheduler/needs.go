@@ -47,6 +47,10 @@ type Job struct {
 	// be no such job". Start enforces it, so that a deposed leader's late call
 	// loses; the loser gets CodeConflict and plans anew.
 	ModifyIndex uint64
+	// New says that nobody has tried to start the sandbox yet, so that Start need
+	// not ask what is left of a former try. It promises nothing: Start still
+	// loses against a job that is there.
+	New bool
 	// RevertTo is the job version to revert to; HasVersion says whether there
 	// is one. When the revert is refused Start registers from Template.
 	RevertTo   uint64

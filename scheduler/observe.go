@@ -27,6 +27,8 @@ type prober struct {
 	// bound: this prober gave the server its key.
 	bound  bool
 	cancel context.CancelFunc
+	// eager: it is counted in loop.eager.
+	eager bool
 }
 
 // watch makes the prober of the sandbox be for placement p, and the key it has
@@ -60,7 +62,8 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 // health interval while all is well.
 func (p *prober) run(ctx context.Context, t *track) {
 	cfg := p.l.s.cfg
-	pause := cfg.ProbeMin
+	begin := time.Now()
+	defer p.count(false)
 	res := ProbeResult{AllocID: p.alloc, URL: p.url, KeyRef: p.sb.KeyRef}
 	for {
 		before := res
@@ -71,25 +74,67 @@ func (p *prober) run(ctx context.Context, t *track) {
 			return
 		}
 		starting := p.post(t, before, res)
+		eager := p.count(starting && !res.Proven)
+		if res.Failures == 1 && before.Failures == 0 && starting {
+			p.l.probers.Go(func() { p.foresee(ctx) })
+		}
 		wait := cfg.HealthInterval
 		switch {
 		case res.Answering && res.Proven:
-			pause = cfg.ProbeMin
+			begin = time.Now()
 			wait = jitter(wait)
 		case starting:
-			wait = pause
+			wait = eagerPause(time.Since(begin), eager, cfg.ProbeMin, cfg.ProbeMax)
 			if res.Answering {
 				wait = max(wait, min(proveAgain, cfg.ProbeMax))
 			}
-			// About a sixteenth of the time waited so far: that much is lost at
-			// most between the answer and the question.
-			pause = min(pause*17/16, cfg.ProbeMax)
 		default:
 			wait = jitter(wait / 4)
 		}
 		if !sleep(ctx, wait) {
 			return
 		}
+	}
+}
+
+// Half the pause between two probes is lost between the answer and the
+// question. It may grow by a fiftieth of the time waited so far, and all
+// sandboxes that are starting share two thousand probes a second.
+const (
+	probeShare  = 50
+	probesEvery = 500 * time.Microsecond
+)
+
+// eagerPause is the pause between two probes of a sandbox that has been starting
+// for a time, as one of so many.
+func eagerPause(waited time.Duration, eager int, lo, hi time.Duration) time.Duration {
+	return min(max(lo, waited/probeShare, time.Duration(eager)*probesEvery), hi)
+}
+
+// count says whether this prober is one of those in a hurry, and tells how many
+// there are.
+func (p *prober) count(eager bool) int {
+	p.l.mu.Lock()
+	defer p.l.mu.Unlock()
+	if eager != p.eager {
+		p.eager = eager
+		if eager {
+			p.l.eager++
+		} else {
+			p.l.eager--
+		}
+	}
+	return p.l.eager
+}
+
+// foresee reads the key while the server is not up yet, for the secret store's
+// client to remember it: the proof then waits for nobody else. What fails now
+// fails again when it matters.
+func (p *prober) foresee(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
+	defer cancel()
+	if ref := p.sb.KeyRef; !ref.IsZero() {
+		_, _ = p.l.s.secrets.Read(ctx, ref.Path, ref.Version)
 	}
 }
 
@@ -103,8 +148,9 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 		return false
 	}
 	t.probe = res
-	if before.Answering != res.Answering || before.Proven != res.Proven || before.Failures != res.Failures ||
-		!sameReason(before.Failure, res.Failure) {
+	// How often a sandbox that is starting did not answer is nobody's business.
+	more := before.Failures != res.Failures && (!t.starting || res.Failures <= 1)
+	if before.Answering != res.Answering || before.Proven != res.Proven || more || !failureEqual(before.Failure, res.Failure) {
 		l.queue.add(p.sb.ID)
 	}
 	return t.starting
@@ -178,13 +224,6 @@ func (r *ProbeResult) fail(f *Failure) {
 	}
 	r.Failures++
 	r.Failure = f
-}
-
-func sameReason(a, b *Failure) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Reason == b.Reason
 }
 
 // jitter spreads d by a tenth either way.

@@ -176,7 +176,17 @@ func planRunning(s Situation) Decision {
 	default:
 		planPlaced(&d, s)
 	}
+	d.Observe = d.Observe && !saysNothing(d, s)
 	return d
+}
+
+// saysNothing reports whether the status is not worth a command, which would only
+// hold up RUNNING: of a generation that was not observed yet users are shown
+// STARTING all the same.
+func saysNothing(d Decision, s Situation) bool {
+	st := s.Sandbox.Status
+	return st.Generation < s.Sandbox.Generation && st.State != fsm.SandboxError &&
+		d.Status.State == fsm.SandboxStarting && d.Status.Reason+d.Status.Detail == ""
 }
 
 // planAway: nothing is known of the job yet.
@@ -315,11 +325,6 @@ func planPlaced(d *Decision, s Situation) {
 			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}
 		}
 		overdue(d, s, why.Reason, why.Detail)
-		if s.Sandbox.Claimed && s.Sandbox.Status.Generation < s.Sandbox.Generation && d.Status.Reason+d.Status.Detail == "" {
-			// Users are shown STARTING all the same, and RUNNING is milliseconds
-			// away: a command for the time between would only hold it up.
-			d.Observe = false
-		}
 	}
 }
 

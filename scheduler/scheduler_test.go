@@ -19,7 +19,7 @@ func TestScheduler_StartPauseResumeDelete(t *testing.T) {
 		begin := time.Now()
 		w.create("a")
 		sb := w.reach("a", fsm.SandboxRunning, time.Second)
-		if took := time.Since(begin); took > 250*time.Millisecond {
+		if took := time.Since(begin); took > 115*time.Millisecond {
 			t.Errorf("RUNNING after %s; the agent server answered after 104 ms", took)
 		}
 		if p := sb.Status.Placement; p == nil || p.Ports[fsm.PortAgentServer] == 0 || !sb.Status.Job.Registered {

@@ -132,7 +132,12 @@ func (l *loop) step(
 	begin := time.Now()
 	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
 	defer cancel()
-	err := l.act(callCtx, clusterID, id, sb, o, step)
+	l.mu.Lock()
+	// A row that is old but came just now was restored, and may have been started.
+	fresh := t.fresh && sb != nil && begin.Sub(sb.CreatedAt) < l.s.cfg.StartTimeout
+	t.fresh = t.fresh && step != StepStart
+	l.mu.Unlock()
+	err := l.act(callCtx, sb, jobOf(clusterID, id, sb, o, fresh), step)
 	if ctx.Err() != nil {
 		return
 	}
@@ -170,9 +175,8 @@ func (l *loop) step(
 	l.queue.add(id)
 }
 
-// act takes the step. Every step may be taken again after it was cut off
-// anywhere.
-func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o Observed, step Step) error {
+// jobOf tells the backend what it needs to know.
+func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool) Job {
 	job := Job{SandboxID: id, ClusterID: clusterID}
 	if sb != nil {
 		job.Template, job.KeyRef = sb.Template, sb.KeyRef
@@ -182,10 +186,18 @@ func (l *loop) act(ctx context.Context, clusterID, id string, sb *fsm.Sandbox, o
 		if sb.Member() {
 			job.KeyRef, job.Deferred = sb.InitRef, true
 		}
+		job.New = fresh && !o.Exists && !o.Foreign && !o.Workspace && !job.HasVersion && !job.HasWorkspace
 	}
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex
 	}
+	return job
+}
+
+// act takes the step. Every step may be taken again after it was cut off
+// anywhere.
+func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, job Job, step Step) error {
+	id := job.SandboxID
 	fault.At("before step", string(step))
 	switch step {
 	case StepStart:

@@ -46,21 +46,14 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 
 // isMarked reports whether the volume carries our mark.
 func (r *Runner) isMarked(ctx context.Context, id, clusterID string) (bool, error) {
-	if cluster, ok := r.marks.Get(id); ok {
-		return cluster == clusterID, nil
+	if known, ok := r.made.Get(id); ok {
+		return known.cluster == clusterID, nil
 	}
 	v, err := r.volume(ctx, id)
 	if err != nil || v == nil {
 		return false, err
 	}
-	cluster := ""
-	for _, c := range v.Constraints {
-		if of, ok := strings.CutPrefix(c.LTarget, metaCluster+"="); ok {
-			cluster = of
-		}
-	}
-	r.marks.Add(id, cluster)
-	return cluster == clusterID, nil
+	return r.remember(v).cluster == clusterID, nil
 }
 
 // listing reads jobs, allocations and blocked evaluations.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -24,6 +25,9 @@ import (
 const (
 	roomAge     = 2 * time.Second
 	roomBooking = 5 * time.Second
+	// loneAge is how old it may be as long as there is but one client, which
+	// Nomad finds as well: that another has come is noticed by the start after.
+	loneAge = time.Minute
 )
 
 // rooms is what is believed of the clients.
@@ -66,11 +70,18 @@ func (c *room) left(want load) float64 {
 }
 
 // chooseClient gives the client with the most room, "" when Nomad may as well
-// choose: there is but one client, or nothing is known.
-func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template) string {
+// choose: there is but one client, or nothing is known. Where there was but one
+// client lately nobody has to wait for the news: later, if given, asks for it
+// beside the start.
+func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, later *errgroup.Group) string {
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
-	best, several := r.roomiest(ctx, t, roomAge)
+	age := roomAge
+	if old := time.Since(r.rooms.read); later != nil && len(r.rooms.list) == 1 && old > roomAge && old < loneAge {
+		age = loneAge
+		later.Go(func() error { return r.freshRooms(ctx) })
+	}
+	best, several := r.roomiest(ctx, t, age)
 	if best != nil && several && best.left(needs(t)) < 0 {
 		// Room may have come since.
 		best, several = r.roomiest(ctx, t, 0)
@@ -84,6 +95,16 @@ func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template) s
 	r.rooms.booked[job] = booking{best.id, needs(t), time.Now()}
 	best.free = best.free.minus(needs(t))
 	return best.id
+}
+
+// freshRooms reads the clients anew unless somebody just did.
+func (r *Runner) freshRooms(ctx context.Context) error {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	if time.Since(r.rooms.read) <= roomAge {
+		return nil
+	}
+	return r.readRooms(ctx)
 }
 
 // betterElsewhere reports whether the client has no room for the sandbox, or

@@ -24,8 +24,8 @@ type Runner struct {
 	log    *slog.Logger
 	client *api.Client
 	calls  *prometheus.HistogramVec
-	// marks knows by a volume's id which cluster's mark it carries.
-	marks *lru.Cache[string, string]
+	// made knows volumes by id.
+	made *lru.Cache[string, madeVolume]
 	// facts knows clients by id; a client's configuration can change, so it
 	// knows them for minutes.
 	facts *expirable.LRU[string, clientFacts]
@@ -54,12 +54,12 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nomad: making the client: %w", err)
 	}
-	marks, err := lru.New[string, string](16384)
+	made, err := lru.New[string, madeVolume](16384)
 	if err != nil {
 		return nil, err
 	}
 	r := &Runner{
-		cfg: cfg, log: cfg.Logger, client: client, marks: marks,
+		cfg: cfg, log: cfg.Logger, client: client, made: made,
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{

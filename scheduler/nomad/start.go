@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -15,19 +16,24 @@ import (
 // revert; where there is none any more, or never was, the job is registered.
 // Both lose against whoever changed the job since it was observed.
 func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
+	if job.New {
+		if done, err := r.startNew(ctx, job); done || err != nil {
+			return err
+		}
+	}
 	id := jobID(job.SandboxID)
-	cur, err := r.info(ctx, id)
+	had, err := r.former(ctx, job)
 	if err != nil {
 		return err
 	}
-	var index uint64
+	cur, index, version := had.job, uint64(0), uint64(0)
 	if cur != nil {
 		if !ours(cur, job.ClusterID, job.SandboxID) {
 			return &scheduler.Failure{
 				Reason: fsm.ReasonForeignJob, Detail: "the Nomad job " + id + " belongs to somebody else; it was left alone",
 			}
 		}
-		index = *cur.JobModifyIndex
+		index, version = *cur.JobModifyIndex, *cur.Version
 	}
 	if index != job.ModifyIndex {
 		return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, index, job.ModifyIndex)
@@ -35,30 +41,73 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if cur != nil && !stopped(cur) {
 		return nil
 	}
-	ws, err := r.workspace(ctx, job, cur)
+	ws, err := r.workspace(ctx, job, had)
 	if err != nil {
 		return err
 	}
-	failed := false
-	if cur != nil {
-		if failed, err = r.failedBefore(ctx, id); err != nil {
-			return err
-		}
-	}
-	if cur != nil && !failed && job.HasVersion && *cur.Version != job.RevertTo {
-		done, err := r.revert(ctx, id, job.RevertTo, *cur.Version)
+	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo {
+		done, err := r.revert(ctx, id, job.RevertTo, version)
 		if done || err != nil {
 			return err
 		}
 	}
+	nonce := ""
+	if had.failed {
+		nonce = strconv.FormatUint(index, 10)
+	}
+	return r.registerNew(ctx, job, ws, index, nonce)
+}
+
+// startNew starts what nobody has tried to start yet: all that is asked of Nomad
+// is what the start needs. It reports false when there is something of a former
+// try after all. A job that is there wins: the index says that there is none.
+func (r *Runner) startNew(ctx context.Context, job scheduler.Job) (done bool, err error) {
+	var known errgroup.Group
+	client := r.chooseClient(ctx, jobID(job.SandboxID), job.Template, &known)
+	ws, err := r.createVolume(ctx, job, client)
+	if err == nil && ws.ID != "" {
+		if ws, err = r.usable(ctx, job.Template, ws); err == nil {
+			err = r.registerNew(ctx, job, ws, 0, "")
+		}
+		done = true
+	}
+	_ = known.Wait() // it only makes the next choice better
+	return done, err
+}
+
+// registerNew registers the job made from the template, if it still has the
+// modify index. nonce, if any, makes its task differ from one that failed.
+func (r *Runner) registerNew(ctx context.Context, job scheduler.Job, ws workspace, index uint64, nonce string) error {
 	spec, fail := jobSpec(r.cfg, job, ws)
 	if fail != nil {
 		return fail
 	}
-	if failed {
-		spec.TaskGroups[0].Tasks[0].Meta = map[string]string{metaStart: strconv.FormatUint(index, 10)}
+	if nonce != "" {
+		spec.TaskGroups[0].Tasks[0].Meta = map[string]string{metaStart: nonce}
 	}
 	return r.register(ctx, "register job", spec, index)
+}
+
+// leftovers is what Nomad has of a sandbox before it is started.
+type leftovers struct {
+	// job is nil when there is none.
+	job *api.Job
+	// failed: an allocation failed and was not replaced.
+	failed  bool
+	volumes []workspace
+}
+
+// former reads what there is of the sandbox, all at once.
+func (r *Runner) former(ctx context.Context, job scheduler.Job) (leftovers, error) {
+	id := jobID(job.SandboxID)
+	var had leftovers
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) { had.job, err = r.info(ctx, id); return err })
+	g.Go(func() (err error) { had.volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); return err })
+	if job.ModifyIndex != 0 {
+		g.Go(func() (err error) { had.failed, err = r.failedBefore(ctx, id); return err })
+	}
+	return had, g.Wait()
 }
 
 // failedBefore reports whether an allocation of the job has failed and was not

@@ -22,24 +22,12 @@ func clusterMark(clusterID string) *api.Constraint {
 	return &api.Constraint{LTarget: metaCluster + "=" + clusterID, Operand: "is_set"}
 }
 
-func marked(v *api.HostVolume, clusterID string) bool {
-	want := clusterMark(clusterID)
-	return slices.ContainsFunc(v.Constraints, func(c *api.Constraint) bool {
-		return c.LTarget == want.LTarget && c.Operand == want.Operand
-	})
-}
-
 // workspace gives the sandbox's volume, ready to be mounted, and makes it when
 // the sandbox never ran. A sandbox that ran and has no volume is a Failure: an
-// empty directory in its place would look like lost work. cur is the job as it
-// is, nil for none.
-func (r *Runner) workspace(ctx context.Context, job scheduler.Job, cur *api.Job) (workspace, error) {
-	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
-	if err != nil {
-		return workspace{}, err
-	}
-	if len(volumes) > 0 {
-		ws := current(volumes, cur)
+// empty directory in its place would look like lost work.
+func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers) (workspace, error) {
+	if len(had.volumes) > 0 {
+		ws := current(had.volumes, had.job)
 		move, err := r.mayMove(ctx, job, ws)
 		if err != nil {
 			return ws, err
@@ -57,10 +45,12 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, cur *api.Job)
 			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",
 		}
 	}
-	if err := r.createVolume(ctx, job); err != nil {
+	if _, err := r.createVolume(ctx, job, r.chooseClient(ctx, jobID(job.SandboxID), job.Template, nil)); err != nil {
 		return workspace{}, err
 	}
-	if volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); err != nil {
+	// Another leader may have made one too: the oldest counts.
+	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
+	if err != nil {
 		return workspace{}, err
 	}
 	if len(volumes) == 0 {
@@ -120,15 +110,43 @@ func (r *Runner) volumes(ctx context.Context, sandboxID, clusterID string) ([]wo
 		if s.Name != jobID(sandboxID) {
 			continue
 		}
-		v, err := r.volume(ctx, s.ID)
-		if err != nil {
-			return nil, err
+		known, ok := r.made.Get(s.ID)
+		if !ok {
+			v, err := r.volume(ctx, s.ID)
+			if err != nil {
+				return nil, err
+			}
+			if v == nil {
+				continue
+			}
+			known = r.remember(v)
 		}
-		if v != nil && marked(v, clusterID) {
-			list = append(list, workspace{ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath})
+		if known.cluster == clusterID {
+			list = append(list, known.workspace)
 		}
 	}
 	return list, nil
+}
+
+// madeVolume is what does not change of a volume: whose it is and where.
+type madeVolume struct {
+	// cluster is the cluster whose mark it carries, "" for none.
+	cluster   string
+	workspace workspace
+}
+
+// remember notes a volume, and for good once its client has made it.
+func (r *Runner) remember(v *api.HostVolume) madeVolume {
+	m := madeVolume{workspace: workspace{ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath}}
+	for _, c := range v.Constraints {
+		if of, ok := strings.CutPrefix(c.LTarget, metaCluster+"="); ok && c.Operand == "is_set" {
+			m.cluster = of
+		}
+	}
+	if v.HostPath != "" {
+		r.made.Add(v.ID, m)
+	}
+	return m
 }
 
 // volumeStubs lists volumes whose name begins so, oldest first.
@@ -162,11 +180,13 @@ func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error)
 	return v, err
 }
 
-func (r *Runner) createVolume(ctx context.Context, job scheduler.Job) error {
+// createVolume makes the sandbox's volume, on the client if one is named, and
+// gives what Nomad answered; without an id, when the volume is there already.
+func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client string) (workspace, error) {
 	t := job.Template
 	v := &api.HostVolume{
 		Name: jobID(job.SandboxID), Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin,
-		NodePool: r.cfg.NodePool, NodeID: r.chooseClient(ctx, jobID(job.SandboxID), t),
+		NodePool: r.cfg.NodePool, NodeID: client,
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
 			AccessMode:     api.HostVolumeAccessModeSingleNodeWriter,
@@ -182,22 +202,29 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job) error {
 			LTarget: "${node.datacenter}", Operand: "set_contains_any", RTarget: strings.Join(r.cfg.Datacenters, ","),
 		})
 	}
+	var made *api.HostVolume
 	err := r.call(ctx, "create volume", func(ctx context.Context) error {
-		_, _, err := r.client.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, write(ctx))
+		answer, _, err := r.client.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, write(ctx))
+		if err == nil {
+			made = answer.Volume
+		}
 		return err
 	})
 	if says(err, "no node meets constraints") {
 		// The same text also comes when another leader was faster; then the
 		// volume is there.
 		if again, listErr := r.volumes(ctx, job.SandboxID, job.ClusterID); listErr == nil && len(again) > 0 {
-			return nil
+			return workspace{}, nil
 		}
-		return &scheduler.Failure{
+		return workspace{}, &scheduler.Failure{
 			Reason: fsm.ReasonNoCapacity,
 			Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v", t.Driver, err),
 		}
 	}
-	return err
+	if err != nil || made == nil || made.ID == "" || made.NodeID == "" || made.HostPath == "" {
+		return workspace{}, err
+	}
+	return r.remember(made).workspace, nil
 }
 
 // ownership lets the task write its workspace. The user of an image is not

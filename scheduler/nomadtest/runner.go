@@ -140,6 +140,12 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 		}
 		index = cur.modifyIndex
 	}
+	if j.New {
+		n.calls["start new"]++
+		if n.volumes[j.SandboxID] != "" {
+			n.faulty = append(n.faulty, fmt.Sprintf("sandbox %s was said to be new and has a workspace", j.SandboxID))
+		}
+	}
 	if index != j.ModifyIndex {
 		return conflict("modify index %d, not %d", index, j.ModifyIndex)
 	}

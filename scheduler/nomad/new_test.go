@@ -1,0 +1,88 @@
+package nomad_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
+)
+
+// calls names what was asked of Nomad so far, sorted, but for the choice of a
+// client, which does not hold up a start where there is but one.
+func calls(t *testing.T, reg *prometheus.Registry) (names []string) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "call" && l.GetValue() != "list clients" && l.GetValue() != "read client" {
+					names = append(names, l.GetValue())
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func TestRunner_New_AsksForNothingThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	for _, driver := range drivers {
+		t.Run(string(driver), func(t *testing.T) {
+			t.Parallel()
+			reg := prometheus.NewRegistry()
+			b := benchWith(t, func(c *nomad.Config) { c.Registerer = reg })
+			job := b.job(driver)
+			job.New = true
+			b.must(b.r.Start(t.Context(), job))
+			if got, want := calls(t, reg), []string{"create volume", "register job"}; !slices.Equal(got, want) {
+				t.Errorf("a new sandbox's start called %q, want %q", got, want)
+			}
+			o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+			b.until("agent server with its key", func() error {
+				return get(t.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
+			})
+			b.createConversation(o, job, conversation)
+			job.New, job.HasWorkspace, job.HasVersion = false, true, true
+			job.ModifyIndex, job.RevertTo = o.ModifyIndex, o.Version
+			job, o = b.started(b.paused(job))
+			b.hasConversation(o, job, conversation)
+		})
+	}
+}
+
+// What New promises may be wrong, by a leader that was cut off: then what is
+// there stays what counts.
+func TestRunner_NewThatIsNot_TakesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	half := b.job(fsm.DriverRawExec)
+	good := half.Template
+	half.Template.Command = ""
+	half.New = true
+	if err := b.r.Start(t.Context(), half); err == nil || len(b.volumes(half)) != 1 {
+		t.Fatalf("a start that ends after the volume: %v, %d volumes", err, len(b.volumes(half)))
+	}
+	made := b.volumes(half)[0].ID
+	half.Template = good
+	b.must(b.r.Start(t.Context(), half))
+	o := b.look(half, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+	if v := b.volumes(half); len(v) != 1 || v[0].ID != made || b.raw(half).Meta["bivouac_volume"] != made {
+		t.Fatalf("volumes %v, the job has %s, want %s", v, b.raw(half).Meta["bivouac_volume"], made)
+	}
+	// The job runs; who takes the sandbox for new once more loses.
+	again := half
+	if err := b.r.Start(t.Context(), again); fsm.CodeOf(err) != fsm.CodeConflict {
+		t.Fatalf("a start of what runs: %v", err)
+	}
+	if now := b.observed(half); now.Placement == nil || now.Placement.AllocID != o.Placement.AllocID || now.ModifyIndex != o.ModifyIndex {
+		t.Fatalf("the job that ran was touched: %+v", now)
+	}
+}
