@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // The log stores a Config may choose.
@@ -24,7 +26,7 @@ const (
 	// maxCommandAge bounds how late a command may reach the log, on the
 	// leader's clock. The secret collector relies on it: a secret written for a
 	// command that was never proposed is unreferenced for good after this.
-	maxCommandAge = 60 * time.Second
+	maxCommandAge = fsm.MaxCommandAge
 	// minTimer is the shortest Raft timer hashicorp/raft accepts.
 	minTimer = 5 * time.Millisecond
 )

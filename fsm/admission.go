@@ -4,30 +4,44 @@ import "time"
 
 // Admission tells for what SandboxCreate would be refused if a user asked for a
 // sandbox now, CodeLimit, nil when it fits the limits. specID "" is the default;
-// member names the one of a warm pool that is to be claimed, "" none. Start
-// tasks that have no sandbox yet count as if they had one. It lets a request be
-// refused before anything is stored for it; Apply has the last word.
+// member names the one of a warm pool that is to be claimed, "" none. It lets a
+// request be refused before anything is stored for it; Apply has the last word.
 func (v *View) Admission(userID, specID, member string, now time.Time) *Error {
-	t := &transaction{txn: v.txn, meta: v.meta, now: now}
+	t := v.transaction(now)
 	spec, err := t.specOrDefault(specID)
 	if err != nil {
 		return nil // another's to say
 	}
 	next := &Sandbox{UserID: userID, Desired: DesiredRunning, Template: spec.Template.resolve(v.Settings(userID))}
-	one := demandOf(nil, next)
-	ask := demandOf(t.claimable(&Claim{Member: member}, spec, &next.Template), next)
-	for task := range withPrefix[StartTask](v.txn, tableStartTasks, indexOpen, nil) {
-		if task.SandboxID != "" || task.Request.SandboxID != nil {
-			continue
+	return t.refusal(demandOf(t.claimable(&Claim{Member: member}, spec, &next.Template), next, nil))
+}
+
+// StartAdmission is Admission for StartTaskCreate. parentID is the conversation
+// a start without a sandbox of its own inherits one from; either may be "".
+func (v *View) StartAdmission(userID, sandboxID, parentID string, now time.Time) *Error {
+	t := v.transaction(now)
+	if sandboxID == "" && parentID != "" {
+		if parent := v.Conversation(userID, parentID); parent != nil {
+			sandboxID = parent.SandboxID
 		}
-		// What another user's task will ask for depends on their settings: the
-		// counts are what can be known.
-		theirs := Usage{Running: 1, Total: 1}
-		if task.UserID == userID {
-			ask.mine, theirs = ask.mine.plus(one.mine), one.theirs
-		}
-		ask.theirs = ask.theirs.plus(theirs)
 	}
-	_, err = t.admit(ask)
+	if sandboxID == "" {
+		return t.refusal(t.promise(userID).demand(userID))
+	}
+	s, err := t.ownSandbox(userID, sandboxID)
+	if err != nil || s.Desired != DesiredPaused {
+		return nil
+	}
+	return t.refusal(demandOf(s, s.desiring(DesiredRunning, now), nil))
+}
+
+// transaction is one that only reads.
+func (v *View) transaction(now time.Time) *transaction {
+	return &transaction{txn: v.txn, meta: v.meta, now: now}
+}
+
+// refusal gives the error of admit.
+func (t *transaction) refusal(d demand) *Error {
+	_, err := t.admit(d)
 	return err
 }

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"reflect"
-	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,7 +9,7 @@ import (
 
 // What Admission says of a start is what Apply says when it comes.
 func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
-	spec, compared := dockerSpec("p1"), map[bool]int{}
+	spec, compared := dockerSpec("p1"), map[string]int{}
 	spec.Pool = 3
 	rapid.Check(t, func(r *rapid.T) {
 		s, index := NewStore(), uint64(1)
@@ -21,19 +20,25 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(r, "commands") {
 			v := s.View()
 			cmd := l.next(v)
-			create, isCreate := cmd.Body.(*SandboxCreateBody)
 			index++
 			_, err := s.Apply(index, cmd)
-			waiting := slices.ContainsFunc(v.OpenStartTasks(), func(t *StartTask) bool { return t.SandboxID == "" })
-			if !isCreate || waiting || err != nil && CodeOf(err) != CodeLimit {
+			if err != nil && CodeOf(err) != CodeLimit {
 				continue
 			}
-			member := ""
-			if create.Claim != nil {
-				member = create.Claim.Member
+			var said *Error
+			switch b := cmd.Body.(type) {
+			case *SandboxCreateBody:
+				member := ""
+				if b.Claim != nil {
+					member = b.Claim.Member
+				}
+				said = v.Admission(cmd.UserID, b.SpecID, member, cmd.Time)
+			case *StartTaskCreateBody:
+				said = v.StartAdmission(cmd.UserID, valueOr(b.Request.SandboxID, ""), "", cmd.Time)
+			default:
+				continue
 			}
-			said := v.Admission(cmd.UserID, create.SpecID, member, cmd.Time)
-			compared[said == nil]++
+			compared[words(cmd.Type, codeOf(said))]++
 			switch {
 			case (said == nil) != (err == nil):
 				r.Fatalf("Admission says %v, Apply %v", said, err)
@@ -42,7 +47,7 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 			}
 		}
 	})
-	if t.Log(compared); compared[true] == 0 || compared[false] == 0 {
+	if t.Log(compared); len(compared) != 4 {
 		t.Error("no start fitted, or none was over a limit")
 	}
 }

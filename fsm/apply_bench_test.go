@@ -35,10 +35,11 @@ func BenchmarkApply(b *testing.B) {
 			fill := func() {
 				for i := range batch {
 					n++
-					batch[i] = Entry{n, NewCommand(fmt.Sprintf("command-%016d", n), benchNow, fmt.Sprintf("user-%d", n%1000), body)}
+					at := benchNow.Add(time.Duration(n) * 100 * time.Microsecond)
+					batch[i] = Entry{n, NewCommand(fmt.Sprintf("command-%016d", n), at, fmt.Sprintf("user-%d", n%1000), body)}
 				}
 			}
-			for n < InternalResults {
+			for s.View().meta.Forgotten.IsZero() {
 				fill()
 				s.ApplyBatch(batch)
 			}
@@ -78,8 +79,8 @@ func BenchmarkSnapshot(b *testing.B) {
 		})
 	}
 	fillConversations(s, rows...)
-	for i := range InternalResults {
-		s.commands.add(&commandRecord{ID: fmt.Sprintf("command-%016d", i), Time: benchNow})
+	for i := range 16384 {
+		s.commands.add(&commandRecord{ID: fmt.Sprintf("command-%016d", i), Time: benchNow}, benchNow)
 	}
 	raw := persist(b, s)
 	b.Run("take", func(b *testing.B) {

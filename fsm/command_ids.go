@@ -2,25 +2,32 @@ package fsm
 
 import (
 	"encoding/binary"
-	"sync"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/go-memdb"
 )
 
-// How long a command id is remembered. Internal ids (no fingerprint) only have
-// to outlive a forwarding retry; ids that clients chose keep the promise of the
-// Idempotency-Key header. The weights bound the memory that large results
-// (start tasks with a long first message) can pin: the oldest ids go early then.
+// How long a command id is remembered. Internal ids (no fingerprint) have to
+// outlive every repetition of their command that may still be applied; ids that
+// clients chose keep the promise of the Idempotency-Key header.
 const (
-	// InternalResults is how many internal commands are remembered.
-	InternalResults = 16384
+	// MaxCommandAge is how far a command's time may be from the leader's clock,
+	// either way, when it is put into the log (cluster).
+	MaxCommandAge = 60 * time.Second
+	// InternalResultTTL is how long, in command time, an internal command is
+	// remembered. The newest command time of a log is at most MaxCommandAge ahead
+	// of a leader that takes none older than that.
+	InternalResultTTL = 2 * MaxCommandAge
 	// ClientResultTTL is how long, in command time, a client's command is
 	// remembered.
 	ClientResultTTL = 24 * time.Hour
-	// ClientResults is how many commands of one user's clients are remembered.
+	// ClientResults is how many commands of one user's clients are remembered
+	// that long; younger ones than InternalResultTTL always are.
 	ClientResults = 10000
 
+	// The weights bound the memory: the oldest ids go early then. Room for some
+	// two hundred thousand ordinary commands.
 	maxInternalWeight = 64 << 20
 	maxClientWeight   = 64 << 20
 	// expirePerCommand bounds the work one client command does on expired ones.
@@ -55,7 +62,8 @@ func clientCommandTable() *memdb.TableSchema {
 	)
 }
 
-// recorded answers a command whose id was seen before.
+// recorded answers a command whose id was seen before, and refuses one that
+// may have been: what is forgotten is never silently applied again.
 func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	r := t.store.commands.get(cmd.ID)
 	if r == nil {
@@ -66,15 +74,29 @@ func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 		}
 	}
 	if r == nil {
-		return Outcome{}, false
+		return t.forgotten(cmd)
 	}
 	if r.Fingerprint != cmd.Fingerprint || r.UserID != cmd.UserID {
 		return Outcome{Result{Index: t.index}, Errorf(CodeIdempotencyMismatch,
 			"this idempotency key was used before with another request: repeat that request or use another key")}, true
 	}
-	o := Outcome{r.Result, r.Err}
+	o := Outcome{r.Result.whole(t.txn), r.Err}
 	o.Result.Replayed = true
 	return o, true
+}
+
+// forgotten refuses a command from the time whose ids are no longer remembered
+// (meta.Forgotten). Far before that time it is no repetition, because no leader
+// takes one that old: clocks were set back. Opening a term twice is harmless,
+// and without it no term would open behind a clock that was wrong.
+func (t *transaction) forgotten(cmd Command) (Outcome, bool) {
+	until := t.meta.Forgotten
+	if cmd.Type == TermOpen || cmd.Time.After(until) || !cmd.Time.After(until.Add(-InternalResultTTL)) {
+		return Outcome{}, false
+	}
+	return Outcome{Result{Index: t.index}, &Error{Code: CodeOutcomeUnknown, RetryAfter: time.Second, Message: fmt.Sprintf(
+		"the command is of %s and ids are remembered after %s only: it was not applied now, and may have been before; if this repeats, the nodes' clocks differ",
+		cmd.Time.UTC(), until)}}, true
 }
 
 // record remembers what a command came to.
@@ -84,7 +106,7 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 		Time: cmd.Time, Result: result, Err: err,
 	}
 	if r.Fingerprint == "" {
-		t.store.commands.add(r)
+		t.remember(r, cmd.Time)
 		return
 	}
 	must(t.txn.Insert(tableClientCommands, r))
@@ -93,8 +115,45 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 	u.clientWeight += r.weight()
 	t.forgetExpired(cmd.Time)
 	for u.clientCommands > ClientResults || u.clientWeight > maxClientWeight && u.clientCommands > 1 {
-		t.forget(firstWithPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID)))
+		old := firstWithPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID))
+		t.forget(old)
+		// It may be on its way a second time, whatever else its user does.
+		if cmd.Time.Sub(old.Time) < InternalResultTTL {
+			t.remember(old, cmd.Time)
+		}
 	}
+}
+
+// remember keeps a record for InternalResultTTL, or as long as there is room.
+func (t *transaction) remember(r *commandRecord, now time.Time) {
+	slim := *r
+	slim.Result = r.Result.slim()
+	t.meta.Forgotten = later(t.meta.Forgotten, t.store.commands.add(&slim, now).UTC())
+}
+
+// slim gives the result without what its rows have as well and what can be
+// large.
+func (r Result) slim() Result {
+	if r.StartTask != nil {
+		task := *r.StartTask
+		task.Request = StartRequest{}
+		r.StartTask = &task
+	}
+	return r
+}
+
+// whole undoes slim. A start task's request never changes; only of a task that
+// is gone it is missing.
+func (r Result) whole(txn *memdb.Txn) Result {
+	if r.StartTask == nil {
+		return r
+	}
+	if row := first[StartTask](txn, tableStartTasks, indexID, []byte(r.StartTask.ID)); row != nil {
+		task := *r.StartTask
+		task.Request = row.Request
+		r.StartTask = &task
+	}
+	return r
 }
 
 // forgetExpired drops a bounded number of client commands past their time.
@@ -117,59 +176,6 @@ func (t *transaction) forget(r *commandRecord) {
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands--
 	u.clientWeight -= r.weight()
-}
-
-// commandRing remembers the newest internal commands. It is not part of a View:
-// a map is several times cheaper per command than a table, and nobody but Apply
-// needs it at one exact index.
-type commandRing struct {
-	mu   sync.RWMutex
-	byID map[string]*commandRecord
-	// records is a ring; the oldest is at head.
-	records []*commandRecord
-	head    int
-	count   int
-	weight  int
-}
-
-func newCommandRing() *commandRing {
-	return &commandRing{byID: make(map[string]*commandRecord), records: make([]*commandRecord, InternalResults)}
-}
-
-// get returns the record of an id, nil when it is not remembered.
-func (c *commandRing) get(id string) *commandRecord {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.byID[id]
-}
-
-// add remembers a record and forgets what no longer fits.
-func (c *commandRing) add(r *commandRecord) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.weight += r.weight()
-	for c.count == len(c.records) || c.weight > maxInternalWeight && c.count > 0 {
-		old := c.records[c.head]
-		c.records[c.head] = nil
-		c.head = (c.head + 1) % len(c.records)
-		c.count--
-		c.weight -= old.weight()
-		delete(c.byID, old.ID)
-	}
-	c.records[(c.head+c.count)%len(c.records)] = r
-	c.count++
-	c.byID[r.ID] = r
-}
-
-// all copies the records, oldest first.
-func (c *commandRing) all() []*commandRecord {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	out := make([]*commandRecord, 0, c.count)
-	for i := range c.count {
-		out = append(out, c.records[(c.head+i)%len(c.records)])
-	}
-	return out
 }
 
 // weight estimates the bytes a record keeps in memory. It depends on the log

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // client applies a client's command of its own id.
@@ -74,25 +76,135 @@ func TestIdempotencyMismatch(t *testing.T) {
 	}
 }
 
-// TestInternalWindow: exactly the newest InternalResults internal commands are
-// remembered, across a restart too.
+// TestInternalWindow: at any rate, internal commands are remembered for as long
+// as a leader may take them again, and across a restart too; what is forgotten
+// is refused instead of applied again.
 func TestInternalWindow(t *testing.T) {
 	s := NewStore()
 	body := &TermOpenBody{Term: 1, Node: "n1", ClusterID: "x"}
-	n := InternalResults + 100
-	for i := 1; i <= n; i++ {
-		if _, err := s.Apply(uint64(i), NewCommand(fmt.Sprint("id", i), testEpoch, "", body)); err != nil {
+	const perSecond, seconds = 500, 200
+	at := func(i int) time.Time { return testEpoch.Add(time.Duration(i) * time.Second / perSecond) }
+	for i := range perSecond * seconds {
+		if _, err := s.Apply(uint64(i+1), NewCommand(fmt.Sprint("id", i), at(i), "", body)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	last := perSecond*seconds - 1
 	for _, s := range []*Store{s, restored(t, s)} {
-		for i, want := range map[int]bool{1: false, 100: false, 101: true, n: true} {
-			if _, _, _, found := s.View().CommandResult(fmt.Sprint("id", i)); found != want {
-				t.Errorf("command %d is remembered: %v", i, found)
+		oldest := last
+		for oldest >= 0 {
+			if _, _, _, found := s.View().CommandResult(fmt.Sprint("id", oldest)); !found {
+				break
+			}
+			oldest--
+		}
+		if age := at(last).Sub(at(oldest + 1)); age < InternalResultTTL || age > InternalResultTTL+time.Second {
+			t.Errorf("commands of the last %s are remembered", age)
+		}
+		if s.View().meta.Forgotten != at(oldest) {
+			t.Errorf("forgotten up to %s, not %s", s.View().meta.Forgotten, at(oldest))
+		}
+		again := NewCommand(fmt.Sprint("id", oldest), at(oldest), "ada", &SettingsPutBody{})
+		if _, err := s.Apply(uint64(last+2), again); CodeOf(err) != CodeOutcomeUnknown || s.View().Settings("ada") != nil {
+			t.Errorf("a command whose id is forgotten: %v", err)
+		}
+	}
+}
+
+// TestNothingIsAppliedTwice: at any rate, with clocks that differ and with
+// restarts, a command that comes a second time as long as a leader takes it is
+// answered or refused, and never applied again. The same holds when the clock is
+// far off for a while, at a rate for which there is room.
+func TestNothingIsAppliedTwice(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		f := newFixture(t)
+		off := time.Duration(rapid.SampledFrom([]int{0, 0, 1, -1}).Draw(r, "off")*rapid.IntRange(1, 1000).Draw(r, "by")) * time.Second
+		if off == 0 {
+			f.store.commands.room = 8 << 10 // some thirty commands
+		}
+		var sent []Command
+		from, to := rapid.IntRange(0, 400).Draw(r, "from"), rapid.IntRange(0, 400).Draw(r, "to")
+		for i := range rapid.IntRange(10, 400).Draw(r, "commands") {
+			f.now = f.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(r, "pass")) * time.Millisecond)
+			switch {
+			case from < to && i == from:
+				f.now = f.now.Add(off)
+			case from < to && i == to:
+				f.now = f.now.Add(-off)
+			}
+			f.index++
+			cmd := NewCommand(fmt.Sprint("c", f.index), f.now.Add(time.Duration(rapid.IntRange(-50, 50).Draw(r, "skew"))*time.Second), "ada",
+				&SettingsPutBody{Values: SettingsValues{Language: ptr(fmt.Sprint(f.index))}})
+			if rapid.IntRange(0, 3).Draw(r, "client") == 0 {
+				cmd.Fingerprint = "f"
+			}
+			if n := len(sent); n > 0 && rapid.IntRange(0, 2).Draw(r, "again") == 0 {
+				cmd = sent[rapid.IntRange(max(0, n-200), n-1).Draw(r, "which")]
+				if f.now.Sub(cmd.Time).Abs() > MaxCommandAge {
+					continue // no leader takes it
+				}
+				before := asJSON(t, f.store.View().Settings("ada"))
+				res, err := f.apply(cmd)
+				if err == nil && !res.Replayed || err != nil && CodeOf(err) != CodeOutcomeUnknown || asJSON(t, f.store.View().Settings("ada")) != before {
+					r.Fatalf("%s of %s at %s: %+v %v", cmd.ID, cmd.Time, f.now, res, err)
+				}
+				continue
+			}
+			if _, err := f.apply(cmd); err == nil {
+				sent = append(sent, cmd)
+			} else if CodeOf(err) != CodeOutcomeUnknown {
+				r.Fatal(err)
+			}
+			if rapid.IntRange(0, 30).Draw(r, "restart") == 0 {
+				room := f.store.commands.room
+				f.store = restored(t, f.store)
+				f.store.commands.room = room
 			}
 		}
-		if got := len(s.commands.all()); got != InternalResults {
-			t.Errorf("%d are remembered", got)
+	})
+}
+
+// TestWrongClocks: a leader whose clock is off for a while costs nobody the
+// right to write for longer than InternalResultTTL, and can open its term.
+func TestWrongClocks(t *testing.T) {
+	for _, off := range []time.Duration{-24 * time.Hour, -10 * time.Minute, -3 * time.Minute, 3 * time.Minute, 10 * time.Minute, 24 * time.Hour} {
+		f := newFixture(t).open()
+		refused := 0
+		write := func(at time.Time) Code {
+			f.index++
+			_, err := f.apply(NewCommand(fmt.Sprint("w", f.index), at, "ada", &SettingsPutBody{}))
+			if CodeOf(err) == CodeOutcomeUnknown {
+				refused++
+				return ""
+			}
+			return CodeOf(err)
+		}
+		for range 1000 {
+			f.now = f.now.Add(time.Second)
+			if code := write(f.now); code != "" {
+				t.Fatal(code)
+			}
+		}
+		if refused > 0 {
+			t.Fatalf("%d were refused while all was well", refused)
+		}
+		for range 1000 {
+			f.now = f.now.Add(time.Second)
+			if code := write(f.now.Add(off)); code != "" {
+				t.Fatalf("off by %s: %s", off, code)
+			}
+		}
+		if _, err := f.apply(f.command("", &TermOpenBody{Term: 9, Node: "n2", ClusterID: "test"})); err != nil {
+			t.Errorf("off by %s: the term does not open: %v", off, err)
+		}
+		for range 1000 {
+			f.now = f.now.Add(time.Second)
+			if code := write(f.now); code != "" {
+				t.Fatalf("off by %s: right again: %s", off, code)
+			}
+		}
+		if t.Logf("off by %s: %d of 2000 were refused", off, refused); refused > int(InternalResultTTL/time.Second)+1 {
+			t.Errorf("off by %s: %d were refused, a second each", off, refused)
 		}
 	}
 }
@@ -115,13 +227,18 @@ func TestClientWindow(t *testing.T) {
 		}
 	}
 	found := func(id string) bool { _, _, _, ok := f.store.View().CommandResult(id); return ok }
+	if !found("ada-4") || !found("ada-5") || !found(fmt.Sprint("ada-", ClientResults+4)) || !found("bob-0") {
+		t.Error("one that is young was forgotten")
+	}
+	f.now = f.now.Add(InternalResultTTL + time.Second)
+	f.do("", &TermOpenBody{Term: 1, Node: "n1", ClusterID: "x"})
 	if found("ada-4") || !found("ada-5") || !found(fmt.Sprint("ada-", ClientResults+4)) || !found("bob-0") {
 		t.Error("the wrong ones are remembered")
 	}
 	if n := f.store.usageOf("ada").clientCommands; n != ClientResults {
 		t.Errorf("%d are counted", n)
 	}
-	f.now = f.now.Add(ClientResultTTL - time.Minute)
+	f.now = f.now.Add(ClientResultTTL - InternalResultTTL - time.Minute)
 	if r, err := f.client("bob", "bob-0", "f", body); err != nil || !r.Replayed {
 		t.Errorf("within a day: %+v %v", r, err)
 	}
@@ -146,11 +263,13 @@ func TestHeavyResults(t *testing.T) {
 	f := newFixture(t)
 	text := string(make([]byte, maxText))
 	message := &Message{Content: []ContentBlock{{Text: text}}}
+	var internals []Command
 	for i := range 100 {
 		id := fmt.Sprint("t", i)
 		body := &StartTaskCreateBody{ID: id, ConversationID: id, Request: StartRequest{InitialMessage: message}}
 		f.index += 2
 		internal := NewCommand("i-"+id, f.now, "ada", body)
+		internals = append(internals, internal)
 		if _, err := f.store.Apply(f.index-1, internal); err != nil {
 			t.Fatal(err)
 		}
@@ -160,8 +279,12 @@ func TestHeavyResults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, w := f.store.commands.count, f.store.commands.weight; n < 50 || n > 64 || w > maxInternalWeight {
-		t.Errorf("%d internal results of %d bytes are kept", n, w)
+	// Internal ones are kept without what their rows have, and answered with it.
+	if n, w := len(f.store.commands.byID), f.store.commands.weight; n < 130 || w > 4096*n {
+		t.Errorf("%d results of %d bytes are kept", n, w)
+	}
+	if r, err := f.store.Apply(f.index+1, internals[0]); err != nil || !r.Replayed || r.StartTask.Request.InitialMessage.Content[0].Text != text {
+		t.Errorf("the first again: %v", err)
 	}
 	if u := f.store.usageOf("ada"); u.clientCommands < 50 || u.clientCommands > 64 || u.clientWeight > maxClientWeight {
 		t.Errorf("%d client results of %d bytes are kept", u.clientCommands, u.clientWeight)

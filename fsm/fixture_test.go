@@ -124,7 +124,9 @@ func sha(s string) string {
 func dump(s *Store) map[string]json.RawMessage {
 	rows := map[string]json.RawMessage{}
 	p := s.Snapshot()
-	raw, _ := json.Marshal(p.view.meta)
+	meta := p.view.meta
+	meta.Forgotten = time.Time{} // the command-id table's
+	raw, _ := json.Marshal(meta)
 	rows["cluster"] = raw
 	for table, row := range p.rows() {
 		if _, ok := row.(*commandRecord); ok {

@@ -14,15 +14,19 @@ type demand struct {
 	user string
 	// mine is added to the user's usage, theirs to the installation's.
 	mine, theirs Usage
+	// noted: the start is among the recent ones already.
+	noted bool
 }
 
-// demandOf tells what storing next in place of old asks for.
-func demandOf(old, next *Sandbox) demand {
+// demandOf tells what storing next in place of old asks for. What was promised
+// to a start task is counted already.
+func demandOf(old, next *Sandbox, promised *Coming) demand {
 	was, is := burdenOf(old), next.burden()
 	if was.user != is.user {
 		was.mine = Usage{}
 	}
-	return demand{is.user, is.mine.minus(was.mine), is.theirs.minus(was.theirs)}
+	has := promised.usage()
+	return demand{is.user, is.mine.minus(was.mine).minus(has), is.theirs.minus(was.theirs).minus(has), promised != nil}
 }
 
 // admit decides whether a start fits the limits, and gives the sandboxes that
@@ -47,6 +51,9 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 	if err := exceeded(LimitOfInstallation, in.Overall, theirs, d.theirs); err != nil {
 		return nil, err
 	}
+	if d.noted {
+		return oldest, nil
+	}
 	if err := t.tooFast(LimitOfUser, d.user, limits.StartsPerMinute); err != nil {
 		return nil, err
 	}
@@ -57,19 +64,48 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 }
 
 // start stores a sandbox that is to run in place of old (nil when new), if the
-// limits let it, and pauses what has to make room for it.
-func (t *transaction) start(old, next *Sandbox) *Error {
-	oldest, err := t.admit(demandOf(old, next))
+// limits let it, and pauses what has to make room for it. promised is the one
+// that the start task in hand has coming; the caller stores the task without
+// it.
+func (t *transaction) start(old, next *Sandbox, promised *Coming) *Error {
+	if err := t.makeRoom(demandOf(old, next, promised)); err != nil {
+		return err
+	}
+	put(t, tableSandboxes, old, next)
+	return nil
+}
+
+// makeRoom takes a start into account, if the limits let it, and pauses what
+// has to make room for it. Nothing may fail after it.
+func (t *transaction) makeRoom(d demand) *Error {
+	oldest, err := t.admit(d)
 	if err != nil {
 		return err
 	}
 	for _, s := range oldest {
 		t.desire(s, DesiredPaused, PausedByLimit)
 	}
-	put(t, tableSandboxes, old, next)
-	t.noteStart(next.UserID, t.limitsOf(next.UserID).StartsPerMinute)
-	t.noteStart("", t.meta.Installation.Overall.StartsPerMinute)
+	if !d.noted {
+		t.noteStart(d.user, t.limitsOf(d.user).StartsPerMinute)
+		t.noteStart("", t.meta.Installation.Overall.StartsPerMinute)
+	}
 	return nil
+}
+
+// promise gives what a start task has coming: the sandbox of the default spec,
+// with the user's settings as they are now.
+func (t *transaction) promise(user string) *Coming {
+	spec, err := t.specOrDefault("")
+	if err != nil {
+		return &Coming{} // there is none to start: the task will say so
+	}
+	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	return &Coming{CPU: template.CPU, Memory: template.Memory}
+}
+
+// demand gives what promising it to a user asks for.
+func (c *Coming) demand(user string) demand {
+	return demand{user: user, mine: c.usage(), theirs: c.usage()}
 }
 
 // limitsOf gives the limits a user is under.

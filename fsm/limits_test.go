@@ -16,6 +16,9 @@ type life struct {
 	r   *rapid.T
 	now time.Time
 	n   int
+	// latest is the latest time so far: clocks differ, but not by more than a
+	// leader lets them.
+	latest time.Time
 }
 
 // next gives the next command.
@@ -23,6 +26,8 @@ func (l *life) next(v *View) Command {
 	l.n++
 	unit := rapid.SampledFrom([]time.Duration{time.Second, time.Second, time.Second, time.Second, 20 * time.Second}).Draw(l.r, "unit")
 	l.now = l.now.Add(time.Duration(rapid.IntRange(-2, 6).Draw(l.r, "time")) * unit)
+	l.latest = later(l.latest, l.now)
+	l.now = later(l.now, l.latest.Add(-MaxCommandAge))
 	user, body := l.body(v)
 	return NewCommand(fmt.Sprint("l", l.n), l.now, user, body)
 }
@@ -79,14 +84,34 @@ func (l *life) start(v *View, user string, kind int) (string, Body) {
 		m := rapid.SampledFrom(members).Draw(l.r, "member")
 		b.Claim = &Claim{Member: m.ID, KeyRef: SecretRef{"sandboxes/" + m.ID + "/session", 2}}
 	}
-	open := v.OpenStartTasks()
-	switch {
-	case kind > 5:
+	if kind > 5 {
 		return user, b
-	case len(open) == 0:
-		return user, &StartTaskCreateBody{ID: fmt.Sprint("t", l.n), ConversationID: fmt.Sprint("c", l.n)}
 	}
-	return "", &StartTaskBindBody{ID: open[0].ID, SandboxID: b.ID, Create: b}
+	return l.task(v, user, b)
+}
+
+// task draws what begins, binds or ends a start task.
+func (l *life) task(v *View, user string, b *SandboxCreateBody) (string, Body) {
+	open := v.OpenStartTasks()
+	what := rapid.IntRange(0, 9).Draw(l.r, "task")
+	if len(open) == 0 || what < 5 {
+		create := &StartTaskCreateBody{ID: fmt.Sprint("t", l.n), ConversationID: fmt.Sprint("c", l.n)}
+		mine, _ := v.Sandboxes(user, Page{})
+		if len(mine) > 0 && rapid.IntRange(0, 3).Draw(l.r, "named") == 0 {
+			create.Request.SandboxID = &rapid.SampledFrom(mine).Draw(l.r, "wished").ID
+		}
+		return user, create
+	}
+	task := rapid.SampledFrom(open).Draw(l.r, "which")
+	switch {
+	case what == 9:
+		return "", &StartTaskFailBody{ID: task.ID, Detail: "broken"}
+	case what == 8 && task.SandboxID != "":
+		return "", &StartTaskFinishBody{ID: task.ID, Conversation: Conversation{ID: task.ConversationID}}
+	case task.Request.SandboxID != nil:
+		return "", &StartTaskBindBody{ID: task.ID, SandboxID: *task.Request.SandboxID}
+	}
+	return "", &StartTaskBindBody{ID: task.ID, SandboxID: b.ID, Create: b}
 }
 
 func (l *life) observation(s *Sandbox) Body {
@@ -107,15 +132,22 @@ func TestModelStarts(t *testing.T) {
 	wanted := []string{
 		"claimed", "paused by limit", "paused by idle", "user_running_sandboxes", "user_total_sandboxes", "user_cpu", "user_memory",
 		"user_starts_per_minute", "installation_running_sandboxes", "installation_total_sandboxes", "installation_cpu",
-		"installation_memory", "installation_starts_per_minute",
+		"installation_memory", "installation_starts_per_minute", "start_task.create limit", "start_task.create ", "start_task.bind ",
 	}
 	seen := map[string]int{}
 	for round := 0; round < 10 && len(wanted) > 0; round++ {
 		rapid.Check(t, func(r *rapid.T) {
 			b, l := newModelled(t, spec), &life{r: r, now: testEpoch}
 			for range 60 {
-				if o := b.run(r, l.next(b.store.View())); o.Err != nil {
+				before := b.store.View()
+				cmd := l.next(before)
+				o := b.run(r, cmd)
+				if o.Err != nil {
 					seen[o.Err.Limit]++
+					keepsPromise(r, before, cmd, o.Err)
+				}
+				if cmd.Type == StartTaskCreate || cmd.Type == StartTaskBind {
+					seen[words(cmd.Type, codeOf(o.Err))]++
 				}
 				for s := range b.store.View().AllSandboxes() {
 					seen["paused by "+s.PausedBy]++
@@ -130,6 +162,19 @@ func TestModelStarts(t *testing.T) {
 	t.Log(seen)
 	if len(wanted) > 0 {
 		t.Errorf("no life reached %v", wanted)
+	}
+}
+
+// keepsPromise: a task that was accepted gets its sandbox, unless this has come
+// to ask for more than it did then.
+func keepsPromise(r *rapid.T, v *View, cmd Command, err *Error) {
+	b, ok := cmd.Body.(*StartTaskBindBody)
+	if !ok || b.Create == nil || err.Code != CodeLimit {
+		return
+	}
+	task := first[StartTask](v.txn, tableStartTasks, indexID, []byte(b.ID))
+	if now := v.transaction(cmd.Time).promise(task.UserID); task.Coming != nil && now.CPU <= task.Coming.CPU && now.Memory <= task.Coming.Memory {
+		r.Fatalf("the task %+v was accepted and can't have its sandbox: %v", task, err)
 	}
 }
 
@@ -150,6 +195,12 @@ func recount(v *View) map[string]Usage {
 		sum[""] = sum[""].plus(u)
 		if s.UserID != "" {
 			sum[s.UserID] = sum[s.UserID].plus(u)
+		}
+	}
+	for task := range withPrefix[StartTask](v.txn, tableStartTasks, indexOpen, nil) {
+		if c := task.Coming; c != nil {
+			u := Usage{Running: 1, Total: 1, CPU: c.CPU, Memory: c.Memory}
+			sum[""], sum[task.UserID] = sum[""].plus(u), sum[task.UserID].plus(u)
 		}
 	}
 	for x := range withPrefix[recentStart](v.txn, tableRecentStarts, indexID, nil) {

@@ -24,7 +24,11 @@ func (m *model) picture() picture {
 			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
-		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish))
+		coming := ""
+		if t.Coming != nil {
+			coming = words(t.Coming.CPU, t.Coming.Memory)
+		}
+		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish, coming))
 	}
 	for _, c := range m.conversations {
 		p = append(p, "conversation "+words(c.ID, c.User, c.V0, c.Sandbox, c.Parent, c.Title, c.Repository, c.Branch))
@@ -44,8 +48,12 @@ func pictureOf(v *View) picture {
 		}
 		tasks, _ := v.StartTasks(user, StartTaskFilter{}, Page{})
 		for _, t := range tasks {
+			coming := ""
+			if t.Coming != nil {
+				coming = words(t.Coming.CPU, t.Coming.Memory)
+			}
 			p = append(p, "task "+words(t.ID, t.UserID, t.ConversationID, t.V0ID, t.SandboxID, t.Status, !t.Secrets.IsZero(),
-				valueOr(t.Request.SandboxID, "")))
+				valueOr(t.Request.SandboxID, ""), coming))
 		}
 		conversations, _ := v.Conversations(user, ConversationFilter{IncludeSub: true}, Page{})
 		for _, c := range conversations {

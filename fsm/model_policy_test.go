@@ -65,16 +65,15 @@ func (m *model) addMember(b *PoolAddBody) Code {
 		return CodeNotFound
 	}
 	spec := m.specs[i]
-	same, cpu, memory := 0, spec.Template.CPU, spec.Template.Memory
+	same := 0
+	all, _ := m.use("")
+	cpu, memory := spec.Template.CPU+all.CPU, spec.Template.Memory+all.Memory
 	for _, s := range m.sandboxes {
 		if s.ID == b.ID {
 			return CodeConflict
 		}
 		if s.User == "" && s.Pool == b.SpecID && s.Desired != DesiredDeleted && s.CPU == spec.Template.CPU {
 			same++
-		}
-		if s.Desired == DesiredRunning {
-			cpu, memory = cpu+s.CPU, memory+s.Memory
 		}
 	}
 	over := m.installation.Overall
@@ -108,8 +107,8 @@ func (m *model) claim(user string, b *SandboxCreateBody, n *modelSandbox) bool {
 	return true
 }
 
-// resume makes a user's sandbox run, when the case holds.
-func (m *model) resume(user, id string, when func(*modelSandbox) bool) Code {
+// resume makes a user's sandbox run, when the case holds; promised as in start.
+func (m *model) resume(user, id string, when func(*modelSandbox) bool, promised *modelTask) Code {
 	s := m.sandbox(id)
 	if s == nil || s.User != user || s.Desired == DesiredDeleted {
 		return CodeNotFound
@@ -119,11 +118,11 @@ func (m *model) resume(user, id string, when func(*modelSandbox) bool) Code {
 	}
 	n := *s
 	n.wish(DesiredRunning, m.now, "")
-	return m.start(&n)
+	return m.start(&n, promised)
 }
 
-// use adds up what a user, or "" all users, have. Running is asked for one by
-// one: which of them run.
+// use adds up what a user, or "" all users, have or were promised. Running is
+// asked for one by one: which of them run.
 func (m *model) use(user string) (u Usage, running []*modelSandbox) {
 	for i := range m.sandboxes {
 		s := &m.sandboxes[i]
@@ -143,6 +142,11 @@ func (m *model) use(user string) (u Usage, running []*modelSandbox) {
 			running = append(running, s)
 		}
 	}
+	for _, t := range m.tasks {
+		if t.Coming != nil && (user == "" || t.User == user) {
+			u = u.plus(Usage{Running: 1, Total: 1, CPU: t.Coming.CPU, Memory: t.Coming.Memory})
+		}
+	}
 	return u, running
 }
 
@@ -155,12 +159,19 @@ func (m *model) limits(user string) Limits {
 }
 
 // start puts a sandbox into its place, makes room and then asks whether
-// anything that grew is beyond its limit.
-func (m *model) start(n *modelSandbox) Code {
+// anything that grew is beyond its limit. For a task it is the one the task was
+// promised, or without an id is promised only now.
+func (m *model) start(n *modelSandbox, task *modelTask) Code {
 	limits := m.limits(n.User)
 	mine, _ := m.use(n.User)
 	theirs, _ := m.use("")
-	if s := m.sandbox(n.ID); s != nil {
+	noted := task != nil && task.Coming != nil
+	if task != nil {
+		task.Coming = nil
+	}
+	if n.ID == "" {
+		task.Coming = n
+	} else if s := m.sandbox(n.ID); s != nil {
 		*s = *n
 	} else {
 		m.sandboxes = append(m.sandboxes, *n)
@@ -179,7 +190,7 @@ func (m *model) start(n *modelSandbox) Code {
 			}
 			return 1
 		})
-		for grown.Running > limits.Running {
+		for grown.Running > limits.Running && len(running) > 0 {
 			running[0].wish(DesiredPaused, m.now, PausedByLimit)
 			running = running[1:]
 			grown, _ = m.use(n.User)
@@ -191,8 +202,13 @@ func (m *model) start(n *modelSandbox) Code {
 			more.CPU > 0 && l.CPU > 0 && u.CPU > l.CPU || more.Memory > 0 && l.Memory > 0 && u.Memory > l.Memory
 	}
 	overall := m.installation.Overall
-	if over(grown, wants, limits) || over(all, wantsAll, overall) ||
-		m.tooFast(n.User, limits.StartsPerMinute) || m.tooFast("", overall.StartsPerMinute) {
+	if over(grown, wants, limits) || over(all, wantsAll, overall) {
+		return CodeLimit
+	}
+	if noted {
+		return ""
+	}
+	if m.tooFast(n.User, limits.StartsPerMinute) || m.tooFast("", overall.StartsPerMinute) {
 		return CodeLimit
 	}
 	m.noteStart(n.User, limits.StartsPerMinute)

@@ -53,7 +53,7 @@ func (b *SandboxCreateBody) Validate() error {
 }
 
 func (t *transaction) applySandboxCreate(b *SandboxCreateBody) (Result, *Error) {
-	s, err := t.createSandbox(t.cmd.UserID, b)
+	s, err := t.createSandbox(t.cmd.UserID, b, nil)
 	if err != nil {
 		return Result{}, err
 	}
@@ -61,7 +61,8 @@ func (t *transaction) applySandboxCreate(b *SandboxCreateBody) (Result, *Error) 
 }
 
 // createSandbox makes a sandbox a user's: a member of the pool, or a new one.
-func (t *transaction) createSandbox(user string, b *SandboxCreateBody) (*Sandbox, *Error) {
+// promised as in start.
+func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised *Coming) (*Sandbox, *Error) {
 	spec, err := t.specOrDefault(b.SpecID)
 	if err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody) (*Sandbox
 	if old != nil {
 		s = t.claimed(old, user, b)
 	}
-	if err := t.start(old, s); err != nil {
+	if err := t.start(old, s, promised); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -178,10 +179,10 @@ func (s *Sandbox) desiring(d Desired, now time.Time) *Sandbox {
 	return &next
 }
 
-// resume makes a sandbox run, within the limits.
-func (t *transaction) resume(old *Sandbox) (*Sandbox, *Error) {
+// resume makes a sandbox run, within the limits. promised as in start.
+func (t *transaction) resume(old *Sandbox, promised *Coming) (*Sandbox, *Error) {
 	s := old.desiring(DesiredRunning, t.now)
-	if err := t.start(old, s); err != nil {
+	if err := t.start(old, s, promised); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -211,7 +212,7 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 	}
 	// State looks through an ERROR that a newer generation already answers.
 	if s.Desired != DesiredRunning || s.State() == SandboxError {
-		if s, err = t.resume(s); err != nil {
+		if s, err = t.resume(s, nil); err != nil {
 			return Result{}, err
 		}
 	}

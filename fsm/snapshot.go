@@ -21,7 +21,11 @@ import (
 // A snapshot is lines of JSON: a header with the format, the index and what
 // belongs to no table; one line per row; a trailer with the number of rows, the
 // bytes and the SHA-256 of all before it.
-const SnapshotFormat = 1
+//
+// Format 2 came with the sandboxes that start tasks have coming and with the
+// time up to which command ids are forgotten: a program that does not know them
+// would decide otherwise.
+const SnapshotFormat = 2
 
 // snapshotHeader is the first line of a snapshot.
 type snapshotHeader struct {
@@ -43,7 +47,7 @@ type snapshotTrailer struct {
 	SHA256 string `json:"sha256"`
 }
 
-// tableInternalCommands names the command ring's rows in a snapshot.
+// tableInternalCommands names the command window's rows in a snapshot.
 const tableInternalCommands = "internal_commands"
 
 // Snapshot is the whole state at one index, ready to be written. It is
@@ -271,7 +275,7 @@ func (l *loader) readRow(table string, row []byte) error {
 		if r.ID == "" || l.store.commands.get(r.ID) != nil {
 			return errNotUnique
 		}
-		l.store.commands.add(r)
+		l.store.commands.restore(r)
 		return nil
 	}
 	return errors.New("this node does not know that table: upgrade it")

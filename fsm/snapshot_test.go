@@ -57,6 +57,9 @@ func populated(t testing.TB) *fixture {
 	f.do("", &PoolAddBody{ID: "m1", SpecID: "py", InitRef: SecretRef{"sandboxes/m1/session", 1}, InitHash: sha("init")})
 	f.do("ada", &SandboxResumeBody{ID: "sb-c1"})
 	f.do("", &SandboxTouchBody{Touches: []Touch{{"sb-c1", f.now}}})
+	f.do("ada", &StartTaskCreateBody{ID: "t3", ConversationID: "c3"})
+	f.now = f.now.Add(InternalResultTTL - 10*time.Second)
+	f.do("ada", &ConversationUpdateBody{ID: "c1", Set: []string{"title"}, Title: ptr("A")}) // forgets the first ids
 	return f
 }
 
@@ -76,30 +79,68 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	if _, e, _, found := f.store.View().CommandResult("client-2"); !found || e == nil || e.Code != CodeNotFound {
 		t.Errorf("client-2: %v %v", e, found)
 	}
-	if _, _, _, found := f.store.View().CommandResult("c3"); !found {
-		t.Error("the internal command c3 is forgotten")
+	if _, _, _, found := f.store.View().CommandResult("c20"); !found {
+		t.Error("the internal command c20 is forgotten")
 	}
 }
 
-// goldenSHA256 is the digest of testdata/snapshot_format_1.jsonl.
-const goldenSHA256 = "938700e4bd5690ee38fbc3c21bbaa253c85fad9236f94a867ccff7dcb84f0f29"
+// The digests of testdata/snapshot_format_<n>.jsonl.
+const (
+	goldenSHA256  = "938700e4bd5690ee38fbc3c21bbaa253c85fad9236f94a867ccff7dcb84f0f29"
+	golden2SHA256 = "2c6d17fca782b0420f14e1e45657ddedd55b1dc15a6a3d820802ff8398e672a8"
+)
 
-// TestGoldenSnapshot reads the file of format 1 as a released program wrote it.
-// The file is never written again: when this test fails, nodes can't be
-// upgraded.
-func TestGoldenSnapshot(t *testing.T) {
-	raw, err := os.ReadFile("testdata/snapshot_format_1.jsonl")
+// golden restores a file of testdata, which is never written again: when a test
+// of one fails, nodes can't be upgraded.
+func golden(t *testing.T, name, digest string) *Store {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := sha(string(raw)); got != goldenSHA256 {
+	if got := sha(string(raw)); got != digest {
 		t.Fatalf("the golden file itself was changed: its SHA-256 is %s", got)
 	}
 	s := NewStore()
 	if err := s.Restore(bytes.NewReader(raw)); err != nil {
 		t.Fatal(err)
 	}
+	if n := restored(t, s); n.Checksum() != s.Checksum() {
+		t.Error("written again and read again it differs")
+	}
+	return s
+}
+
+// TestGoldenSnapshot2 reads a file of format 2, which has what came since format
+// 1: members of pools, policies and limits, what start tasks have coming, and up
+// to when command ids are forgotten.
+func TestGoldenSnapshot2(t *testing.T) {
+	s := golden(t, "snapshot_format_2.jsonl", golden2SHA256)
 	v := s.View()
+	if in := v.Installation(); in.Overall.StartsPerMinute != 9 || in.Policy.IdleTimeout != time.Hour || v.LimitsOf("ada").StartsPerMinute != 3 {
+		t.Errorf("%+v", in)
+	}
+	if m := v.SandboxAny("m1"); m == nil || !m.Member() || v.SandboxAny("sb-c1").Status.LastActive.IsZero() {
+		t.Errorf("member %+v", m)
+	}
+	if task := v.StartTask("ada", "t3"); task == nil || *task.Coming != (Coming{500, 1024}) {
+		t.Errorf("task %+v", task)
+	}
+	if u := v.Usage("ada"); u != (Usage{Running: 2, Total: 2, CPU: 1000, Memory: 2048, starts: 2}) {
+		t.Errorf("usage %+v", u)
+	}
+	late := NewCommand("c2", testEpoch.Add(2*time.Second), "", &SpecPoolBody{ID: "py", Size: 9})
+	if _, err := s.Apply(v.Index()+1, late); CodeOf(err) != CodeOutcomeUnknown {
+		t.Errorf("a forgotten command: %v", err)
+	}
+	if r, _, _, found := v.CommandResult("c20"); !found || r.StartTask == nil || r.StartTask.ID != "t3" {
+		t.Errorf("the answer of the last start: %+v %v", r, found)
+	}
+}
+
+// TestGoldenSnapshot reads the file of format 1 as the first program wrote it.
+func TestGoldenSnapshot(t *testing.T) {
+	v := golden(t, "snapshot_format_1.jsonl", goldenSHA256).View()
 	if v.Index() != 13 || v.ClusterID() != "test" || v.ProtocolVersion() != 1 {
 		t.Errorf("index %d, cluster %q, version %d", v.Index(), v.ClusterID(), v.ProtocolVersion())
 	}
@@ -124,9 +165,6 @@ func TestGoldenSnapshot(t *testing.T) {
 	if _, e, _, _ := v.CommandResult("client-2"); e == nil || e.Code != CodeNotFound {
 		t.Errorf("client-2: %v", e)
 	}
-	if n := restored(t, s); n.Checksum() != s.Checksum() {
-		t.Error("written again and read again it differs")
-	}
 }
 
 // TestRestoreRefusesDamage: a snapshot that is cut, altered or from the future
@@ -143,8 +181,8 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		"a row twice":      strings.Join(append(append([]string{}, lines[:3]...), lines[2:]...), ""),
 		"another value":    strings.Replace(good, `"desired":"paused"`, `"desired":"gone"`, 1),
 		"something behind": good + "{}\n",
-		"newer format":     strings.Replace(good, `"bivouac_snapshot":1`, `"bivouac_snapshot":2`, 1),
-		"no format":        strings.Replace(good, `"bivouac_snapshot":1,`, ``, 1),
+		"newer format":     strings.Replace(good, `"bivouac_snapshot":2`, `"bivouac_snapshot":3`, 1),
+		"no format":        strings.Replace(good, `"bivouac_snapshot":2,`, ``, 1),
 		"newer protocol":   strings.Replace(good, `"protocol_version":1`, `"protocol_version":2`, 1),
 		"unknown table":    strings.Replace(good, `"table":"specs"`, `"table":"specz"`, 1),
 		"not JSON":         "hello\n",

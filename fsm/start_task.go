@@ -35,6 +35,9 @@ type StartTask struct {
 	ConversationID string `json:"conversation_id"`
 	// V0ID as in Conversation.
 	V0ID string `json:"v0_id,omitempty"`
+	// Coming is the sandbox that is still to be made for the task; nil when it
+	// has one, has ended, or named one that is there.
+	Coming *Coming `json:"coming,omitempty"`
 	// SandboxID is empty until StartTaskBind.
 	SandboxID      string `json:"sandbox_id,omitempty"`
 	AgentServerURL string `json:"agent_server_url,omitempty"`
@@ -46,6 +49,23 @@ type StartTask struct {
 	Secrets   SecretRef `json:"secrets"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Coming is what a sandbox that was promised to a start task counts for until
+// it is there: it runs, as far as limits go, from the moment the task is
+// accepted.
+type Coming struct {
+	// CPU (MHz) and Memory (MiB) as the template came to then.
+	CPU    int `json:"cpu"`
+	Memory int `json:"memory"`
+}
+
+// usage gives what it counts for; nil counts for nothing.
+func (c *Coming) usage() Usage {
+	if c == nil {
+		return Usage{}
+	}
+	return Usage{Running: 1, Total: 1, CPU: c.CPU, Memory: c.Memory}
 }
 
 // Done reports whether the task has ended.

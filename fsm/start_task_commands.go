@@ -11,6 +11,11 @@ const MaxDoneTasks = 1000
 // conversation existing; without Join that is CodeConflict. A failed task does
 // not stand in the way of a new one.
 //
+// The start of its sandbox counts from here on, so that what is accepted can be
+// carried out: a task that names no sandbox has one coming
+// (StartTask.Coming), a paused one that it names is resumed. Over a limit it is
+// CodeLimit, and nothing is left behind.
+//
 // A parent must be a conversation of the same user (CodeNotFound "Parent
 // conversation not found: <id>"); the stored request inherits its sandbox,
 // repository, branch, provider and model where it names none.
@@ -63,8 +68,29 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		ConversationID: b.ConversationID, V0ID: b.V0ID,
 		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 	}
+	if err := t.startFor(task); err != nil {
+		return Result{}, err
+	}
 	put(t, tableStartTasks, nil, task)
 	return Result{StartTask: task}, nil
+}
+
+// startFor makes the start that a new task stands for count: that of the
+// sandbox it will get, or of a paused one it names.
+func (t *transaction) startFor(task *StartTask) *Error {
+	if id := task.Request.SandboxID; id != nil {
+		if s, err := t.ownSandbox(task.UserID, *id); err == nil && s.Desired == DesiredPaused {
+			_, err = t.resume(s, nil)
+			return err
+		}
+		return nil // it runs, or the task will say that it is not there
+	}
+	coming := t.promise(task.UserID)
+	if err := t.makeRoom(coming.demand(task.UserID)); err != nil {
+		return err
+	}
+	task.Coming = coming
+	return nil
 }
 
 // conversationTaken looks for the conversation, or an unfinished task for it,
@@ -112,8 +138,9 @@ func (t *transaction) openTask(id string) (*StartTask, *Error) {
 // SandboxID names an existing one of the same user, which is resumed if it is
 // paused (CodeNotFound "Sandbox not found: <id>" otherwise). A Create whose id
 // is taken is CodeConflict: the proposer picks another; with Create.Claim the
-// task's SandboxID tells which sandbox it became. Over a limit it is CodeLimit
-// and the task stays as it is. A task that is bound already is left alone. The
+// task's SandboxID tells which sandbox it became. What the task had coming is
+// no longer; over a limit, which only a sandbox can be that was not promised, or
+// asks for more than that, it is CodeLimit and the task stays as it is. A task that is bound already is left alone. The
 // answer is Result.StartTask. An unknown task is
 // CodeNotFound, one that has ended CodeConflict.
 type StartTaskBindBody struct {
@@ -147,12 +174,12 @@ func (t *transaction) applyStartTaskBind(b *StartTaskBindBody) (Result, *Error) 
 	if old.SandboxID != "" {
 		return Result{StartTask: old}, nil
 	}
-	s, err := t.sandboxFor(old.UserID, b)
+	s, err := t.sandboxFor(old, b)
 	if err != nil {
 		return Result{}, err
 	}
 	task := *old
-	task.SandboxID = s.ID
+	task.SandboxID, task.Coming = s.ID, nil
 	task.Status = StartTaskWaitingForSandbox
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
@@ -160,16 +187,16 @@ func (t *transaction) applyStartTaskBind(b *StartTaskBindBody) (Result, *Error) 
 }
 
 // sandboxFor makes, claims or wakes the sandbox of a task.
-func (t *transaction) sandboxFor(user string, b *StartTaskBindBody) (*Sandbox, *Error) {
+func (t *transaction) sandboxFor(task *StartTask, b *StartTaskBindBody) (*Sandbox, *Error) {
 	if b.Create != nil {
-		return t.createSandbox(user, b.Create)
+		return t.createSandbox(task.UserID, b.Create, task.Coming)
 	}
-	s, err := t.ownSandbox(user, b.SandboxID)
+	s, err := t.ownSandbox(task.UserID, b.SandboxID)
 	if err != nil {
 		return nil, Errorf(CodeNotFound, "Sandbox not found: %s", b.SandboxID)
 	}
 	if s.Desired == DesiredPaused {
-		return t.resume(s)
+		return t.resume(s, task.Coming)
 	}
 	return s, nil
 }
@@ -269,7 +296,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 // endTask stores the end of a task and forgets the user's oldest ended ones.
 func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail string) *StartTask {
 	task := *old
-	task.Status, task.Detail, task.Secrets = status, cleanWords(detail), SecretRef{}
+	task.Status, task.Detail, task.Secrets, task.Coming = status, cleanWords(detail), SecretRef{}, nil
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
 	u := t.store.usageOf(task.UserID)

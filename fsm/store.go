@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-memdb"
 )
@@ -16,7 +17,7 @@ type Store struct {
 	// mu serialises the writers.
 	mu       sync.Mutex
 	db       *memdb.MemDB
-	commands *commandRing
+	commands *commandWindow
 	usage    map[string]*usage
 
 	// current is the newest View; writers replace it under mu.
@@ -40,11 +41,15 @@ type meta struct {
 	LastAPIKeyID    int    `json:"last_api_key_id"`
 
 	Installation Installation `json:"installation,omitzero"`
+
+	// Forgotten is the latest time of a command whose id is no longer
+	// remembered.
+	Forgotten time.Time `json:"forgotten,omitzero"`
 }
 
 // NewStore returns an empty store at index 0.
 func NewStore() *Store {
-	s := &Store{db: newDB(), commands: newCommandRing(), usage: map[string]*usage{}}
+	s := &Store{db: newDB(), commands: newCommandWindow(), usage: map[string]*usage{}}
 	s.current.Store(&View{
 		meta:     meta{ProtocolVersion: 1},
 		txn:      s.db.Txn(false),

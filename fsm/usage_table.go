@@ -9,7 +9,8 @@ import (
 )
 
 // Usage is what limits bound, of one user or of the installation. It is
-// derived from the sandboxes and the recent starts.
+// derived from the sandboxes, those that start tasks have coming and the recent
+// starts.
 type Usage struct {
 	// Running, Total, CPU (MHz) and Memory (MiB) as in Limits.
 	Running int
@@ -55,6 +56,10 @@ func burdenOf[T any](row *T) burden {
 	case *Sandbox:
 		if row != nil {
 			return row.burden()
+		}
+	case *StartTask:
+		if row != nil && row.Coming != nil {
+			return burden{user: row.UserID, mine: row.Coming.usage(), theirs: row.Coming.usage()}
 		}
 	case *recentStart:
 		switch {
@@ -122,7 +127,7 @@ func usageOf(txn *memdb.Txn, user string) Usage {
 	return Usage{}
 }
 
-// Usage gives what a user's sandboxes add up to; userID "" is the installation.
+// Usage gives what a user's sandboxes, and those promised, add up to; userID "" is the installation.
 func (v *View) Usage(userID string) Usage { return usageOf(v.txn, userID) }
 
 // recentStart remembers that a sandbox was started, for Limits.StartsPerMinute.

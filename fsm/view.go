@@ -18,7 +18,7 @@ type View struct {
 	meta     meta
 	txn      *memdb.Txn
 	changed  chan struct{}
-	commands *commandRing
+	commands *commandWindow
 }
 
 // Index is the Raft log index the picture was taken at.
@@ -44,11 +44,11 @@ func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint 
 	if r == nil {
 		r = first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id))
 	}
-	// The ring is not part of the picture and may be ahead of it.
+	// The window is not part of the picture and may be ahead of it.
 	if r == nil || r.Result.Index > v.index {
 		return Result{}, nil, "", false
 	}
-	result = r.Result
+	result = r.Result.whole(v.txn)
 	result.Replayed = true
 	return result, r.Err, r.Fingerprint, true
 }

@@ -222,10 +222,40 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 		return answer{}, err
 	}
 	res, err := c.propose(body)
+	c.discard(writes, res, err)
 	if err != nil {
 		return answer{}, err
 	}
 	return render(res)
+}
+
+// discard has the entries deleted that were written for this request and that
+// its command, which came to res or err, did not take: it was refused, it was
+// answered from an earlier one, or a warm sandbox took its place. An outcome
+// that is not known leaves them to the collector. It does not hold the answer
+// up; Run waits for it.
+func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
+	switch fsm.CodeOf(err) {
+	case fsm.CodeOutcomeUnknown, fsm.CodeInternal:
+		return
+	}
+	writes.list = slices.DeleteFunc(slices.Clone(writes.list), func(one secretWrite) bool { return !one.alone || refersTo(res, one.path) })
+	if len(writes.list) == 0 {
+		return
+	}
+	s := c.server
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), s.cfg.RequestTimeout)
+	s.discards.Go(func() {
+		defer cancel()
+		if err := writes.discard(ctx, s.secrets); err != nil {
+			s.log.Info("a secret that nothing refers to is left to the collector", "error", err)
+		}
+	})
+}
+
+// refersTo reports whether what a command came to holds the entry.
+func refersTo(res fsm.Result, path string) bool {
+	return res.Sandbox != nil && res.Sandbox.KeyRef.Path == path || res.StartTask != nil && res.StartTask.Secrets.Path == path
 }
 
 // recorded looks up what became of an earlier request with the same key.

@@ -163,6 +163,20 @@ func (s *fakeSecrets) Read(_ context.Context, path string, version int) (map[str
 	return maps.Clone(s.entries[path][version-1]), nil
 }
 
+func (s *fakeSecrets) Delete(_ context.Context, path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.entries, path)
+	return s.err
+}
+
+// paths gives where there is something.
+func (s *fakeSecrets) paths() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.entries))
+}
+
 func (s *fakeSecrets) set(f func(s *fakeSecrets)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

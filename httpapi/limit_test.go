@@ -191,3 +191,51 @@ func TestLimitBody_HasEveryShape(t *testing.T) {
 		}
 	}
 }
+
+// What a paused sandbox would have to be resumed for is refused at the POST too,
+// before its secrets are stored.
+func TestLimit_ANamedPausedSandboxIsAStart(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
+	box := h.createSandbox(h.alice)
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	named := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"}}`, box)
+	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200)
+	stored := h.secrets.paths()
+	h.do(h.alice, "POST", pathConversations, named).refused(t, "user_running_sandboxes")
+	if got := h.secrets.paths(); cmp.Diff(stored, got) != "" {
+		t.Fatalf("secrets are left: %v, before %v", got, stored)
+	}
+	h.limited(fsm.Installation{PerUser: fsm.Limits{Running: 2}})
+	h.do(h.alice, "POST", pathConversations, named).want(t, 200)
+	if row := h.cluster.store.View().SandboxAny(box); row.Desired != fsm.DesiredRunning {
+		t.Fatalf("the sandbox is %s", row.Desired)
+	}
+}
+
+// A burst on a node that is behind: Apply refuses, and the secrets that were
+// written for it are deleted at once.
+func TestLimit_RefusedByApplyLeavesNoSecrets(t *testing.T) {
+	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
+	empty := h.cluster.store.View()
+	h.createSandbox(h.alice)
+	stored := h.secrets.paths()
+	h.cluster.set(func(c *fakeCluster) { c.behind = empty })
+	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
+	h.do(h.alice, "POST", pathConversations, `{"secrets":{"A":"b"}}`).refused(t, "user_running_sandboxes")
+	h.server.discards.Wait()
+	if got := h.secrets.paths(); cmp.Diff(stored, got) != "" {
+		t.Fatalf("secrets are left: %v, before %v", got, stored)
+	}
+}
+
+// The key of the cold start that a claim made needless goes at once; the
+// member's stays.
+func TestClaim_LeavesNoKeyBehind(t *testing.T) {
+	h := newHarness(t).withSpec()
+	member := h.warm(1)[0]
+	h.createSandbox(h.alice)
+	h.server.discards.Wait()
+	if got := h.secrets.paths(); cmp.Diff([]string{sandboxPath(member)}, got) != "" {
+		t.Fatalf("there are secrets at %v", got)
+	}
+}

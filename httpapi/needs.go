@@ -32,6 +32,8 @@ type Secrets interface {
 	// Read gives one version, which never changes; CodeNotFound when it is
 	// gone.
 	Read(ctx context.Context, path string, version int) (map[string]string, error)
+	// Delete removes the entry with all its versions; absent is fine.
+	Delete(ctx context.Context, path string) error
 }
 
 // Activity hears of the traffic to sandboxes, so that one in use is not taken

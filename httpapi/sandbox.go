@@ -95,7 +95,8 @@ func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 		return nil, secretWrites{}, fmt.Errorf("looking for a warm sandbox: %w", err)
 	}
 	member := c.server.claims.pick(v, spec, c.who.user, c.now)
-	if err := c.admitted(v, spec, member); err != nil {
+	err = c.admitted(v, func(v *fsm.View) *fsm.Error { return v.Admission(c.who.user, spec, member, c.now) })
+	if err != nil {
 		return nil, secretWrites{}, err
 	}
 	// The agent server encrypts what it keeps with a key of its own, so that the
@@ -104,6 +105,7 @@ func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 	body := &fsm.SandboxCreateBody{ID: randomBase62(sandboxIDLen), SpecID: spec, KeyHash: hashKey(key)}
 	var writes secretWrites
 	writes.add(sandboxPath(body.ID), "key", key, &body.KeyRef)
+	writes.alone()
 	writes.also("secret_key", seal)
 	if member != "" {
 		body.Claim = &fsm.Claim{Member: member}
@@ -115,15 +117,15 @@ func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 
 // admitted refuses a start over a limit before anything is stored for it; v may
 // be behind, so that it alone refuses nothing.
-func (c *call) admitted(v *fsm.View, spec, member string) error {
-	if v.Admission(c.who.user, spec, member, c.now) == nil {
+func (c *call) admitted(v *fsm.View, admission func(*fsm.View) *fsm.Error) error {
+	if admission(v) == nil {
 		return nil
 	}
 	v, err := c.viewWith(cluster.Linearizable)
 	if err != nil {
 		return err
 	}
-	if over := v.Admission(c.who.user, spec, member, c.now); over != nil {
+	if over := admission(v); over != nil {
 		return over
 	}
 	return nil

@@ -27,6 +27,9 @@ type secretWrite struct {
 	path string
 	data map[string]string
 	ref  *fsm.SecretRef
+	// alone: the path is made for this request, nothing else is or will be
+	// stored there.
+	alone bool
 }
 
 // add notes an entry to write. ref gets its path at once, with a version that
@@ -119,6 +122,7 @@ func (d *startSecrets) stage(w *secretWrites, user, task string, ref *fsm.Secret
 		return fmt.Errorf("encoding the secrets of a start task: %w", err)
 	}
 	w.add("users/"+user+"/start_tasks/"+task, "json", string(text), ref)
+	w.alone()
 	return nil
 }
 
@@ -131,6 +135,18 @@ func customPath(user, name string) string {
 	return "users/" + user + "/custom/" + base64.RawURLEncoding.EncodeToString([]byte(name))
 }
 func sandboxPath(sandbox string) string { return "sandboxes/" + sandbox + "/session" }
+
+// alone says of the entry noted last that its path is made for this request.
+func (w *secretWrites) alone() { w.list[len(w.list)-1].alone = true }
+
+// discard deletes the entries.
+func (w *secretWrites) discard(ctx context.Context, store Secrets) error {
+	var errs []error
+	for _, one := range w.list {
+		errs = append(errs, store.Delete(ctx, one.path))
+	}
+	return errors.Join(errs...)
+}
 
 // also adds a member to the entry noted last.
 func (w *secretWrites) also(member, value string) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +21,10 @@ type Server struct {
 	cfg     Config
 	cluster Cluster
 	secrets Secrets
-	agents  Agents
-	log     *slog.Logger
+	// discards are the deletions of secrets under way; each is bounded.
+	discards sync.WaitGroup
+	agents   Agents
+	log      *slog.Logger
 
 	handler   http.Handler
 	router    *router
@@ -87,7 +90,9 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		<-ctx.Done()
 		return s.drain(server)
 	})
-	return group.Wait()
+	err := group.Wait()
+	s.discards.Wait()
+	return err
 }
 
 func (s *Server) serve(server *http.Server, l net.Listener) error {

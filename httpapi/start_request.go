@@ -61,9 +61,8 @@ func (s *Server) handleStart(c *call) (answer, error) {
 	})
 }
 
-// checkStart refuses an unknown parent, and a new sandbox over a limit, before
-// secrets are stored for nothing. Apply has the last word: on the parent with
-// this command, on the limits when the task gets its sandbox.
+// checkStart refuses an unknown parent, and a start over a limit, before secrets
+// are stored for nothing. Apply has the last word.
 func (c *call) checkStart(q fsm.StartRequest) error {
 	if id := q.ParentConversationID; id != nil {
 		v, err := c.viewWith(cluster.Linearizable)
@@ -73,16 +72,14 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 		if v.Conversation(c.who.user, *id) == nil {
 			return fsm.Errorf(fsm.CodeNotFound, "Parent conversation not found: %s", *id)
 		}
-		return nil // it brings its sandbox
-	}
-	if q.SandboxID != nil {
-		return nil
 	}
 	v, err := c.server.cluster.View(c.ctx, cluster.Stale)
 	if err != nil {
 		return fmt.Errorf("reading the limits: %w", err)
 	}
-	return c.admitted(v, "", "")
+	return c.admitted(v, func(v *fsm.View) *fsm.Error {
+		return v.StartAdmission(c.who.user, deref(q.SandboxID), deref(q.ParentConversationID), c.now)
+	})
 }
 
 // command makes the start's command and says which secrets it needs stored.

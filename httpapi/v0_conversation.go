@@ -51,7 +51,8 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 			return nil, secretWrites{}, err
 		}
 		if !in.joins(v, c.who.user) {
-			if err := c.admitted(v, "", ""); err != nil {
+			err := c.admitted(v, func(v *fsm.View) *fsm.Error { return v.StartAdmission(c.who.user, "", "", c.now) })
+			if err != nil {
 				return nil, secretWrites{}, err
 			}
 		}

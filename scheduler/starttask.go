@@ -185,7 +185,7 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 		}
 		deadline := r.deadline(t, began)
 		if !r.now().Before(deadline) {
-			if r.fail(ctx, log, t, r.overdue(t)) {
+			if r.fail(ctx, log, t, r.overdue(t), &d) {
 				return
 			}
 			r.sleep(ctx, pause.NextBackOff(), nil)
@@ -198,7 +198,7 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 		case ctx.Err() != nil:
 			return
 		case o.fatal != "":
-			if r.fail(ctx, log, t, o.fatal) {
+			if r.fail(ctx, log, t, o.fatal, &d) {
 				return
 			}
 			r.sleep(ctx, pause.NextBackOff(), nil)
@@ -264,14 +264,16 @@ func (r *StartTasks) note(ctx context.Context, t *fsm.StartTask, detail string) 
 	}
 }
 
-// fail ends a task in ERROR; false when that has to be tried again.
-func (r *StartTasks) fail(ctx context.Context, log *slog.Logger, t *fsm.StartTask, detail string) bool {
+// fail ends a task in ERROR; false when that has to be tried again. d is the
+// sandbox that was drawn for it.
+func (r *StartTasks) fail(ctx context.Context, log *slog.Logger, t *fsm.StartTask, detail string, d *drawn) bool {
 	r.step(ctx, t, "fail")
 	_, err := r.propose(ctx, &fsm.StartTaskFailBody{ID: t.ID, Detail: clipDetail(detail)})
 	switch {
 	case err == nil:
 		log.Info("start task failed", "status", t.Status, "reason", clipDetail(detail))
 		r.forget(ctx, t)
+		r.forgetKey(ctx, t, d)
 		return true
 	case fsm.CodeOf(err) == fsm.CodeConflict, fsm.CodeOf(err) == fsm.CodeNotFound:
 		return true // it has ended
@@ -289,6 +291,23 @@ func (r *StartTasks) forget(ctx context.Context, t *fsm.StartTask) {
 	}
 	if err := r.secrets.Delete(ctx, t.Secrets.Path); err != nil && ctx.Err() == nil {
 		r.log.Warn("deleting a start task's secrets failed; the collector will do it", "task", t.ID, "error", err)
+	}
+}
+
+// forgetKey deletes the key that was written for a sandbox which the task, that
+// has failed, never got. Nobody else's can be at that place: the id was drawn
+// for this task, and is taken by it only. A wished one may be another's by now,
+// and is left to the collector.
+func (r *StartTasks) forgetKey(ctx context.Context, t *fsm.StartTask, d *drawn) {
+	id := d.id
+	if id == "" && t.Request.ConversationID == nil {
+		id = t.ID // perhaps by a leader before
+	}
+	if t.SandboxID != "" || id == "" || id == t.ConversationID || r.store.View().SandboxAny(id) != nil {
+		return
+	}
+	if err := r.secrets.Delete(ctx, sessionPath(id)); err != nil && ctx.Err() == nil {
+		r.log.Warn("deleting a key that was not needed failed; the collector will do it", "task", t.ID, "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
@@ -62,5 +63,24 @@ func TestStartTask_WishedIDIsNotClaimed(t *testing.T) {
 	defer w.run(nil)()
 	if task = w.done(task.ID); task.SandboxID != task.ConversationID {
 		t.Errorf("the sandbox is %s", task.SandboxID)
+	}
+}
+
+// A task that can't have its sandbox after all leaves no key behind: it fails
+// with the limit's words, and the key that was drawn is deleted at once.
+func TestStartTask_RefusedSandboxLeavesNoKey(t *testing.T) {
+	w := newTaskWorld(t)
+	task := w.task("1", nil)
+	w.must("", &fsm.InstallationConfigureBody{Installation: fsm.Installation{PerUser: fsm.Limits{CPU: 1}}})
+	factor := int64(64) // it asks for more than it was promised
+	w.must("ada", &fsm.SettingsPutBody{Values: fsm.SettingsValues{RemoteRuntimeResourceFactor: &factor}})
+	w.run(nil)
+	got := w.done(task.ID)
+	if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "limit") {
+		t.Fatalf("%s %q", got.Status, got.Detail)
+	}
+	w.awaitPathGone(sessionPath(task.ID))
+	if u := w.store.View().Usage("ada"); u != (fsm.Usage{}) {
+		t.Errorf("it still counts: %+v", u)
 	}
 }

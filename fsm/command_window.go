@@ -1,0 +1,103 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// commandWindow remembers the commands of the last InternalResultTTL, by
+// command time. It is not part of a View: a map is several times cheaper per
+// command than a table, and nobody but Apply needs it at one exact index.
+type commandWindow struct {
+	mu   sync.RWMutex
+	byID map[string]*commandRecord
+	// seconds are in the order of time: a clock that is ahead for a while must
+	// not push out what is younger.
+	seconds []*commandSecond
+	weight  int
+	// room bounds weight: maxInternalWeight but in tests.
+	room int
+}
+
+// commandSecond has the commands of one second, in the log's order. The first
+// gone are forgotten.
+type commandSecond struct {
+	second  int64
+	records []*commandRecord
+	gone    int
+}
+
+func newCommandWindow() *commandWindow {
+	return &commandWindow{byID: make(map[string]*commandRecord), room: maxInternalWeight}
+}
+
+// get returns the record of an id, nil when it is not remembered.
+func (c *commandWindow) get(id string) *commandRecord {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.byID[id]
+}
+
+// add remembers a record and forgets what is too old at the time now, or no
+// longer fits. It gives the latest time of what it forgot, zero for nothing.
+func (c *commandWindow) add(r *commandRecord, now time.Time) (forgotten time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	oldest := now.Add(-InternalResultTTL).Unix()
+	w := r.weight()
+	for len(c.seconds) > 0 && (c.seconds[0].second < oldest || c.weight+w > c.room) {
+		forgotten = later(forgotten, c.forget())
+	}
+	c.insert(r, w)
+	return forgotten
+}
+
+// restore remembers a record of a snapshot, which has what was remembered and
+// no more.
+func (c *commandWindow) restore(r *commandRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.insert(r, r.weight())
+}
+
+func (c *commandWindow) insert(r *commandRecord, weight int) {
+	second := r.Time.Unix()
+	i, found := len(c.seconds)-1, len(c.seconds) > 0 && c.seconds[len(c.seconds)-1].second == second
+	if !found {
+		i, found = slices.BinarySearchFunc(c.seconds, second, func(s *commandSecond, at int64) int { return cmp.Compare(s.second, at) })
+	}
+	if !found {
+		c.seconds = slices.Insert(c.seconds, i, &commandSecond{second: second})
+	}
+	c.seconds[i].records = append(c.seconds[i].records, r)
+	c.weight += weight
+	c.byID[r.ID] = r
+}
+
+// forget drops the first record of the oldest second and gives its time.
+func (c *commandWindow) forget() time.Time {
+	s := c.seconds[0]
+	r := s.records[s.gone]
+	s.records[s.gone] = nil
+	s.gone++
+	if s.gone == len(s.records) {
+		c.seconds[0] = nil
+		c.seconds = c.seconds[1:]
+	}
+	c.weight -= r.weight()
+	delete(c.byID, r.ID)
+	return r.Time
+}
+
+// all copies the records, in the order of restore.
+func (c *commandWindow) all() []*commandRecord {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*commandRecord, 0, len(c.byID))
+	for _, s := range c.seconds {
+		out = append(out, s.records[s.gone:]...)
+	}
+	return out
+}

@@ -1,0 +1,164 @@
+// Package fsmtest checks what must hold of a store at every index of its log.
+package fsmtest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// LimitWatch follows a store from one log index to the next and says when a
+// limit was exceeded. It counts the rows one by one and knows nothing of how the
+// store counts. The zero value has seen an empty store.
+type LimitWatch struct {
+	// Most is the most that was seen of each limit of each user, "" for the
+	// installation.
+	Most map[string]fsm.Limits
+
+	before picture
+	starts map[string][]time.Time
+	limits map[string]fsm.Limits
+}
+
+// picture is what a store holds at one index, as far as limits go.
+type picture struct {
+	use       map[string]fsm.Limits
+	sandboxes map[string]fsm.Sandbox
+	promised  map[string]string // start task to user
+}
+
+// After looks at the store after one command and returns an error when what
+// grew is over its limit, or sixty seconds of command time have more starts than
+// they may. A limit that was set below what is in use is not exceeded by what was
+// there. Start tasks that have a sandbox coming count as if they had it.
+func (w *LimitWatch) After(v *fsm.View, cmd fsm.Command) error {
+	if w.Most == nil {
+		w.Most, w.starts, w.limits = map[string]fsm.Limits{}, map[string][]time.Time{}, map[string]fsm.Limits{}
+	}
+	now := take(v)
+	defer func() { w.before = now }()
+	for scope, use := range now.use {
+		limit := v.Installation().Overall
+		if scope != "" {
+			limit = v.LimitsOf(scope)
+		}
+		if was, known := w.limits[scope]; known && was.StartsPerMinute != limit.StartsPerMinute {
+			w.starts[scope] = nil // those from before were under another limit
+		}
+		w.limits[scope] = limit
+		if n := w.started(scope, now, cmd); n > 0 {
+			w.starts[scope] = append(w.starts[scope], slices.Repeat([]time.Time{cmd.Time}, n)...)
+			use.StartsPerMinute = around(w.starts[scope], cmd.Time)
+		}
+		w.Most[scope] = most(w.Most[scope], use)
+		if err := exceeded(w.before.use[scope], use, limit); err != nil {
+			return fmt.Errorf("index %d, %s, scope %q: %w", v.Index(), cmd.Type, scope, err)
+		}
+	}
+	return nil
+}
+
+// take counts.
+func take(v *fsm.View) picture {
+	p := picture{use: map[string]fsm.Limits{"": {}}, sandboxes: map[string]fsm.Sandbox{}, promised: map[string]string{}}
+	add := func(user string, l fsm.Limits) {
+		u := p.use[user]
+		p.use[user] = fsm.Limits{Running: u.Running + l.Running, Total: u.Total + l.Total, CPU: u.CPU + l.CPU, Memory: u.Memory + l.Memory}
+	}
+	for s := range v.AllSandboxes() {
+		var l fsm.Limits
+		if s.Desired == fsm.DesiredRunning {
+			l.CPU, l.Memory = s.Template.CPU, s.Template.Memory
+		}
+		if s.UserID == "" { // of a warm pool
+			add("", l)
+			continue
+		}
+		p.sandboxes[s.ID] = *s
+		if s.Desired != fsm.DesiredDeleted {
+			l.Total = 1
+		}
+		if s.Desired == fsm.DesiredRunning {
+			l.Running = 1
+		}
+		add("", l)
+		add(s.UserID, l)
+	}
+	for _, t := range v.OpenStartTasks() {
+		if t.Coming == nil {
+			continue
+		}
+		p.promised[t.ID] = t.UserID
+		l := fsm.Limits{Running: 1, Total: 1, CPU: t.Coming.CPU, Memory: t.Coming.Memory}
+		add("", l)
+		add(t.UserID, l)
+	}
+	return p
+}
+
+// started counts what the command started: sandboxes that were not asked to run
+// before, and promises; one that was promised before is no start.
+func (w *LimitWatch) started(scope string, now picture, cmd fsm.Command) (n int) {
+	mine := func(user string) bool { return scope == "" || scope == user }
+	for id, s := range now.sandboxes {
+		was, there := w.before.sandboxes[id]
+		if mine(s.UserID) && s.Desired == fsm.DesiredRunning && (!there || was.Generation != s.Generation) {
+			n++
+		}
+	}
+	for id, user := range now.promised {
+		if _, there := w.before.promised[id]; mine(user) && !there {
+			n++
+		}
+	}
+	if b, ok := cmd.Body.(*fsm.StartTaskBindBody); ok && n > 0 {
+		if user, there := w.before.promised[b.ID]; mine(user) && there {
+			n--
+		}
+	}
+	return n
+}
+
+// around gives the most times that sixty seconds with at in them hold.
+func around(times []time.Time, at time.Time) (most int) {
+	for _, end := range times {
+		if end.Before(at) || end.Sub(at) >= time.Minute {
+			continue
+		}
+		n := 0
+		for _, t := range times {
+			if !t.After(end) && end.Sub(t) < time.Minute {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+func exceeded(was, use, limit fsm.Limits) error {
+	for _, d := range []struct {
+		name            string
+		was, use, limit int
+	}{
+		{fsm.LimitRunning, was.Running, use.Running, limit.Running},
+		{fsm.LimitTotal, was.Total, use.Total, limit.Total},
+		{fsm.LimitStarts, 0, use.StartsPerMinute, limit.StartsPerMinute},
+		{fsm.LimitCPU, was.CPU, use.CPU, limit.CPU},
+		{fsm.LimitMemory, was.Memory, use.Memory, limit.Memory},
+	} {
+		if d.limit > 0 && d.use > d.limit && d.use > d.was {
+			return fmt.Errorf("%s: %d, the limit is %d", d.name, d.use, d.limit)
+		}
+	}
+	return nil
+}
+
+func most(a, b fsm.Limits) fsm.Limits {
+	return fsm.Limits{
+		Running: max(a.Running, b.Running), Total: max(a.Total, b.Total), StartsPerMinute: max(a.StartsPerMinute, b.StartsPerMinute),
+		CPU: max(a.CPU, b.CPU), Memory: max(a.Memory, b.Memory),
+	}
+}
