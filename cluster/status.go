@@ -77,8 +77,11 @@ func (n *Node) Status() Status {
 	if r == nil {
 		return s
 	}
-	s.State = stateName(r.State())
-	s.Term = r.CurrentTerm()
+	// Read apart, a leader that has just lost its term would seem to lead the next.
+	for settled := false; !settled; settled = r.CurrentTerm() == s.Term {
+		s.Term = r.CurrentTerm()
+		s.State = stateName(r.State())
+	}
 	s.CommitIndex = r.CommitIndex()
 	if l, _ := n.leaders.get(); l.id != "" {
 		s.Leader, s.LeaderID, s.LeaderAddress = nodeName(l.id), string(l.id), l.address

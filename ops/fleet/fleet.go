@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -25,10 +26,33 @@ type Options struct {
 	Vault string
 	// Docker also loads the spec "docker", where Docker is reachable.
 	Docker bool
-	// Specs is HCL of more specs; AGENT stands for the agent server's path.
+	// Specs is HCL of more specs; AGENT stands for the agent server's path, HOST
+	// for the address it serves at.
 	Specs string
 	// Nomad is HCL appended to the Nomad agent's configuration.
 	Nomad string
+	// Raft is the inside of every node's raft block, "" for short logs.
+	Raft string
+	// Nodes is how many nodes there are, three where it is 0.
+	Nodes int
+	// Overlay names a file for `go build -overlay`, "" for none.
+	Overlay string
+	// Net is where the nodes are; nil is the loopback interface.
+	Net Net
+}
+
+// Net is a network of the drill's own that the nodes are in (ops/nemesis).
+type Net interface {
+	// Host is the address of a node, Gateway this process's own there.
+	Host(node int) string
+	Gateway() string
+	// Device is the network interface that has the gateway's address.
+	Device() string
+	// Command makes a command that runs where the node is.
+	Command(node int, program string, args ...string) *exec.Cmd
+	// Outside makes a server of the loopback interface reachable for the nodes
+	// and gives the address they reach it by; both are host:port.
+	Outside(address string) (string, error)
 }
 
 // Fleet is what Start started.
@@ -46,6 +70,7 @@ type Fleet struct {
 	Bivouac, Agent, Image, KeyFile string
 
 	specs []string
+	net   Net
 }
 
 // Required reports whether the environment says that the program must be there
@@ -88,12 +113,16 @@ func Start(t testing.TB, o Options) *Fleet {
 	f := &Fleet{
 		Dir: dir, DrillDir: filepath.Join(dir, "drill"), KeyFile: filepath.Join(dir, "key"),
 		Bivouac: filepath.Join(dir, "bin", "bivouac"), Agent: filepath.Join(dir, "bin", "sandbox-agent"),
+		net: o.Net,
 	}
 	must(t, os.Mkdir(f.DrillDir, 0o700))
-	must(t, f.build(ctx, o.Tags))
+	must(t, f.build(ctx, o))
 	f.Vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(dir, "vault"), Durable: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Vault.Close()) })
+	if o.Net != nil {
+		o.Nomad += fmt.Sprintf("\nclient {\n  network_interface = %q\n}\n", o.Net.Device())
+	}
 	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: f.Vault, Extra: o.Nomad})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Nomad.Close()) })
@@ -109,13 +138,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func (f *Fleet) build(ctx context.Context, tags string) error {
+func (f *Fleet) build(ctx context.Context, o Options) error {
 	root, err := local.Root()
 	if err != nil {
 		return err
 	}
 	for pkg, out := range map[string]string{"bivouac": f.Bivouac, "sandbox-agent": f.Agent} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", tags, "-o", out, "./cmd/"+pkg)
+		cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o", out, "./cmd/"+pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if msg, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
@@ -140,7 +169,7 @@ func (f *Fleet) Run(t testing.TB, args ...string) string {
 const nodeConfig = `
 node_name        = "NODE"
 data_dir         = "data"
-bootstrap_expect = 3
+bootstrap_expect = EXPECT
 retry_join       = [PEERS]
 http {
   address = "HTTP"
@@ -152,9 +181,7 @@ peer {
   key_file  = "../tls/NODE-key.pem"
 }
 raft {
-  snapshot_threshold = 64
-  snapshot_interval  = "2s"
-  trailing_logs      = 64
+RAFT
 }
 nomad {
   address = "NOMAD"
@@ -174,6 +201,13 @@ log {
 }
 `
 
+// defaultRaft has short logs, so that a drill sees snapshots.
+const defaultRaft = `
+  snapshot_threshold = 64
+  snapshot_interval  = "2s"
+  trailing_logs      = 64
+`
+
 func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 	t.Helper()
 	role, err := f.Vault.NewAppRole(ctx, local.AppRoleOptions{})
@@ -181,18 +215,25 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 	must(t, os.WriteFile(filepath.Join(f.Dir, "secret-id"), []byte(role.SecretID), 0o600))
 	tls := filepath.Join(f.Dir, "tls")
 	f.Run(t, "tls", "init", "--dir", tls)
-	var addresses, peers []string
-	for range 3 {
-		addresses, peers = append(addresses, freeAddress(t)), append(peers, freeAddress(t))
+	var hosts, addresses, peers []string
+	count := cmp.Or(o.Nodes, 3)
+	for i := range count {
+		host, address, peer := f.place(t, i)
+		hosts, addresses, peers = append(hosts, host), append(addresses, address), append(peers, peer)
 	}
-	for i, name := range []string{"n1", "n2", "n3"} {
-		f.Run(t, "tls", "issue", "--dir", tls, "--node", name, "--host", "127.0.0.1")
+	nomad, vault := f.outside(t, f.Nomad.Address), f.outside(t, f.Vault.Address)
+	for i := range count {
+		name := fmt.Sprintf("n%d", i+1)
+		f.Run(t, "tls", "issue", "--dir", tls, "--node", name, "--host", hosts[i])
 		dir := filepath.Join(f.Dir, name)
-		n := &Node{fleet: f, Name: name, Client: Client{Base: "http://" + addresses[i]}, config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log")}
+		n := &Node{
+			fleet: f, place: i, Name: name, Client: Client{Base: "http://" + addresses[i]},
+			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"),
+		}
 		must(t, os.Mkdir(dir, 0o700))
 		text := strings.NewReplacer(
-			"NODE", name, "PEERS", `"`+strings.Join(peers, `", "`)+`"`, "HTTP", addresses[i], "PEER", peers[i],
-			"NOMAD", f.Nomad.Address, "VAULT", f.Vault.Address, "ROLE", role.RoleID, "MORE", o.Vault,
+			"NODE", name, "EXPECT", strconv.Itoa(count), "RAFT", cmp.Or(o.Raft, defaultRaft), "PEERS", `"`+strings.Join(peers, `", "`)+`"`, "HTTP", addresses[i], "PEER", peers[i],
+			"NOMAD", nomad, "VAULT", vault, "ROLE", role.RoleID, "MORE", o.Vault,
 		).Replace(nodeConfig) + o.Config
 		must(t, os.WriteFile(n.config, []byte(text), 0o600))
 		f.Nodes = append(f.Nodes, n)
@@ -209,6 +250,27 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 	}
 }
 
+// place chooses a node's host and its addresses for clients and peers.
+func (f *Fleet) place(t testing.TB, i int) (host, address, peer string) {
+	t.Helper()
+	if f.net == nil {
+		return "127.0.0.1", freeAddress(t), freeAddress(t)
+	}
+	host = f.net.Host(i)
+	return host, host + ":8080", host + ":8301"
+}
+
+// outside is the URL by which the nodes reach a server of ours.
+func (f *Fleet) outside(t testing.TB, url string) string {
+	t.Helper()
+	if f.net == nil {
+		return url
+	}
+	address, err := f.net.Outside(strings.TrimPrefix(url, "http://"))
+	must(t, err)
+	return "http://" + address
+}
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	port, err := local.FreePort()
@@ -219,7 +281,7 @@ func freeAddress(t testing.TB) string {
 const rawSpec = `spec "raw" {
   driver      = "raw_exec"
   command     = "AGENT"
-  args        = ["--host", "127.0.0.1", "--port", "${port.agent_server}"]
+  args        = ["--host", "HOST", "--port", "${port.agent_server}"]
   working_dir = "project"
   cpu         = 50
   memory      = 64
@@ -267,7 +329,11 @@ func (f *Fleet) SetDefault(t testing.TB, spec string) {
 		return 1
 	}
 	slices.SortStableFunc(f.specs, func(a, b string) int { return first(a) - first(b) })
-	text := strings.NewReplacer(`"AGENT"`, strconv.Quote(f.Agent), `"IMAGE"`, strconv.Quote(f.Image)).Replace(strings.Join(f.specs, "\n"))
+	host := "127.0.0.1"
+	if f.net != nil {
+		host = f.net.Gateway()
+	}
+	text := strings.NewReplacer(`"AGENT"`, strconv.Quote(f.Agent), `"HOST"`, strconv.Quote(host), `"IMAGE"`, strconv.Quote(f.Image)).Replace(strings.Join(f.specs, "\n"))
 	file := filepath.Join(f.Dir, "specs.hcl")
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	f.Run(t, "specs", "apply", file, "--replace", "--address", f.Nodes[1].Base, "--api-key-file", f.KeyFile)

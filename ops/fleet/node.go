@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Node is one `bivouac server`.
@@ -19,6 +20,7 @@ type Node struct {
 	Log string
 
 	fleet  *Fleet
+	place  int
 	config string
 	cmd    *exec.Cmd
 	ended  chan struct{}
@@ -27,24 +29,45 @@ type Node struct {
 // Start starts the node's process.
 func (n *Node) Start(t testing.TB) {
 	t.Helper()
-	out, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := n.Spawn(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Spawn is Start for others than the test's own goroutine.
+func (n *Node) Spawn() error {
+	out, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
 	defer out.Close()
-	n.cmd = exec.Command(n.fleet.Bivouac, "server", "--config", n.config)
+	if n.fleet.net == nil {
+		n.cmd = exec.Command(n.fleet.Bivouac, "server", "--config", n.config)
+	} else {
+		n.cmd = n.fleet.net.Command(n.place, n.fleet.Bivouac, "server", "--config", n.config)
+	}
 	n.cmd.Dir = filepath.Dir(n.config)
 	n.cmd.Env = append(os.Environ(), "BIVOUAC_DRILL_DIR="+n.fleet.DrillDir, "BIVOUAC_DRILL_NODE="+n.Name)
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	n.ended = make(chan struct{})
 	go func(cmd *exec.Cmd, ended chan struct{}) {
 		_ = cmd.Wait()
 		close(ended)
 	}(n.cmd, n.ended)
+	return nil
+}
+
+// Stop asks the process to end, as an operator does, and waits until it has; a
+// process that takes longer than patience is killed.
+func (n *Node) Stop(patience time.Duration) {
+	timer := time.AfterFunc(patience, n.Kill)
+	defer timer.Stop()
+	_ = n.cmd.Process.Signal(syscall.SIGTERM)
+	<-n.ended
 }
 
 // Kill is kill -9; Start starts the node again.

@@ -1,0 +1,39 @@
+//go:build linux
+
+package drills
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/nemesis"
+)
+
+// TestLinearizable_NoticesMutations checks the check: a program that reads
+// without asking whether it still leads, and one that forgets which commands it
+// has had, must both be found out.
+func TestLinearizable_NoticesMutations(t *testing.T) {
+	if os.Getenv("BIVOUAC_DRILL") != "long" {
+		t.Skip("one of the long drills")
+	}
+	for name, o := range map[string]linearOptions{
+		"stale reads": {
+			mutations: []nemesis.Mutation{nemesis.StaleReads}, kinds: []nemesis.Kind{nemesis.PauseLeader},
+			settings: 10, duration: 40 * time.Second,
+		},
+		"no command ids": {
+			mutations: []nemesis.Mutation{nemesis.NoCommandIDs}, kinds: []nemesis.Kind{nemesis.KillLeader},
+			settings: 1, once: 2, duration: 8 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.nodes, o.logStore = 3, "wal"
+			v := runLinear(t, o)
+			if len(v.wrong) == 0 {
+				t.Fatalf("a program with a fault passes: %s", o.mutations[0].Name)
+			}
+			t.Logf("found out: %s", v.wrong[0])
+		})
+	}
+}

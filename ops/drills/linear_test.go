@@ -1,0 +1,224 @@
+//go:build linux
+
+package drills
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+	"bivouac.dev/bivouac/ops/history"
+	"bivouac.dev/bivouac/ops/nemesis"
+)
+
+// The environment of this drill.
+const (
+	// envLinear is how long the nemesis is at work, as time.ParseDuration reads
+	// it; envSeed repeats a schedule; envKeep is the folder for what is to be
+	// looked at after a failure.
+	envLinear = "BIVOUAC_DRILL_LINEAR"
+	envSeed   = "BIVOUAC_DRILL_SEED"
+	envKeep   = "BIVOUAC_DRILL_KEEP"
+)
+
+// linearOptions are one run.
+type linearOptions struct {
+	nodes     int
+	logStore  string
+	duration  time.Duration
+	kinds     []nemesis.Kind
+	mutations []nemesis.Mutation
+	// The clients of each kind on each node; see history.Work.Run.
+	settings, conversations, sandboxes, once int
+}
+
+// linearVerdict is what a run came to.
+type linearVerdict struct {
+	history history.Verdict
+	once    history.OnceVerdict
+	wrong   []string
+}
+
+// TestLinearizable has clients on all nodes write and read settings,
+// conversations and sandboxes while a nemesis is at work, and repeat POSTs with
+// their Idempotency-Key on every node at once. All that was answered must have
+// an order that explains it, stale reads must only be stale, and what was asked
+// for once must be there once.
+func TestLinearizable(t *testing.T) {
+	d := linearDuration(t, 30*time.Second, 5*time.Minute)
+	stores := []string{"boltdb"}
+	if os.Getenv("BIVOUAC_DRILL") == "long" || os.Getenv(envLinear) != "" {
+		stores = []string{"wal", "boltdb"}
+		d /= 2
+	}
+	for i, store := range stores {
+		t.Run(store, func(t *testing.T) {
+			v := runLinear(t, linearOptions{
+				nodes: 3 + 2*(i%2), logStore: store, duration: d,
+				settings: 4, conversations: 2, sandboxes: 1, once: 2,
+			})
+			for _, w := range v.wrong {
+				t.Error(w)
+			}
+		})
+	}
+}
+
+// linearDuration is how long the nemesis works: as the environment says, or
+// short, or long in the long drill.
+func linearDuration(t *testing.T, short, long time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(envLinear)
+	if text == "" {
+		if os.Getenv("BIVOUAC_DRILL") == "long" {
+			return long
+		}
+		return short
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func linearSeed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv(envSeed)
+	if text == "" {
+		return rand.Uint64N(1e9)
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seed
+}
+
+// keepDir is where a failure's evidence is kept.
+func keepDir(t *testing.T, seed uint64) string {
+	t.Helper()
+	base := os.Getenv(envKeep)
+	if base == "" {
+		base = os.TempDir()
+	}
+	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%d", seed, os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// runLinear makes a fleet on a network of its own, lets clients and nemesis at
+// it, prints the verdict and the figures, and keeps the evidence when something
+// is wrong.
+func runLinear(t *testing.T, o linearOptions) linearVerdict {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real fleet")
+	}
+	nemesis.Need(t, fleet.Need)
+	seed := linearSeed(t)
+	begin := time.Now()
+	say := func(format string, args ...any) { t.Logf(format, args...) }
+	say("seed %d, %d nodes, log store %s, %s: repeat it with %s=%d", seed, o.nodes, o.logStore, o.duration, envSeed, seed)
+
+	overlay, err := nemesis.Build(t.TempDir(), o.mutations...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := nemesis.NewNetwork(t, o.nodes, seed)
+	f := fleet.Start(t, fleet.Options{
+		Nodes: o.nodes, Net: net, Overlay: overlay,
+		Raft: fmt.Sprintf("log_store = %q\nsnapshot_threshold = 512\nsnapshot_interval = \"2s\"\ntrailing_logs = 128", o.logStore),
+	})
+	n := nemesis.New(t, f, net, nemesis.NewSchedule(seed, o.kinds...), say)
+	work := history.NewWork(endpoints(f, n), f.Nodes[0].Key, seed)
+	say("the fleet serves after %s", time.Since(begin).Round(time.Millisecond))
+
+	// The clients outlive the nemesis a little, to see the cluster whole again.
+	ctx, stop := context.WithCancel(t.Context())
+	working := make(chan struct{})
+	go func() {
+		defer close(working)
+		work.Run(ctx, o.settings, o.conversations, o.sandboxes, o.once)
+	}()
+	disturbed, calm := context.WithTimeout(ctx, o.duration)
+	recovered := n.Run(disturbed)
+	calm()
+	stop()
+	<-working
+
+	var v linearVerdict
+	if recovered != nil {
+		v.wrong = append(v.wrong, fmt.Sprintf("the fleet did not recover: %v", recovered))
+	}
+	keep := keepDir(t, seed)
+	ops := work.Rec.Ops()
+	judging := time.Now()
+	v.history = history.Judge(ops, keep)
+	judged := time.Since(judging)
+	v.wrong = append(v.wrong, v.history.Wrong...)
+	if o.once > 0 && recovered == nil {
+		v.once = work.Once(t.Context())
+		v.wrong = append(v.wrong, v.once.Wrong...)
+	}
+	v.wrong = append(v.wrong, work.Broken()...)
+	figures := n.Figures()
+	for _, two := range figures.TwoLeaders {
+		v.wrong = append(v.wrong, "two leaders: "+two)
+	}
+	say("requests:\n%s", work.Summary())
+	say("nemesis: %v", figures)
+	say("longest time without an acknowledged write: %s", work.Gap().Round(time.Millisecond))
+	say("linearizability: %d requests about %d objects checked in %s; %d stale reads, %d of them behind; a restarted node fell back by at most %d entries",
+		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind, v.history.Backwards)
+	say("exactly once: %d POSTs answered %d times: %v", v.once.Requests, v.once.Answers, v.once.Counts)
+	keepEvidence(t, keep, f, ops, v.wrong)
+	verdict := "LINEARIZABLE AND EXACTLY ONCE"
+	if len(v.wrong) > 0 {
+		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)
+	}
+	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, o.duration, o.nodes, o.logStore, seed, time.Since(begin).Round(time.Second))
+	return v
+}
+
+// endpoints are the nodes as clients see them.
+func endpoints(f *fleet.Fleet, n *nemesis.Nemesis) (list []history.Endpoint) {
+	for i, node := range f.Nodes {
+		list = append(list, history.Endpoint{Name: node.Name, Base: node.Base, Life: func() uint64 { return n.Life(i) }})
+	}
+	return list
+}
+
+// keepEvidence keeps the whole history, the nodes' logs and what was found; of a
+// run without findings nothing is kept.
+func keepEvidence(t *testing.T, keep string, f *fleet.Fleet, ops []history.Op, wrong []string) {
+	t.Helper()
+	if len(wrong) == 0 {
+		_ = os.RemoveAll(keep)
+		return
+	}
+	if err := history.Save(filepath.Join(keep, "history.json"), ops); err != nil {
+		t.Log(err)
+	}
+	for _, n := range f.Nodes {
+		raw, err := os.ReadFile(n.Log)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(keep, n.Name+".log"), raw, 0o600)
+		}
+		if err != nil {
+			t.Log(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(keep, "findings.txt"), []byte(strings.Join(wrong, "\n")+"\n"), 0o600); err != nil {
+		t.Log(err)
+	}
+}

@@ -1,0 +1,267 @@
+package history
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// checkPatience bounds the search for one object's order. It is never reached
+// by a history that is in order: one of a few hundred ops takes milliseconds.
+const checkPatience = 40 * time.Second
+
+// Verdict is the judgement on a record.
+type Verdict struct {
+	// Objects were checked, Ops of them took part.
+	Objects, Ops int
+	// Wrong lists what can't be explained, or could not be decided in time.
+	Wrong []string
+	// Backwards is how far a node's index fell from one life to the next, at
+	// most: after a restart a node may show less than before, until it has heard
+	// from a leader.
+	Backwards uint64
+	// StaleReads and Behind: how many there were, and how many of them showed
+	// less than some client had been told already.
+	StaleReads, Behind int
+}
+
+// Judge checks everything. What is needed to understand a finding is kept in
+// dir.
+func Judge(ops []Op, dir string) Verdict {
+	var v Verdict
+	v.order(ops, dir)
+	v.indexes(ops)
+	v.lives(ops)
+	v.values(ops)
+	return v
+}
+
+func (v *Verdict) wrong(format string, args ...any) {
+	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
+}
+
+type objectKey struct {
+	object Object
+	key    string
+}
+
+// order is the linearizability check proper, object by object.
+func (v *Verdict) order(ops []Op, dir string) {
+	byKey := map[objectKey][]Op{}
+	for _, op := range ops {
+		if op.takesPart() {
+			k := objectKey{op.Object, op.Key}
+			byKey[k] = append(byKey[k], op)
+		}
+	}
+	var mu sync.Mutex
+	var checking sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for k, list := range byKey {
+		v.Objects++
+		list = prune(list)
+		v.Ops += len(list)
+		checking.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if finding := checkOrder(k, list, dir); finding != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				v.wrong("%s", finding)
+			}
+		})
+	}
+	checking.Wait()
+	slices.Sort(v.Wrong)
+}
+
+// takesPart: not what had no effect and no answer.
+func (op Op) takesPart() bool {
+	return !op.Stale && op.Outcome != Nothing && (op.Do != Read || op.Outcome == Done)
+}
+
+// prune drops the writes of unknown outcome that nobody saw: a history that can
+// be explained with one of them can be explained without it. Every put and
+// rename has a value of its own to be seen by.
+func prune(ops []Op) []Op {
+	seen := map[string]bool{}
+	for _, op := range ops {
+		if op.Do == Read || op.Outcome == Done {
+			seen[op.Out.A], seen[op.Out.B] = true, true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(ops), func(op Op) bool {
+		unseen := op.Outcome == Unknown && (op.Do == Put || op.Do == Rename)
+		return unseen && (op.In.Keep || op.In.A == "" || !seen[op.In.A]) && (op.In.B == "" || !seen[op.In.B])
+	})
+}
+
+// checkOrder gives "" when the ops have an order.
+func checkOrder(k objectKey, ops []Op, dir string) string {
+	model := modelOf(models()[k.object])
+	list := make([]porcupine.Operation, len(ops))
+	for i, op := range ops {
+		list[i] = porcupine.Operation{
+			ClientId: op.Client, Input: input{op}, Call: int64(op.Call),
+			Output: output{known: op.Outcome == Done, value: op.Out}, Return: int64(op.Return),
+		}
+		if op.Outcome == Unknown {
+			list[i].Return = math.MaxInt64
+		}
+	}
+	result := porcupine.CheckOperationsTimeout(model, list, checkPatience)
+	if result == porcupine.Ok {
+		return ""
+	}
+	what := "has no order that explains it"
+	if result == porcupine.Unknown {
+		what = fmt.Sprintf("was not decided within %s", checkPatience)
+	}
+	name := filepath.Join(dir, strings.ReplaceAll(fmt.Sprintf("%s-%s", k.object, k.key), "/", "_"))
+	_, info := porcupine.CheckOperationsVerbose(model, list, checkPatience)
+	if err := porcupine.VisualizePath(model, info, name+".html"); err != nil {
+		what += fmt.Sprintf(" (not drawn: %v)", err)
+	}
+	if err := Save(name+".json", ops); err != nil {
+		what += fmt.Sprintf(" (not saved: %v)", err)
+	}
+	return fmt.Sprintf("%s %s: the history of %d requests %s; drawn in %s.html", k.object, k.key, len(ops), what, name)
+}
+
+// writeAnswerPatience: a write's answer stands even when the node that gives it
+// could not catch up with it in its five seconds.
+const writeAnswerPatience = 4 * time.Second
+
+// indexes checks real time against the log: a linearizable read shows at least
+// the index that any answer before it spoke of, whatever it was about and
+// whichever node gave it; a stale read at least what its own node has shown in
+// the same life.
+func (v *Verdict) indexes(ops []Op) {
+	type mark struct {
+		index uint64
+		op    Op
+	}
+	type life struct {
+		node string
+		life uint64
+	}
+	byReturn := slices.Clone(ops)
+	byReturn = slices.DeleteFunc(byReturn, func(op Op) bool { return op.Outcome != Done || op.Index == 0 })
+	slices.SortStableFunc(byReturn, func(a, b Op) int { return int(a.Return - b.Return) })
+	everywhere, here := mark{}, map[life]mark{}
+	next := 0
+	for _, read := range ops { // by Call
+		for ; next < len(byReturn) && byReturn[next].Return < read.Call; next++ {
+			op := byReturn[next]
+			if !op.Stale && op.Index > everywhere.index {
+				everywhere = mark{op.Index, op}
+			}
+			l := life{op.Node, op.Life}
+			late := op.Do != Read && op.Return-op.Call > writeAnswerPatience
+			if op.Life > 0 && !late && op.Index > here[l].index {
+				here[l] = mark{op.Index, op}
+			}
+		}
+		if read.Do != Read || read.Outcome != Done {
+			continue
+		}
+		if read.Stale {
+			v.StaleReads++
+			if read.Index < everywhere.index {
+				v.Behind++
+			}
+		} else if read.Index < everywhere.index {
+			v.wrong("%s read %s of index %d on %s at %s, after %s had told of index %d (%s %s) at %s",
+				read.Object, read.Key, read.Index, read.Node, read.Call, everywhere.op.Node, everywhere.index,
+				everywhere.op.Do, everywhere.op.Key, everywhere.op.Return)
+		}
+		if was := here[life{read.Node, read.Life}]; read.Life > 0 && read.Index < was.index {
+			v.wrong("%s went backwards in one life: index %d at %s (stale %t), after it had shown %d at %s",
+				read.Node, read.Index, read.Call, read.Stale, was.index, was.op.Return)
+		}
+	}
+}
+
+// lives measures how far nodes fell back by being restarted.
+func (v *Verdict) lives(ops []Op) {
+	type shown struct {
+		life uint64
+		// top is the highest index so far in this life and those before.
+		top uint64
+	}
+	nodes := map[string]shown{}
+	for _, op := range ops {
+		if op.Do != Read || op.Outcome != Done || op.Life == 0 {
+			continue
+		}
+		s := nodes[op.Node]
+		if op.Life > s.life && op.Index < s.top {
+			v.Backwards = max(v.Backwards, s.top-op.Index)
+		}
+		nodes[op.Node] = shown{max(s.life, op.Life), max(s.top, op.Index)}
+	}
+}
+
+// values checks what reads of settings show against the log: never a value that
+// nobody wrote, or that was refused; and at index i exactly the last write up to
+// i.
+func (v *Verdict) values(ops []Op) {
+	byKey := map[string][]Op{}
+	for _, op := range ops {
+		if op.Object == Settings {
+			byKey[op.Key] = append(byKey[op.Key], op)
+		}
+	}
+	for key, list := range byKey {
+		v.settings(key, list)
+	}
+}
+
+func (v *Verdict) settings(key string, ops []Op) {
+	wrote := map[string]Op{}
+	var log []Op // acknowledged writes by index
+	for _, op := range ops {
+		if op.Do != Put {
+			continue
+		}
+		wrote[op.In.B] = op
+		if op.Outcome == Done {
+			log = append(log, op)
+		}
+	}
+	slices.SortFunc(log, func(a, b Op) int { return int(int64(a.Index) - int64(b.Index)) })
+	for _, read := range ops {
+		if read.Do != Read || read.Outcome != Done {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(log, read.Index+1, func(op Op, i uint64) int { return int(int64(op.Index) - int64(i)) })
+		var last *Op // the last acknowledged write at or below the read's index
+		if at > 0 {
+			last = &log[at-1]
+		}
+		if !read.Out.There {
+			if last != nil {
+				v.wrong("settings %s: nothing at index %d on %s, and a write at index %d", key, read.Index, read.Node, last.Index)
+			}
+			continue
+		}
+		writer, known := wrote[read.Out.B]
+		switch {
+		case !known || writer.Call > read.Return:
+			v.wrong("settings %s: %q at index %d on %s was never written", key, read.Out.B, read.Index, read.Node)
+		case writer.Outcome == Nothing:
+			v.wrong("settings %s: %q at index %d on %s was refused: %s", key, read.Out.B, read.Index, read.Node, writer.Error)
+		case writer.Outcome == Done && (last == nil || writer.Index != last.Index):
+			v.wrong("settings %s: at index %d %s shows the write of index %d, not the last one", key, read.Index, read.Node, writer.Index)
+		case read.Out.C != writer.In.C:
+			v.wrong("settings %s: at index %d %s shows %q of another write than %q", key, read.Index, read.Node, read.Out.C, read.Out.B)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package history
+
+import (
+	"fmt"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The models. Their state is a Value, so that it can be compared with ==.
+//
+// Settings: A is llm_model, which a write without it leaves alone (Keep), B is
+// git_user_name and C the URL of an MCP server, which a write without them
+// clears. C goes through the secret store.
+//
+// Conversation: A is the title. "create" is the whole of a start, until the
+// conversation was seen.
+//
+// Sandbox: A is the part of the state that only requests change: "running",
+// "pausing" until somebody saw it PAUSED, "paused" from then on. The other
+// states of a sandbox are the scheduler's and may come at any time, except that
+// one that is to run is never shown PAUSED, and one that was shown PAUSED stays
+// so until a resume.
+const (
+	sandboxRunning = "running"
+	sandboxPausing = "pausing"
+	sandboxPaused  = "paused"
+	shownPaused    = "PAUSED"
+)
+
+// The names of writes.
+const (
+	Read   = "read"
+	Put    = "put"
+	Create = "create"
+	Rename = "rename"
+	Delete = "delete"
+	Pause  = "pause"
+	Resume = "resume"
+	// Replay repeats an earlier write with its Idempotency-Key: it is answered
+	// and changes nothing.
+	Replay = "replay"
+)
+
+// input and output are what porcupine hands to step.
+type input struct{ op Op }
+
+type output struct {
+	known bool
+	value Value
+}
+
+// stepFunc applies op to a state. known is whether out is what the client was
+// told; if not, anything may have been the answer.
+type stepFunc func(state Value, op Op, known bool) (bool, Value)
+
+func models() map[Object]stepFunc {
+	return map[Object]stepFunc{Settings: stepSettings, Conversation: stepConversation, Sandbox: stepSandbox}
+}
+
+func stepSettings(state Value, op Op, known bool) (bool, Value) {
+	switch op.Do {
+	case Read:
+		return !known || op.Out == state, state
+	case Replay:
+		return true, state
+	}
+	next := op.In
+	next.There, next.Keep = true, false
+	if op.In.Keep {
+		next.A = state.A
+	}
+	return true, next
+}
+
+func stepConversation(state Value, op Op, known bool) (bool, Value) {
+	switch {
+	case op.Do == Read:
+		return !known || op.Out == state, state
+	case op.Do == Create:
+		return !state.There, Value{There: true, A: op.In.A}
+	case !state.There:
+		return !known || !op.Out.There, state
+	case op.Do == Rename:
+		next := Value{There: true, A: op.In.A}
+		return !known || op.Out == next, next
+	default: // Delete
+		return !known || op.Out.There, Value{}
+	}
+}
+
+func stepSandbox(state Value, op Op, known bool) (bool, Value) {
+	switch op.Do {
+	case Read:
+		return readSandbox(state, op.Out, known)
+	case Create:
+		return !state.There, Value{There: true, A: sandboxRunning}
+	}
+	if op.Do == Replay {
+		return true, state // its answer is the first one's
+	}
+	if !state.There {
+		return !known || !op.Out.There, state
+	}
+	next := state
+	switch op.Do {
+	case Pause:
+		if state.A == sandboxRunning {
+			next.A = sandboxPausing
+		}
+	case Resume:
+		next.A = sandboxRunning
+	case Delete:
+		next = Value{}
+	}
+	return !known || op.Out.There, next
+}
+
+func readSandbox(state, out Value, known bool) (bool, Value) {
+	switch {
+	case !known:
+		return true, state
+	case out.There != state.There:
+		return false, state
+	case !state.There:
+		return true, state
+	}
+	switch state.A {
+	case sandboxPausing:
+		if out.A == shownPaused {
+			state.A = sandboxPaused
+		}
+		return true, state
+	case sandboxPaused:
+		return out.A == shownPaused, state
+	default:
+		return out.A != shownPaused, state
+	}
+}
+
+// modelOf makes porcupine's model of one object.
+func modelOf(step stepFunc) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return Value{} },
+		Step: func(state, in, out any) (bool, any) {
+			op, o := in.(input).op, out.(output)
+			op.Out = o.value
+			return step(state.(Value), op, o.known)
+		},
+		DescribeOperation: func(in, out any) string {
+			op, o := in.(input).op, out.(output)
+			told := "?"
+			if o.known {
+				told = o.value.String()
+			}
+			return fmt.Sprintf("%s(%s) on %s -> %s [index %d]", op.Do, op.In, op.Node, told, op.Index)
+		},
+		DescribeState: func(state any) string { return state.(Value).String() },
+	}
+}
+
+// String shows a value in a visualisation.
+func (v Value) String() string {
+	if !v.There && v == (Value{}) {
+		return "-"
+	}
+	text := v.A
+	if v.Keep {
+		text = "*"
+	}
+	if v.B != "" || v.C != "" {
+		text += "," + v.B + "," + v.C
+	}
+	return text
+}

@@ -1,0 +1,275 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// once repeats POSTs with their Idempotency-Key on every node at once, until
+// each node has answered, and remembers what there must be afterwards.
+type once struct {
+	work *Work
+
+	mu    sync.Mutex
+	ready bool
+	account
+	sandbox string
+	// kept are ids of what was made and not deleted, by collection.
+	kept map[string][]string
+	// requests were made, answers came for them.
+	requests, answers int
+	wrong             []string
+}
+
+// The collections that once counts.
+const (
+	collectionKeys      = "keys"
+	collectionSandboxes = "sandboxes"
+	collectionTasks     = "start tasks"
+)
+
+// post is one kind of request that once makes.
+type post struct {
+	collection string
+	key, path  string
+	body       any
+}
+
+// prepare makes the user and the sandbox that all start tasks name.
+func (o *once) prepare(ctx context.Context, c *client) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ready {
+		return true
+	}
+	user, key, ok := o.work.user(ctx, c, "once")
+	if !ok {
+		return false
+	}
+	o.account, o.kept = account{user, key}, map[string][]string{}
+	r, ok := c.sure(ctx, key, http.MethodPost, sandboxesPath, nil, "once-sandbox")
+	var made struct{ ID string }
+	if !ok || json.Unmarshal(r.Body, &made) != nil {
+		return false
+	}
+	settings := map[string]string{"llm_model": "bedrock/once"}
+	if _, ok := c.sure(ctx, key, http.MethodPost, "/api/settings", settings, "once-settings"); !ok {
+		return false
+	}
+	o.sandbox, o.ready = made.ID, true
+	o.kept[collectionSandboxes] = []string{made.ID}
+	return true
+}
+
+// run makes one request after the other, each of all nodes at once.
+func (o *once) run(ctx context.Context, c *client) {
+	if !o.prepare(ctx, c) {
+		return
+	}
+	var hands []*client
+	for i := range c.nodes {
+		h := o.work.client()
+		h.home = i
+		hands = append(hands, h)
+	}
+	for i := 0; ctx.Err() == nil; i++ {
+		name := o.work.name("once")
+		p := o.choose(c, i, name)
+		o.make(ctx, c, p, name, hands)
+		c.pause(ctx, 50*time.Millisecond, 500*time.Millisecond)
+	}
+	for _, h := range hands {
+		h.http.CloseIdleConnections()
+	}
+}
+
+// choose takes the kinds in turn; what is expensive to carry out comes seldom.
+func (o *once) choose(c *client, turn int, name string) post {
+	switch turn % 5 {
+	case 0:
+		return post{collectionTasks, o.key, conversationsPath, map[string]any{"sandbox_id": o.sandbox, "title": name}}
+	case 1:
+		return post{collectionSandboxes, o.key, sandboxesPath, nil}
+	default:
+		return post{collectionKeys, o.work.operator, "/api/v1/operator/keys", map[string]string{"user": o.user, "name": name}}
+	}
+}
+
+// make sends the request to every node at the same time, each until it answers,
+// and compares the answers. What it made is counted only when all is known.
+func (o *once) make(ctx context.Context, c *client, p post, name string, hands []*client) {
+	replies := make([]reply, len(hands))
+	var sending sync.WaitGroup
+	for i, h := range hands {
+		sending.Go(func() {
+			for range 2 { // once more after the answer
+				if r, ok := h.sure(ctx, p.key, http.MethodPost, p.path, p.body, name); ok || r.Status != 0 {
+					replies[i] = r
+				}
+			}
+		})
+	}
+	sending.Wait()
+	got := slices.DeleteFunc(replies, func(r reply) bool { return r.Status == 0 })
+	if len(got) == 0 {
+		// Nobody knows whether it was made: asked until it is.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), surePatience)
+		defer cancel()
+		r, _ := c.sure(bounded, p.key, http.MethodPost, p.path, p.body, name)
+		got = []reply{r}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.requests++
+	o.answers += 2 * len(got)
+	for _, r := range got {
+		if !r.ok() {
+			o.wrong = append(o.wrong, fmt.Sprintf("POST %s with the key %s: %s answers %q", p.path, name, r.Node, r.Error))
+			return
+		}
+		if !bytes.Equal(r.Body, got[0].Body) {
+			o.wrong = append(o.wrong, fmt.Sprintf("POST %s with the key %s: %s answers %s, %s answers %s", p.path, name, got[0].Node, got[0].Body, r.Node, r.Body))
+		}
+	}
+	var made struct{ ID json.RawMessage }
+	if err := json.Unmarshal(got[0].Body, &made); err != nil {
+		o.wrong = append(o.wrong, fmt.Sprintf("POST %s: %v: %s", p.path, err, got[0].Body))
+		return
+	}
+	id := string(bytes.Trim(made.ID, `"`))
+	if p.collection == collectionSandboxes && c.rand.IntN(8) > 0 && o.remove(ctx, c, id) {
+		return
+	}
+	o.kept[p.collection] = append(o.kept[p.collection], id)
+}
+
+// remove deletes a sandbox again; false when that can't be said to have been
+// done.
+func (o *once) remove(ctx context.Context, c *client, id string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), surePatience)
+	defer cancel()
+	for try := 0; ctx.Err() == nil; try++ {
+		r := c.do(ctx, (c.home+try)%len(c.nodes), 6*time.Second, o.key, http.MethodDelete, sandboxesPath+"/"+id, nil)
+		if r.ok() || r.Status == http.StatusNotFound {
+			return true
+		}
+		c.pause(ctx, 20*time.Millisecond, 200*time.Millisecond)
+	}
+	return false
+}
+
+// OnceVerdict is what the repeated requests came to.
+type OnceVerdict struct {
+	// Requests were different ones, Answers the successes they got in all.
+	Requests, Answers int
+	// Counts are what there is, by collection, and was counted exactly.
+	Counts map[string]int
+	Wrong  []string
+}
+
+// Once compares what there is with what was asked for. It is to be called when
+// the nemesis rests and the nodes serve.
+func (w *Work) Once(ctx context.Context) OnceVerdict {
+	o, c := w.once, w.client()
+	defer c.http.CloseIdleConnections()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	v := OnceVerdict{Requests: o.requests, Answers: o.answers, Counts: map[string]int{}, Wrong: slices.Clone(o.wrong)}
+	if !o.ready {
+		v.Wrong = append(v.Wrong, "nothing was asked for")
+		return v
+	}
+	for collection, list := range map[string]func(context.Context, *client) ([]string, error){
+		collectionKeys: o.listKeys, collectionSandboxes: o.listSandboxes, collectionTasks: o.listTasks,
+	} {
+		found, err := list(ctx, c)
+		if err != nil {
+			v.Wrong = append(v.Wrong, fmt.Sprintf("listing the %s: %v", collection, err))
+			continue
+		}
+		v.Counts[collection] = len(found)
+		want := slices.Clone(o.kept[collection])
+		slices.Sort(found)
+		slices.Sort(want)
+		if !slices.Equal(found, want) {
+			v.Wrong = append(v.Wrong, fmt.Sprintf("%s: %d were asked for and %d are there; too many: %v, missing: %v",
+				collection, len(want), len(found), without(found, want), without(want, found)))
+		}
+	}
+	return v
+}
+
+func without(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
+}
+
+// pages reads all items of a collection.
+func (o *once) pages(ctx context.Context, c *client, key, path string, each func(raw json.RawMessage) error) error {
+	next := ""
+	for {
+		query := "?limit=100"
+		if next != "" {
+			query += "&page_id=" + url.QueryEscape(next)
+		}
+		r := c.do(ctx, c.home, 10*time.Second, key, http.MethodGet, path+query, nil)
+		if !r.ok() {
+			return fmt.Errorf("%s", r.Error)
+		}
+		var page struct {
+			Items []json.RawMessage
+			Next  *string `json:"next_page_id"`
+		}
+		if err := json.Unmarshal(r.Body, &page); err != nil {
+			return err
+		}
+		for _, raw := range page.Items {
+			if err := each(raw); err != nil {
+				return err
+			}
+		}
+		if next = deref(page.Next); next == "" {
+			return nil
+		}
+	}
+}
+
+func (o *once) listKeys(ctx context.Context, c *client) (ids []string, err error) {
+	err = o.pages(ctx, c, o.work.operator, "/api/v1/operator/keys", func(raw json.RawMessage) error {
+		var k struct {
+			ID         int
+			User, Name string
+		}
+		err := json.Unmarshal(raw, &k)
+		if k.User == o.user && k.Name != "drill" {
+			ids = append(ids, fmt.Sprint(k.ID))
+		}
+		return err
+	})
+	return ids, err
+}
+
+func (o *once) listSandboxes(ctx context.Context, c *client) ([]string, error) {
+	return o.ids(ctx, c, sandboxesPath+"/search")
+}
+
+func (o *once) listTasks(ctx context.Context, c *client) ([]string, error) {
+	return o.ids(ctx, c, conversationsPath+"/start-tasks/search")
+}
+
+// ids lists the ids of a collection of the user's.
+func (o *once) ids(ctx context.Context, c *client, path string) (ids []string, err error) {
+	err = o.pages(ctx, c, o.key, path, func(raw json.RawMessage) error {
+		var one struct{ ID string }
+		err := json.Unmarshal(raw, &one)
+		ids = append(ids, one.ID)
+		return err
+	})
+	return ids, err
+}

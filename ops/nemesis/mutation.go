@@ -1,0 +1,53 @@
+package nemesis
+
+import "errors"
+
+// Mutation is a fault built into the program on purpose: a drill that does not
+// notice it proves nothing.
+type Mutation struct {
+	// Name is for the verdict.
+	Name   string
+	bodies []mutatedBody
+}
+
+type mutatedBody struct{ file, function, body string }
+
+// StaleReads leaves out what makes a leader's read linearizable: asking a
+// majority whether it still leads (raft.VerifyLeader's part).
+var StaleReads = Mutation{"reads without the leadership check", []mutatedBody{
+	{"cluster/read.go", "confirm", "return nil"},
+}}
+
+// NoCommandIDs leaves out the command-id table, by which a command that comes
+// twice is applied once.
+var NoCommandIDs = Mutation{"no command-id table", []mutatedBody{
+	{"fsm/command_ids.go", "recorded", "return Outcome{}, false"},
+	{"fsm/view.go", "CommandResult", `return Result{}, nil, "", false`},
+}}
+
+// apply builds the mutation in.
+func (m Mutation) apply(o *Overlay) error {
+	var errs []error
+	for _, b := range m.bodies {
+		errs = append(errs, o.Mutate(b.file, b.function, b.body))
+	}
+	return errors.Join(errs...)
+}
+
+// Build makes the overlay of a drill: clocks that can be moved, and the
+// mutations. It gives the path for fleet.Options.Overlay.
+func Build(dir string, mutations ...Mutation) (string, error) {
+	o, err := NewOverlay(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range mutations {
+		if err := m.apply(o); err != nil {
+			return "", err
+		}
+	}
+	if err := o.MoveClocks(); err != nil {
+		return "", err
+	}
+	return o.Write()
+}

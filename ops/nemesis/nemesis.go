@@ -1,0 +1,280 @@
+//go:build linux
+
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+const (
+	// stopPatience is how long a node may take to stop when it is asked to.
+	stopPatience = 10 * time.Second
+	// readyPatience bounds the wait for all nodes between two rounds.
+	readyPatience = 6 * time.Second
+)
+
+// Nemesis disturbs one fleet. Run is to be called once.
+type Nemesis struct {
+	fleet    *fleet.Fleet
+	net      *Network
+	clocks   []*Clock
+	schedule *Schedule
+	say      func(format string, args ...any)
+	watch    *watch
+	lives    []atomic.Uint64
+
+	mu     sync.Mutex
+	counts map[Kind]int
+}
+
+// New makes the nemesis of a fleet on a network. say gets the schedule as it is
+// carried out.
+func New(t testing.TB, f *fleet.Fleet, net *Network, s *Schedule, say func(format string, args ...any)) *Nemesis {
+	t.Helper()
+	n := &Nemesis{
+		fleet: f, net: net, schedule: s, say: say, watch: newWatch(f),
+		lives: make([]atomic.Uint64, len(f.Nodes)), counts: map[Kind]int{},
+	}
+	for _, node := range f.Nodes {
+		c, err := NewClock(f.DrillDir, node.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		n.clocks = append(n.clocks, c)
+	}
+	return n
+}
+
+// Life tells apart the processes a node has been, of which there is none while
+// the number is odd.
+func (n *Nemesis) Life(node int) uint64 { return n.lives[node].Load() }
+
+// Figures are what Run did and saw.
+type Figures struct {
+	Faults map[Kind]int
+	// Elections counts terms that had a leader, after the first; Terms how far
+	// the term went, candidacies that failed included.
+	Elections, Terms int
+	Packets          Packets
+	// TwoLeaders names every term in which two nodes claimed to lead.
+	TwoLeaders []string
+}
+
+// String is the figures on one line.
+func (f Figures) String() string {
+	var kinds []string
+	total := 0
+	for _, k := range slices.Sorted(maps.Keys(f.Faults)) {
+		kinds = append(kinds, fmt.Sprintf("%s %d", k, f.Faults[k]))
+		total += f.Faults[k]
+	}
+	return fmt.Sprintf("%d faults (%s), %d elections in %d terms, packets between the hosts: %d passed, %d lost, %d delayed",
+		total, strings.Join(kinds, ", "), f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
+}
+
+// Figures gives what was done so far.
+func (n *Nemesis) Figures() Figures {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f := Figures{Faults: maps.Clone(n.counts), Packets: n.net.Packets()}
+	f.Elections, f.Terms, f.TwoLeaders = n.watch.figures()
+	return f
+}
+
+// Run carries out rounds until ctx ends; then it undoes all of it and waits
+// until every node serves. Its error means that the cluster did not recover.
+func (n *Nemesis) Run(ctx context.Context) error {
+	watching, stop := context.WithCancel(context.Background())
+	var watcher sync.WaitGroup
+	watcher.Go(func() { n.watch.run(watching) })
+	defer watcher.Wait()
+	defer stop()
+	begin := time.Now()
+	for ctx.Err() == nil {
+		r := n.schedule.Next()
+		n.say("%7.3fs %s", time.Since(begin).Seconds(), r)
+		if err := n.round(ctx, r); err != nil {
+			return err
+		}
+	}
+	err := fleet.Await(fleet.Patience, func() error { return n.ready(context.Background()) })
+	n.say("%7.3fs the end; %v", time.Since(begin).Seconds(), n.Figures())
+	return err
+}
+
+// round carries out one round and undoes it.
+func (n *Nemesis) round(ctx context.Context, r Round) error {
+	begin := time.Now()
+	var undo []func() error
+	for _, f := range r.Faults {
+		wait(ctx, f.After-time.Since(begin))
+		what, back := n.begin(ctx, f)
+		n.say("         %s: %s", f.Kind, what)
+		n.mu.Lock()
+		n.counts[f.Kind]++
+		n.mu.Unlock()
+		undo = append(undo, back)
+	}
+	wait(ctx, r.Hold)
+	var errs []error
+	for _, back := range slices.Backward(undo) {
+		errs = append(errs, back())
+	}
+	n.net.Heal()
+	wait(ctx, r.Calm)
+	if r.Ready && ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, readyPatience)
+		defer cancel()
+		_ = fleet.Await(readyPatience, func() error { return n.ready(bounded) })
+	}
+	return errors.Join(errs...)
+}
+
+// wait waits, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// ready reports whether every node serves.
+func (n *Nemesis) ready(ctx context.Context) error {
+	for _, node := range n.fleet.Nodes {
+		if !node.Alive() {
+			return fmt.Errorf("%s ended by itself:\n%s", node.Name, fleet.Tail(node.Log, 20))
+		}
+		if err := n.watch.get(ctx, node.Base+"/ready", nil); err != nil {
+			return fmt.Errorf("%s: %w", node.Name, err)
+		}
+	}
+	return nil
+}
+
+// begin starts a fault and says on whom, and how it ends.
+func (n *Nemesis) begin(ctx context.Context, f Fault) (string, func() error) {
+	chance := rand.New(rand.NewPCG(f.Chance, 0))
+	any, leader := chance.IntN(len(n.fleet.Nodes)), n.watch.leader(ctx)
+	if leader < 0 {
+		leader = any
+	}
+	switch f.Kind {
+	case KillLeader:
+		return n.kill(leader)
+	case KillNode:
+		return n.kill(any)
+	case KillAll:
+		return n.kill(n.all()...)
+	case PauseLeader:
+		return n.pause(leader)
+	case PauseNode:
+		return n.pause(any)
+	case RollingRestart:
+		return n.roll(ctx, any)
+	case ClockJump:
+		return n.jump(any, chance)
+	case Slow, Lossy:
+		return n.worsen(f.Kind, chance)
+	default:
+		return n.cut(f.Kind, any, leader, chance)
+	}
+}
+
+func (n *Nemesis) all() (list []int) {
+	for i := range n.fleet.Nodes {
+		list = append(list, i)
+	}
+	return list
+}
+
+func (n *Nemesis) names(nodes []int) string {
+	var names []string
+	for _, i := range nodes {
+		names = append(names, n.fleet.Nodes[i].Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// dies marks the end of a node's process, lives the beginning of one.
+func (n *Nemesis) dies(node int)  { n.lives[node].Add(1) }
+func (n *Nemesis) alive(node int) { n.lives[node].Add(1) }
+
+func (n *Nemesis) kill(nodes ...int) (string, func() error) {
+	for _, i := range nodes {
+		n.dies(i)
+		n.fleet.Nodes[i].Kill()
+	}
+	return n.names(nodes), func() error {
+		var errs []error
+		for _, i := range nodes {
+			errs = append(errs, n.fleet.Nodes[i].Spawn())
+			n.alive(i)
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func (n *Nemesis) pause(node int) (string, func() error) {
+	pid := n.fleet.Nodes[node].Pid()
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	return n.names([]int{node}), func() error { return syscall.Kill(pid, syscall.SIGCONT) }
+}
+
+// roll restarts every node, the next one when the last one serves again or has
+// had its time.
+func (n *Nemesis) roll(ctx context.Context, first int) (string, func() error) {
+	var order []int
+	for i := range n.fleet.Nodes {
+		order = append(order, (first+i)%len(n.fleet.Nodes))
+	}
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, i := range order {
+			node := n.fleet.Nodes[i]
+			n.dies(i)
+			node.Stop(stopPatience)
+			errs = append(errs, node.Spawn())
+			n.alive(i)
+			bounded, cancel := context.WithTimeout(ctx, readyPatience)
+			_ = fleet.Await(readyPatience, func() error { return n.watch.get(bounded, node.Base+"/ready", nil) })
+			cancel()
+		}
+		done <- errors.Join(errs...)
+	}()
+	return n.names(order), func() error { return <-done }
+}
+
+// jumps are how far a clock is moved. Ten hours is more than any time the
+// program waits for, and less than a day, for which client's command ids are
+// kept by command time: a clock that is a day ahead makes the cluster forget
+// them, as it says.
+var jumps = []time.Duration{2 * time.Second, 30 * time.Second, 90 * time.Second, 15 * time.Minute, 10 * time.Hour}
+
+func (n *Nemesis) jump(node int, chance *rand.Rand) (string, func() error) {
+	by := jumps[chance.IntN(len(jumps))]
+	if chance.IntN(2) == 0 {
+		by = -by
+	}
+	what := fmt.Sprintf("%s by %s", n.names([]int{node}), by)
+	if err := n.clocks[node].Set(by); err != nil {
+		return what, func() error { return err }
+	}
+	return what, func() error { return n.clocks[node].Set(0) }
+}
