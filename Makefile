@@ -68,6 +68,10 @@ fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 drill: tools fuzz ## the long drills: every kill point with every driver, twenty pause and resume cycles
 	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 60m ./ops/drills
 
+.PHONY: nemesis
+nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule)
+	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/drills
+
 .PHONY: bench
 bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-peers) and Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 	if res.Conversation == nil {
 		return answer{}, errEmptyResult(fsm.ConversationUpdate)
 	}
-	v, err := c.view()
+	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
 	if err != nil {
 		return answer{}, err
 	}

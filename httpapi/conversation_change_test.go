@@ -202,3 +202,30 @@ func TestConversationDelete(t *testing.T) {
 		t.Fatal("the sandbox nobody uses stays")
 	}
 }
+
+// TestWrites_AreNotDeniedAfterwards: a write that was applied is answered so, even
+// when the leader is lost right after it: "nothing was done" would be a lie.
+func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
+	for _, route := range routes() {
+		if route.method != "PATCH" && route.method != "PUT" {
+			continue
+		}
+		t.Run(route.name, func(t *testing.T) {
+			h := newHarness(t).withSpec().withSettings()
+			box := h.createSandbox(h.alice)
+			req, known := map[string]struct{ key, path, body string }{
+				"conversation.update": {h.alice, pathConversations + "/" + h.conversation("alice", box), `{"title":"new"}`},
+				"user.configure":      {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
+			}[route.name]
+			if !known {
+				t.Fatal("this route has no test of a leader that is lost after the write")
+			}
+			h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+			commands := h.cluster.count()
+			h.do(req.key, route.method, req.path, req.body).want(t, 200)
+			if h.cluster.count() != commands+1 {
+				t.Error("nothing was written")
+			}
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -100,7 +101,7 @@ func (s *Server) handleUserPut(c *call) (answer, error) {
 	if res.User == nil {
 		return answer{}, errEmptyResult(fsm.UserConfigure)
 	}
-	v, err := c.view()
+	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
 	if err != nil {
 		return answer{}, err
 	}
