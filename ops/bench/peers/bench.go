@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/ops/bench/peers/load"
@@ -34,10 +35,11 @@ const (
 // subject is one system in a row.
 type subject struct{ system, at string }
 
-// loadRow is a row that is measured with a closed loop.
+// loadRow is a row that is measured with a closed loop; ours is who is compared
+// with the others.
 type loadRow struct {
-	name, kind string
-	subjects   []subject
+	name, kind, ours string
+	subjects         []subject
 }
 
 // loadRows are the rows of writes and reads.
@@ -46,14 +48,20 @@ func loadRows() []loadRow {
 		return []subject{{sysBivouac, at}, {sysEtcd, at}, {sysRqlite, at}, {sysMended, at}}
 	}
 	return []loadRow{
-		{"write", workWrite, []subject{
+		{"write", workWrite, sysBivouac, []subject{
 			{sysBivouac, atFollower}, {sysEtcd, atFollower}, {sysRqlite, atFollower}, {sysHandler, atLeader}, {sysRaft, atWithin},
 		}},
-		{"read-follower", workRead, readers(atFollower)},
-		{"read-leader", workRead, readers(atLeader)},
-		{"stale", workStale, []subject{{sysBivouac, atFollower}, {sysBare, atFollower}}},
+		{"read-follower", workRead, sysBivouac, readers(atFollower)},
+		{"read-leader", workRead, sysBivouac, readers(atLeader)},
+		{"stale", workStale, sysBivouac, []subject{{sysBivouac, atFollower}, {sysBare, atFollower}}},
+		{"store", workWrite, raftOn("wal"), []subject{{raftOn("wal"), atWithin}, {raftOn("boltdb"), atWithin}, {raftOn("bolt-freelist"), atWithin}}},
+		{"store-bivouac", workWrite, bivouacOn("wal"), []subject{{bivouacOn("wal"), atFollower}, {bivouacOn("boltdb"), atFollower}}},
 	}
 }
+
+// raftOn and bivouacOn name the systems on a log store of their own.
+func raftOn(store string) string    { return sysRaft + ", " + store }
+func bivouacOn(store string) string { return sysBivouac + ", " + store }
 
 // settings are the flags.
 type settings struct {
@@ -111,11 +119,17 @@ func (b *bench) system(ctx context.Context, name string) (*system, error) {
 }
 
 func (b *bench) make(ctx context.Context, name string) (*system, error) {
+	if store, ok := strings.CutPrefix(name, raftOn("")); ok {
+		return newRaftAlone("raft-"+store, b.dir, b.programs.alone, "-store", store)
+	}
+	if store, ok := strings.CutPrefix(name, bivouacOn("")); ok && name != sysBase {
+		return newBivouac("bivouac-"+store, b.dir, b.programs.bivouac, b.more+raftHCL(store))
+	}
 	switch name {
 	case sysBivouac:
-		return newBivouac("bivouac", b.dir, b.programs.bivouac, b.more+b.raftHCL())
+		return newBivouac("bivouac", b.dir, b.programs.bivouac, b.more+raftHCL(b.store))
 	case sysBase:
-		return newBivouac("base", b.dir, b.base, b.more+b.raftHCL())
+		return newBivouac("base", b.dir, b.base, b.more+raftHCL(b.store))
 	case sysEtcd:
 		return newEtcd(b.dir, b.programs.etcd)
 	case sysRqlite:
@@ -123,24 +137,14 @@ func (b *bench) make(ctx context.Context, name string) (*system, error) {
 	case sysMended:
 		return newRqlite("mended", b.dir, b.programs.mended)
 	case sysRaft:
-		var flags []string
-		if b.store != "" {
-			flags = []string{"-store", b.store}
-		}
-		return newRaftAlone("raft", b.dir, b.programs.alone, flags...)
+		return newRaftAlone("raft", b.dir, b.programs.alone, "-store", b.store)
 	case sysBare:
 		return b.bare(ctx)
 	}
 	return nil, fmt.Errorf("there is no system %q", name)
 }
 
-// raftHCL chooses the log store, the same for Bivouac and raft alone.
-func (b *bench) raftHCL() string {
-	if b.store == "" {
-		return ""
-	}
-	return fmt.Sprintf("raft {\n  log_store = %q\n}\n", b.store)
-}
+func raftHCL(store string) string { return fmt.Sprintf("raft {\n  log_store = %q\n}\n", store) }
 
 // bare returns what Bivouac answers to the read it is compared with.
 func (b *bench) bare(ctx context.Context) (*system, error) {

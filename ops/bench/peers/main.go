@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/cluster"
 )
 
 const usage = `usage: go run -C ops/bench/peers . [flags]
@@ -146,7 +148,7 @@ func (b *bench) parse(args []string) (into string, err error) {
 	f.StringVar(&b.out, "out", filepath.Join(os.TempDir(), "bivouac-bench.jsonl"), "the results, appended")
 	f.StringVar(&b.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
 	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
-	f.StringVar(&b.store, "store", "", "the log store of Bivouac and of raft alone: boltdb or wal; the default is Bivouac's")
+	f.StringVar(&b.store, "store", cluster.DefaultConfig().LogStore, "the log store of Bivouac and of raft alone: boltdb or wal")
 	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")
 	f.StringVar(&into, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
 	quick := f.Bool("quick", false, "only see that every row works: few clients, short, once")

@@ -40,7 +40,7 @@ func pages() []page {
 // searches measures pages of a user with many conversations against those of
 // one with few, on a follower, as linearizable as every read.
 func (b *bench) searches(ctx context.Context) error {
-	s, err := newBivouac("search", b.dir, b.programs.bivouac, b.more)
+	s, err := newBivouac("search", b.dir, b.programs.bivouac, b.more+seedConfig)
 	if err != nil {
 		return err
 	}

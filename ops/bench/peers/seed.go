@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -33,16 +34,28 @@ func (b *bivouac) seeder() (*seeder, error) {
 	return &seeder{peer}, err
 }
 
-// do proposes one command, until it is known to be done.
-func (s *seeder) do(ctx context.Context, user string, body fsm.Body) (fsm.Result, error) {
-	var result fsm.Result
+// seedConfig keeps the sandboxes of a seeder, which nobody runs, from being
+// given up before they are paused.
+const seedConfig = `
+sandboxes {
+  start_timeout = "1h"
+}
+`
+
+// do proposes one command, until it is known whether it was done.
+func (s *seeder) do(ctx context.Context, user string, body fsm.Body) (result fsm.Result, err error) {
 	id := uuid.NewString()
-	err := until(ctx, readyLimit, string(body.CommandType()), func(ctx context.Context) error {
-		var err error
+	var refused error
+	err = until(ctx, readyLimit, string(body.CommandType())+" is done", func(ctx context.Context) (err error) {
 		result, err = s.peer.Propose(ctx, fsm.NewCommand(id, time.Now(), user, body))
-		return err
+		switch fsm.CodeOf(err) {
+		case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
+			return err
+		}
+		refused = err
+		return nil
 	})
-	return result, err
+	return result, errors.Join(err, refused)
 }
 
 // spec makes the one sandboxes are of.

@@ -40,7 +40,7 @@ type size struct {
 // sizes fills a cluster to a tenth and then to the whole, and each time looks
 // at what it holds in memory and how long a snapshot takes.
 func (b *bench) sizes(ctx context.Context) error {
-	s, err := newBivouac("size", b.dir, b.programs.bivouac, b.more+sizeConfig)
+	s, err := newBivouac("size", b.dir, b.programs.bivouac, b.more+seedConfig+sizeConfig)
 	if err != nil {
 		return err
 	}

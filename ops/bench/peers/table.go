@@ -114,11 +114,11 @@ func spreadOf(values []float64) spread {
 	return spread{median, v[0], v[len(v)-1], len(v)}
 }
 
-// ratios compares Bivouac with a system, turn by turn.
-func ratios(turns map[turn]map[string]record, with string) spread {
+// ratios compares one system with another, turn by turn.
+func ratios(turns map[turn]map[string]record, one, with string) spread {
 	var list []float64
 	for _, t := range turns {
-		ours, theirs := t[sysBivouac].Load, t[with].Load
+		ours, theirs := t[one].Load, t[with].Load
 		if ours != nil && theirs != nil && theirs.PerS > 0 {
 			list = append(list, ours.PerS/theirs.PerS)
 		}
@@ -162,10 +162,10 @@ func (r *results) loadTables(row loadRow) string {
 	}
 	clients := slices.Sorted(maps.Keys(byClients))
 	var t table
-	head := []string{"clients"}
+	head := []string{row.ours + ", clients"}
 	var others []string
 	for _, s := range row.subjects {
-		if s.system != sysBivouac {
+		if s.system != row.ours {
 			others = append(others, s.system)
 			head = append(head, "÷ "+s.system)
 		}
@@ -174,7 +174,7 @@ func (r *results) loadTables(row loadRow) string {
 	for _, c := range clients {
 		cells := []string{fmt.Sprint(c)}
 		for _, other := range others {
-			cells = append(cells, verdict(ratios(byClients[c], other), row.name, other, c))
+			cells = append(cells, verdict(ratios(byClients[c], row.ours, other), row.name, other, c))
 		}
 		t.row(cells...)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/julienschmidt/httprouter"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
@@ -32,17 +33,18 @@ func main() {
 }
 
 func run() error {
-	var o options
+	d := cluster.DefaultConfig()
+	o := options{product: d}
 	var peers, bytes, address string
 	flag.StringVar(&address, "http", "", "the address of the handlers")
 	flag.StringVar(&bytes, "bytes", "", "return this file's content as JSON, and run no Raft")
 	flag.IntVar(&o.me, "me", 0, "which of the peers this one is, from 0")
 	flag.StringVar(&peers, "peers", "", "the Raft addresses of all, with commas")
 	flag.StringVar(&o.dir, "dir", "", "the data directory")
-	flag.StringVar(&o.store, "store", "boltdb", "boltdb or wal, as package cluster opens them; bolt-freelist is boltdb with its freelist synced")
-	flag.DurationVar(&o.heartbeat, "heartbeat", 250*time.Millisecond, "heartbeat timeout")
-	flag.DurationVar(&o.election, "election", 250*time.Millisecond, "election timeout")
-	flag.DurationVar(&o.lease, "lease", 150*time.Millisecond, "leader lease timeout")
+	flag.StringVar(&o.store, "store", d.LogStore, "boltdb or wal, as package cluster opens them; bolt-freelist is boltdb with its freelist synced")
+	flag.DurationVar(&o.heartbeat, "heartbeat", d.HeartbeatTimeout, "heartbeat timeout")
+	flag.DurationVar(&o.election, "election", d.ElectionTimeout, "election timeout")
+	flag.DurationVar(&o.lease, "lease", d.LeaderLeaseTimeout, "leader lease timeout")
 	flag.Parse()
 	o.peers = strings.Split(peers, ",")
 

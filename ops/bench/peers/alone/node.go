@@ -15,6 +15,8 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
+
+	"bivouac.dev/bivouac/cluster"
 )
 
 // options are the flags.
@@ -23,6 +25,8 @@ type options struct {
 	peers                      []string
 	dir, store                 string
 	heartbeat, election, lease time.Duration
+	// product is what package cluster would use for the rest.
+	product cluster.Config
 }
 
 // node is one member of the cluster.
@@ -58,8 +62,8 @@ func open(o options) (*node, error) {
 	conf := raft.DefaultConfig()
 	conf.LocalID = memberID(o.me)
 	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = o.heartbeat, o.election, o.lease
-	conf.SnapshotInterval, conf.SnapshotThreshold, conf.TrailingLogs = 30*time.Second, 8192, 10240
-	conf.CommitTimeout = 3 * time.Millisecond
+	conf.SnapshotInterval, conf.SnapshotThreshold, conf.TrailingLogs = o.product.SnapshotInterval, o.product.SnapshotThreshold, o.product.TrailingLogs
+	conf.CommitTimeout = o.product.CommitTimeout
 	conf.BatchApplyCh = true
 	conf.Logger = logger
 	conf.NoLegacyTelemetry = true
