@@ -110,6 +110,7 @@ func (b *bench) system(ctx context.Context, name string) (*system, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	s.name = key
 	b.running[key] = s
 	if err := s.start(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
