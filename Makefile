@@ -72,6 +72,11 @@ drill: tools fuzz ## the long drills: every kill point with every driver, twenty
 nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule)
 	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/drills
 
+.PHONY: soak
+soak: ## keep three nodes at 70 % of their maximum with 5,000 users' data (DURATION=1h SOAK_STORE=wal SOAK_STARVE=4 SOAK_OUT=folder for samples and logs)
+	BIVOUAC_SOAK=$(or $(DURATION),1h) BIVOUAC_SOAK_STORE=$(SOAK_STORE) BIVOUAC_SOAK_STARVE=$(SOAK_STARVE) BIVOUAC_SOAK_OUT=$(abspath $(SOAK_OUT)) \
+	  $(GO) test -count=1 -v -timeout 0 -run 'TestLoad$$' ./ops/drills
+
 .PHONY: bench
 bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-peers) and Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench

@@ -127,6 +127,8 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return n.handleIndex(ctx)
 	case callTerm:
 		return answer(request, func(struct{}) (termResponse, error) { return n.handleTerm() })
+	case callChecksum:
+		return answer(request, func(struct{}) (checksumResponse, error) { return n.handleChecksum() })
 	case callHello:
 		return answer(request, func(r helloRequest) (helloResponse, error) { return n.handleHello(from, r) })
 	case callPromise:

@@ -120,10 +120,16 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 // Checksum is a hash of the whole state: equal on all nodes at an equal index.
 // It reads everything; it is for tests and drills.
 func (s *Store) Checksum() string {
+	_, sum := s.Snapshot().Checksum()
+	return sum
+}
+
+// Checksum is the snapshot's index and the checksum of its state.
+func (p *Snapshot) Checksum() (index uint64, sum string) {
 	h := sha256.New()
 	// A hash never fails to be written to.
-	must(s.Snapshot().Persist(h))
-	return hex.EncodeToString(h.Sum(nil))
+	must(p.Persist(h))
+	return p.Index(), hex.EncodeToString(h.Sum(nil))
 }
 
 // summer counts and hashes what passes through.

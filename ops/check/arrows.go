@@ -16,7 +16,7 @@ var mayImport = map[string][]string{
 	"httpapi":   {"fsm", "cluster"},
 	"cmd":       {"fsm", "secrets", "cluster", "scheduler", "httpapi"},
 	"deploy":    {},
-	"ops":       {"deploy"},
+	"ops":       {"deploy", "cluster", "fsm"}, // drills seed and compare states through the peer port
 }
 
 // owners says which folder alone may import a dependency, by prefix.

@@ -139,16 +139,23 @@ func must(t testing.TB, err error) {
 }
 
 func (f *Fleet) build(ctx context.Context, o Options) error {
+	for pkg, out := range map[string]string{"bivouac": f.Bivouac, "sandbox-agent": f.Agent} {
+		if err := f.buildOne(ctx, o, pkg, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) buildOne(ctx context.Context, o Options, pkg, out string) error {
 	root, err := local.Root()
 	if err != nil {
 		return err
 	}
-	for pkg, out := range map[string]string{"bivouac": f.Bivouac, "sandbox-agent": f.Agent} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o", out, "./cmd/"+pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if msg, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
-		}
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o", out, "./cmd/"+pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
 	}
 	return nil
 }

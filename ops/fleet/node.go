@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/cluster"
 )
 
 // Node is one `bivouac server`.
@@ -18,6 +20,12 @@ type Node struct {
 	Name string
 	// Log is the file its output is appended to.
 	Log string
+	// Env is added to the environment of the next Start.
+	Env []string
+	// Data is the data directory, Peer the peer address and TLS the
+	// certificate's files; StartBare sets them.
+	Data, Peer string
+	TLS        cluster.TLSConfig
 
 	fleet  *Fleet
 	place  int
@@ -48,6 +56,7 @@ func (n *Node) Spawn() error {
 	}
 	n.cmd.Dir = filepath.Dir(n.config)
 	n.cmd.Env = append(os.Environ(), "BIVOUAC_DRILL_DIR="+n.fleet.DrillDir, "BIVOUAC_DRILL_NODE="+n.Name)
+	n.cmd.Env = append(n.cmd.Env, n.Env...)
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {

@@ -1,0 +1,327 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+// Plan says what is run.
+type Plan struct {
+	// Nodes are the base URLs, Peers clients of the same nodes' peer ports.
+	Nodes []string
+	Peers []*cluster.PeerClient
+	Shape Shape
+	// Measure is how long the maximum is measured, Duration how long Share of
+	// it is then sent.
+	Measure, Duration time.Duration
+	Share             float64
+	// Workers is how many requests there may be at a time.
+	Workers int
+	// Compare is how often the load pauses for the nodes' states to be compared.
+	Compare time.Duration
+	// Sample is how often the metrics are read.
+	Sample time.Duration
+	// Starve is how many processes spin beside, to keep the cores from the nodes.
+	Starve int
+	// Shared says that others work on the machine: then elections are counted
+	// but no failure, for a node that gets no processor can't send a heartbeat.
+	Shared bool
+	// Samples is a file for every sample, "" for none.
+	Samples string
+	// Log gets a line about each phase and each comparison.
+	Log func(format string, args ...any)
+}
+
+// Report is what was found.
+type Report struct {
+	Maximum, Rate, Achieved float64 // requests per second
+	Requests                int64
+	Behind                  int64
+	Failed                  map[string]int
+	// Elections were held while the load ran, Before while data was seeded and
+	// the maximum measured.
+	Elections, Before int
+	Compared          int
+	Index             uint64
+	table             string
+}
+
+// String is the report for a person.
+func (r *Report) String() string { return r.table }
+
+// FailedRequests is how many requests got no good answer.
+func (r *Report) FailedRequests() (n int) {
+	for _, c := range r.Failed {
+		n += c
+	}
+	return n
+}
+
+// Run carries out the plan. Its error is a broken promise: a wrong answer, a
+// lost write, states that differ, an election without a fault, growth. Requests
+// that failed with a clear answer are in the report only.
+func Run(ctx context.Context, p Plan) (*Report, error) {
+	r := &Report{}
+	begin := time.Now()
+	term, err := termOf(ctx, p.Nodes[0])
+	if err != nil {
+		return r, err
+	}
+	users, err := seed(ctx, p.Peers, p.Shape)
+	if err != nil {
+		return r, err
+	}
+	p.Log("seeded %d users with %d conversations and a sandbox each in %.0f s", len(users), p.Shape.Conversations, time.Since(begin).Seconds())
+	t := newTraffic(p.Nodes, users)
+	defer t.close()
+	// Once for connections and caches, once to measure.
+	for _, length := range []time.Duration{p.Measure / 4, p.Measure} {
+		before, phase := t.done.Load(), time.Now()
+		within(ctx, length, func(ctx context.Context) { t.flow(ctx, 0, p.Workers) })
+		r.Maximum = float64(t.done.Load()-before) / time.Since(phase).Seconds()
+	}
+	r.Rate = p.Share * r.Maximum
+	now, err := termOf(ctx, p.Nodes[0])
+	if err != nil {
+		return r, err
+	}
+	r.Before = now - term
+	p.Log("the maximum is %.0f requests per second; the load will be %.0f; %d elections so far", r.Maximum, r.Rate, r.Before)
+	before := t.done.Load()
+	t.reset()
+	stop, err := starve(ctx, p.Starve)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
+	w := &watch{plan: p, traffic: t, begin: time.Now()}
+	loaded, err := w.run(ctx, r)
+	r.Requests, r.Behind = t.done.Load()-before, t.behind.Load()
+	r.Achieved = float64(r.Requests) / loaded.Seconds()
+	r.Compared = w.compared
+	r.finish(t, w)
+	err = errors.Join(err, w.verdict(r))
+	if p.Samples != "" {
+		err = errors.Join(err, os.WriteFile(p.Samples, []byte(csv(w.series)), 0o600))
+	}
+	return r, err
+}
+
+// termOf gives a node's term.
+func termOf(ctx context.Context, node string) (int, error) {
+	s, err := scrape(ctx, http.DefaultClient, node)
+	return int(s.term), err
+}
+
+// reset forgets what was counted while the maximum was measured.
+func (t *traffic) reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts, t.failed, t.slow = map[string]int{}, map[string]int{}, map[string]*latencies{}
+}
+
+func within(ctx context.Context, d time.Duration, fn func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	fn(ctx)
+}
+
+// starve starts processes that do nothing but spin.
+func starve(ctx context.Context, n int) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running []*exec.Cmd
+	stop = func() {
+		cancel()
+		for _, c := range running {
+			_ = c.Wait() // it was killed
+		}
+	}
+	for range n {
+		c := exec.CommandContext(ctx, "/bin/sh", "-c", "while :; do :; done")
+		if err := c.Start(); err != nil {
+			stop()
+			return nil, fmt.Errorf("starving the cores: %w", err)
+		}
+		running = append(running, c)
+	}
+	return stop, nil
+}
+
+// watch sends the load and looks at the nodes.
+type watch struct {
+	plan     Plan
+	traffic  *traffic
+	begin    time.Time
+	series   []*series
+	compared int
+	scrapes  error
+}
+
+// run alternates load with comparisons of the nodes' states and gives how long
+// there was load.
+func (w *watch) run(ctx context.Context, r *Report) (loaded time.Duration, err error) {
+	for _, n := range w.plan.Nodes {
+		w.series = append(w.series, &series{node: n})
+	}
+	for left := w.plan.Duration; left > 0 && ctx.Err() == nil; left -= w.plan.Compare {
+		length := min(left, w.plan.Compare)
+		phase := time.Now()
+		within(ctx, length, func(ctx context.Context) {
+			var watching sync.WaitGroup
+			watching.Go(func() { w.sample(ctx) })
+			w.traffic.flow(ctx, r.Rate, w.plan.Workers)
+			watching.Wait()
+		})
+		loaded += time.Since(phase)
+		if wrong := w.traffic.lies(); len(wrong) > 0 {
+			return loaded, fmt.Errorf("%d wrong answers, the first: %s", len(wrong), wrong[0])
+		}
+		if r.Index, err = w.compare(ctx); err != nil {
+			return loaded, err
+		}
+		w.compared++
+		w.plan.Log("after %.0f s: %d requests, %d failed kinds, states equal at index %d; %s",
+			time.Since(w.begin).Seconds(), w.traffic.done.Load(), w.traffic.failures(), r.Index, w.state())
+	}
+	if err := w.traffic.audit(ctx); err != nil {
+		return loaded, err
+	}
+	return loaded, ctx.Err()
+}
+
+// state says how the nodes are, in a few words.
+func (w *watch) state() string {
+	var parts []string
+	for _, s := range w.series {
+		if len(s.samples) > 0 {
+			last := s.samples[len(s.samples)-1]
+			parts = append(parts, fmt.Sprintf("%.0f MiB heap, %.0f MiB resident, %.0f goroutines, term %.0f", mib(last.heap), mib(last.rss), last.goroutines, last.term))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (w *watch) sample(ctx context.Context) {
+	tick := time.NewTicker(w.plan.Sample)
+	defer tick.Stop()
+	for {
+		for _, s := range w.series {
+			p, err := scrape(ctx, w.traffic.client, s.node)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				w.scrapes = errors.Join(w.scrapes, err)
+				continue
+			}
+			p.at = time.Since(w.begin)
+			s.samples = append(s.samples, p)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settle bounds how long the nodes may take to be at one index once nobody
+// writes.
+const settle = time.Minute
+
+// compare waits for all nodes to be at one index and compares their states
+// there.
+func (w *watch) compare(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	for {
+		var index uint64
+		var sum string
+		equal := true
+		for i, peer := range w.plan.Peers {
+			at, s, err := peer.Checksum(ctx)
+			if err != nil {
+				return 0, fmt.Errorf("asking %s for its checksum: %w", w.plan.Nodes[i], err)
+			}
+			switch {
+			case i == 0:
+				index, sum = at, s
+			case at != index:
+				equal = false
+			case s != sum:
+				return 0, fmt.Errorf("the states differ at index %d: %s has %s, %s has %s", index, w.plan.Nodes[0], sum, w.plan.Nodes[i], s)
+			}
+		}
+		if equal {
+			return index, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, errors.New("the nodes did not come to one index")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (t *traffic) failures() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.failed)
+}
+
+// verdict is nil when the nodes behaved.
+func (w *watch) verdict(r *Report) error {
+	errs := []error{w.scrapes}
+	for _, s := range w.series {
+		errs = append(errs, s.flat())
+	}
+	if r.Elections > 0 && !w.plan.Shared {
+		errs = append(errs, fmt.Errorf("%d elections without a fault", r.Elections))
+	}
+	return errors.Join(errs...)
+}
+
+// finish counts the elections and writes the report's table.
+func (r *Report) finish(t *traffic, w *watch) {
+	for _, s := range w.series {
+		if n := len(s.samples); n > 0 {
+			r.Elections = max(r.Elections, int(s.samples[n-1].term-s.samples[0].term))
+		}
+	}
+	var b strings.Builder
+	tab := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tab, "maximum\t%.0f requests/s with %d at a time\n", r.Maximum, w.plan.Workers)
+	fmt.Fprintf(tab, "load\t%.0f requests/s wanted, %.0f sent, %d requests, %d more than a second late\n", r.Rate, r.Achieved, r.Requests, r.Behind)
+	fmt.Fprintf(tab, "elections\t%d, and %d while data was seeded and the maximum measured\n", r.Elections, r.Before)
+	fmt.Fprintf(tab, "states\tcompared %d times, equal at index %d\n", r.Compared, r.Index)
+	for _, s := range w.series {
+		h1, h2 := s.halves(heapOf)
+		m1, m2 := s.halves(rssOf)
+		g1, g2 := s.halves(goroutinesOf)
+		fmt.Fprintf(tab, "%s\theap %.0f then %.0f MiB, resident %.0f then %.0f MiB, goroutines %.0f then %.0f (medians of the halves)\n",
+			s.node, mib(h1), mib(h2), mib(m1), mib(m2), g1, g2)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.Failed = t.failed
+	for _, o := range t.mix {
+		if t.slow[o.name] != nil {
+			fmt.Fprintf(tab, "%s\t%d, ms: %s (median / p99 / max)\n", o.name, t.counts[o.name], t.slow[o.name])
+		}
+	}
+	for what, n := range t.failed {
+		fmt.Fprintf(tab, "failed\t%d times %s\n", n, what)
+	}
+	tab.Flush()
+	r.table = b.String()
+}
