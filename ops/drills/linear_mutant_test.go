@@ -20,7 +20,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 	for name, o := range map[string]linearOptions{
 		"stale reads": {
 			mutations: []nemesis.Mutation{nemesis.StaleReads}, kinds: []nemesis.Kind{nemesis.PauseLeader},
-			settings: 10, duration: 40 * time.Second,
+			settings: 10, duration: 15 * time.Second,
 		},
 		"no command ids": {
 			mutations: []nemesis.Mutation{nemesis.NoCommandIDs}, kinds: []nemesis.Kind{nemesis.KillLeader},
@@ -29,6 +29,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.nodes, o.logStore = 3, "wal"
+			t.Setenv(envKeep, t.TempDir()) // what is found was put there
 			v := runLinear(t, o)
 			if len(v.wrong) == 0 {
 				t.Fatalf("a program with a fault passes: %s", o.mutations[0].Name)
