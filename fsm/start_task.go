@@ -204,6 +204,9 @@ func (q *StartRequest) checkParts(r *rules) {
 		}
 	}
 	r.count("processors", len(q.Processors))
+	for _, p := range q.Processors {
+		r.raw("processors", p)
+	}
 	if s := q.SuggestedTask; s != nil {
 		r.text("task_type", s.TaskType, maxName)
 		r.text("repo", s.Repo, maxPath)

@@ -3,6 +3,7 @@ package fsm
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -134,9 +135,44 @@ func (r *rules) list(field string, l []string, limit int) {
 	r.check(total <= maxText, "%s holds more than %d bytes", field, maxText)
 }
 
-// value bounds a decoded JSON value.
+// value bounds a decoded JSON value, and refuses what would be written and never
+// read again: DecodeCommand makes numbers of its numbers, and an entry of the
+// log that can't be decoded stops every node for good.
 func (r *rules) value(field string, v any) {
-	r.check(valueSize(v, 0) <= maxText, "%s holds more than %d bytes or is nested too deeply", field, maxText)
+	small := valueSize(v, 0) <= maxText
+	r.check(small, "%s holds more than %d bytes or is nested too deeply", field, maxText)
+	r.check(!small || isReadable(v), "%s holds a number that is too large", field)
+}
+
+// isReadable reports whether every number of a decoded JSON value is one that a
+// float64 can hold. The value's depth was bounded before.
+func isReadable(v any) bool {
+	switch v := v.(type) {
+	case json.Number:
+		_, err := v.Float64()
+		return err == nil
+	case float64:
+		return !math.IsInf(v, 0) && !math.IsNaN(v)
+	case []any:
+		return !slices.ContainsFunc(v, func(e any) bool { return !isReadable(e) })
+	case map[string]any:
+		for _, e := range v {
+			if !isReadable(e) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// raw refuses text that is no JSON, or holds what value refuses.
+func (r *rules) raw(field string, text json.RawMessage) {
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		r.check(false, "%s holds what can't be read: a number that is too large, or no JSON", field)
+		return
+	}
+	r.value(field, v)
 }
 
 // valueSize estimates the encoded size of a decoded JSON value; more than

@@ -152,9 +152,9 @@ func isPlainName(s string) bool {
 	return true
 }
 
-// truncateNumber keeps a number that a JSON reader would choke on short.
+// truncateNumber makes a text of a number that JSON readers choke on.
 func truncateNumber(n json.Number) any {
-	if len(n) > 64 {
+	if _, err := n.Float64(); err != nil || len(n) > 64 {
 		return truncate(string(n), 64)
 	}
 	return n

@@ -260,3 +260,17 @@ func TestIDs(t *testing.T) {
 		t.Error(DashedID(hex), HexID(dashed))
 	}
 }
+
+// An empty text or list is still the member that makes a block what it is.
+func TestContentBlock_HasWhatItsTypeNeeds(t *testing.T) {
+	for want, b := range map[string]ContentBlock{
+		`{"type":"text","text":"","cache_prompt":false}`:          {Type: "text"},
+		`{"type":"text","text":"x","cache_prompt":true}`:          {Type: "text", Text: "x", CachePrompt: true},
+		`{"type":"image","image_urls":[],"cache_prompt":false}`:   {Type: "image"},
+		`{"type":"image","image_urls":["u"],"cache_prompt":true}`: {Type: "image", ImageURLs: []string{"u"}, CachePrompt: true},
+	} {
+		if got, err := json.Marshal(b); err != nil || string(got) != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+}

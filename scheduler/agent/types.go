@@ -132,10 +132,31 @@ type Message struct {
 
 // ContentBlock is a text or an image block.
 type ContentBlock struct {
-	Type        string   `json:"type"`
-	Text        string   `json:"text,omitempty"`
-	ImageURLs   []string `json:"image_urls,omitempty"`
-	CachePrompt bool     `json:"cache_prompt"`
+	Type        string
+	Text        string
+	ImageURLs   []string
+	CachePrompt bool
+}
+
+// MarshalJSON writes the member the block's type must have, empty or not, and no
+// other: the server refuses a block without it, and a text block with more.
+func (b ContentBlock) MarshalJSON() ([]byte, error) {
+	if b.Type == "image" {
+		urls := b.ImageURLs
+		if urls == nil {
+			urls = []string{}
+		}
+		return json.Marshal(struct {
+			Type        string   `json:"type"`
+			ImageURLs   []string `json:"image_urls"`
+			CachePrompt bool     `json:"cache_prompt"`
+		}{b.Type, urls, b.CachePrompt})
+	}
+	return json.Marshal(struct {
+		Type        string `json:"type"`
+		Text        string `json:"text"`
+		CachePrompt bool   `json:"cache_prompt"`
+	}{b.Type, b.Text, b.CachePrompt})
 }
 
 // Secret is one secret given to a conversation.

@@ -1,0 +1,171 @@
+package apiwalk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Config is one walk.
+type Config struct {
+	// Document is the API's description.
+	Document []byte
+	// Seed decides every request; Workers send them at the same time.
+	Seed    uint64
+	Workers int
+	// For is how long the walk takes.
+	For time.Duration
+	// Deadline is when a request without an answer is a failure. It must leave
+	// room for what the API itself may take.
+	Deadline time.Duration
+	// Fault names the fault that is going on, "" for none; nil is never any.
+	Fault func() string
+}
+
+// Report is what came of a walk.
+type Report struct {
+	Requests   int
+	Statuses   map[int]int
+	Operations map[string]int
+	// Good is how many requests had nothing broken on purpose, Passed how many
+	// of them got a 2xx.
+	Good, Passed int
+	Snapshots    int
+	Failures     []Failure
+}
+
+// maxFailures is how many failures end a walk.
+const maxFailures = 20
+
+// snapshotEvery is the pause between two looks at what is B's.
+const snapshotEvery = 3 * time.Second
+
+// walk is one in progress.
+type walk struct {
+	cfg    Config
+	world  *World
+	list   []*operation
+	client *http.Client
+
+	mu     sync.Mutex
+	report Report
+	stop   context.CancelFunc
+}
+
+// Walk sends requests until the time is up or too much was found.
+func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
+	list, err := describe(cfg.Document)
+	if err != nil {
+		return Report{}, err
+	}
+	if cfg.Fault == nil {
+		cfg.Fault = func() string { return "" }
+	}
+	before, err := w.snapshot()
+	if err != nil {
+		return Report{}, fmt.Errorf("looking at what is B's: %w", err)
+	}
+	ctx, stop := context.WithTimeout(ctx, cfg.For)
+	defer stop()
+	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Operations: map[string]int{}}}
+	transport := &http.Transport{MaxIdleConnsPerHost: cfg.Workers, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	run.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var workers sync.WaitGroup
+	for i := range cfg.Workers {
+		workers.Go(func() { run.work(ctx, rand.New(rand.NewPCG(cfg.Seed, uint64(i)))) })
+	}
+	workers.Go(func() { run.watch(ctx, before) })
+	workers.Wait()
+	if err := run.compare(before); err != nil {
+		return run.report, err
+	}
+	return run.report, nil
+}
+
+// work sends one request after the other.
+func (k *walk) work(ctx context.Context, rng *rand.Rand) {
+	m := &maker{rng: rng, world: k.world, list: k.list}
+	for ctx.Err() == nil {
+		r := m.next()
+		fault := k.cfg.Fault()
+		a, refused, err := r.send(k.client, k.cfg.Deadline)
+		if refused {
+			continue
+		}
+		if fault == "" {
+			fault = k.cfg.Fault()
+		}
+		k.note(r, a, err, fault)
+	}
+}
+
+// note counts an answer and keeps what is wrong with it.
+func (k *walk) note(r *request, a answer, err error, fault string) {
+	var found []Failure
+	switch {
+	case err == nil:
+		found = k.world.judge(r, a, fault)
+		k.world.learn(r.op, r.caller, a.body)
+	case errors.Is(err, context.DeadlineExceeded):
+		found = []Failure{{Rule: fmt.Sprintf("no answer within %s", k.cfg.Deadline), Request: r.String(), Detail: err.Error()}}
+	case fault == "" && r.missing == 0 && len(r.body) < 1<<20 && r.sound:
+		found = []Failure{{Rule: "the connection broke off", Request: r.String(), Detail: err.Error()}}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.report.Requests++
+	k.report.Statuses[a.status]++
+	k.report.Operations[r.op.id]++
+	if r.sound {
+		k.report.Good++
+		if a.status/100 == 2 {
+			k.report.Passed++
+		}
+	}
+	k.report.Failures = append(k.report.Failures, found...)
+	if len(k.report.Failures) >= maxFailures {
+		k.stop()
+	}
+}
+
+// watch looks at what is B's again and again.
+func (k *walk) watch(ctx context.Context, before string) {
+	tick := time.NewTicker(snapshotEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if k.cfg.Fault() == "" && k.compare(before) != nil {
+				k.stop()
+				return
+			}
+		}
+	}
+}
+
+// compare looks at what is B's once. Its error is that this was not possible.
+func (k *walk) compare(before string) error {
+	var now string
+	err := await(patience, func() (err error) {
+		now, err = k.world.snapshot()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("looking at what is B's: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.report.Snapshots++
+	if now != before {
+		k.report.Failures = append(k.report.Failures, Failure{Rule: "what is B's changed", Request: "(one of those before)", Detail: before + "\n--- and now\n" + now})
+		k.stop()
+	}
+	return nil
+}
