@@ -4,16 +4,20 @@ import "time"
 
 // Admission tells for what SandboxCreate would be refused if a user asked for a
 // sandbox now, CodeLimit, nil when it fits the limits. specID "" is the default;
-// member names the one of a warm pool that is to be claimed, "" none. It lets a
+// warm says that a member of the warm pool is claimed, if there is one. It lets a
 // request be refused before anything is stored for it; Apply has the last word.
-func (v *View) Admission(userID, specID, member string, now time.Time) *Error {
+func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error {
 	t := v.transaction(now)
 	spec, err := t.specOrDefault(specID)
 	if err != nil {
 		return nil // another's to say
 	}
 	next := &Sandbox{UserID: userID, Desired: DesiredRunning, Template: spec.Template.resolve(v.Settings(userID))}
-	return t.refusal(demandOf(t.claimable(&Claim{Member: member}, spec, &next.Template), next, nil))
+	var member *Sandbox
+	if warm {
+		member = claimable(v.txn, spec, &next.Template, nil)
+	}
+	return t.refusal(demandOf(member, next, nil))
 }
 
 // StartAdmission is Admission for StartTaskCreate. parentID is the conversation

@@ -23,16 +23,12 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 			index++
 			_, err := s.Apply(index, cmd)
 			if err != nil && CodeOf(err) != CodeLimit {
-				continue
+				continue // CodePoolEmpty among them: a cold start follows
 			}
 			var said *Error
 			switch b := cmd.Body.(type) {
 			case *SandboxCreateBody:
-				member := ""
-				if b.Claim != nil {
-					member = b.Claim.Member
-				}
-				said = v.Admission(cmd.UserID, b.SpecID, member, cmd.Time)
+				said = v.Admission(cmd.UserID, b.SpecID, b.Warm, cmd.Time)
 			case *StartTaskCreateBody:
 				said = v.StartAdmission(cmd.UserID, valueOr(b.Request.SandboxID, ""), "", cmd.Time)
 			default:

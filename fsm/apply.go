@@ -92,8 +92,9 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if err != nil {
 		result = stamp
 	}
-	// Not recorded either: a client told to try again later sends the same id.
-	if err != nil && err.Code == CodeLimit {
+	// Not recorded either: a client told to try again later sends the same id,
+	// and so does a cold start after no warm one could be had.
+	if err != nil && (err.Code == CodeLimit || err.Code == CodePoolEmpty) {
 		return Outcome{result, err}
 	}
 	t.record(cmd, result, err)

@@ -26,6 +26,9 @@ const (
 	// CodeLimit: a limit of the user or the installation is reached; nothing
 	// was done, and Error.Limit names it (429).
 	CodeLimit Code = "limit"
+	// CodePoolEmpty: no member of a warm pool can be had; nothing was done, and
+	// whoever asked makes a cold start instead (503, though no client sees it).
+	CodePoolEmpty Code = "pool_empty"
 	// CodeIdempotencyMismatch: an Idempotency-Key came again with another
 	// request (422).
 	CodeIdempotencyMismatch Code = "idempotency_mismatch"

@@ -107,6 +107,15 @@ func newSandboxBody(id string) *SandboxCreateBody {
 	}
 }
 
+func warmSandboxBody() *SandboxCreateBody { return &SandboxCreateBody{Warm: true} }
+
+func newMember(id, spec string) *PoolAddBody {
+	return &PoolAddBody{
+		ID: id, SpecID: spec, InitRef: SecretRef{"sandboxes/" + id + "/init", 1},
+		KeyRef: SecretRef{"sandboxes/" + id + "/session", 1}, KeyHash: sha(id),
+	}
+}
+
 func dockerSpec(id string) Spec {
 	return Spec{ID: id, Template: Template{
 		Driver: DriverDocker, Image: "agent:1", WorkingDir: "/workspace/project", CPU: 500, Memory: 1024,

@@ -27,7 +27,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
 		&InstallationConfigureBody{Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest}}, &PoolDropBody{ID: "m1"},
-		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, &PoolAddBody{ID: "m2", SpecID: "py", InitRef: SecretRef{"p", 1}},
+		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, newMember("m2", "py"),
 		&SandboxTouchBody{[]Touch{{"sb-c1", now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
 		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
 		&APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"},
@@ -207,7 +207,7 @@ func askAround(v *View) {
 	}
 	for _, u := range v.Users() {
 		v.Usage(u.ID)
-		_ = v.Admission(u.ID, "", "", now)
+		_ = v.Admission(u.ID, "", true, now)
 		v.Sandboxes(u.ID, Page{Limit: 10})
 		list, next := v.Conversations(u.ID, ConversationFilter{}, Page{Limit: 1})
 		v.Conversations(u.ID, ConversationFilter{}, Page{Limit: 1, After: next})

@@ -94,9 +94,8 @@ func genSandboxCreate(t *rapid.T) *SandboxCreateBody {
 	if rapid.IntRange(0, 9).Draw(t, "other key") == 0 {
 		b.KeyHash = sha(genSandbox().Draw(t, "key"))
 	}
-	if rapid.Bool().Draw(t, "claim") {
-		m := genMember().Draw(t, "member")
-		b.Claim = &Claim{Member: m, KeyRef: SecretRef{"sandboxes/" + m + "/session", rapid.IntRange(1, 9).Draw(t, "version")}}
+	if rapid.Bool().Draw(t, "warm") {
+		return &SandboxCreateBody{SpecID: b.SpecID, Warm: true}
 	}
 	return b
 }
@@ -282,7 +281,11 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 		return "", &SpecPoolBody{ID: genSpec().Draw(t, "spec"), Size: rapid.IntRange(0, 3).Draw(t, "size")}
 	case PoolAdd:
 		id := genMember().Draw(t, "member")
-		return "", &PoolAddBody{ID: id, SpecID: genSpec().Draw(t, "spec"), InitRef: SecretRef{"sandboxes/" + id + "/session", 1}}
+		b := newMember(id, genSpec().Draw(t, "spec"))
+		if rapid.IntRange(0, 9).Draw(t, "other key") == 0 {
+			b.KeyHash = sha(genSandbox().Draw(t, "key"))
+		}
+		return "", b
 	case PoolDrop:
 		return "", &PoolDropBody{ID: genMember().Draw(t, "member"), Reason: "outdated"}
 	case SandboxTouch:

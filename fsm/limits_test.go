@@ -75,14 +75,13 @@ func (l *life) start(v *View, user string, kind int) (string, Body) {
 		return "", genUserConfigure(l.r)
 	case 2:
 		id := fmt.Sprint("m", l.n)
-		return "", &PoolAddBody{ID: id, SpecID: "p1", InitRef: SecretRef{"sandboxes/" + id + "/session", 1}}
+		return "", newMember(id, "p1")
 	case 3:
 		return user, genSettings(l.r)
 	}
 	b := newSandboxBody(fmt.Sprint("s", l.n))
 	if members := v.PoolMembers(""); len(members) > 0 && rapid.Bool().Draw(l.r, "claim") {
-		m := rapid.SampledFrom(members).Draw(l.r, "member")
-		b.Claim = &Claim{Member: m.ID, KeyRef: SecretRef{"sandboxes/" + m.ID + "/session", 2}}
+		b = warmSandboxBody()
 	}
 	if kind > 5 {
 		return user, b
@@ -440,14 +439,16 @@ func (l *life) claims(t *testing.T, r *rapid.T, s *Store, user string, m *Sandbo
 	s = restored(t, s) // a copy
 	_, err := s.Apply(s.Index(), NewCommand("free", l.now, "", &InstallationConfigureBody{}))
 	_, err2 := s.Apply(s.Index(), NewCommand("free2", l.now, "", &UserConfigureBody{UserID: user}))
-	b := newSandboxBody("new")
-	b.Claim = &Claim{Member: m.ID, KeyRef: SecretRef{"sandboxes/" + m.ID + "/session", 9}}
-	got, err3 := s.Apply(s.Index(), NewCommand("claim", l.now, user, b))
+	if s.View().SandboxByKeyHash(m.WarmKeyHash) != nil {
+		r.Fatal("the key of a member opens something before it is claimed")
+	}
+	got, err3 := s.Apply(s.Index(), NewCommand("claim", l.now, user, warmSandboxBody()))
 	if err != nil || err2 != nil || err3 != nil || got.Sandbox.ID != m.ID || got.Sandbox.State() != SandboxStarting {
 		r.Fatalf("%v %v %v %+v", err, err2, err3, got.Sandbox)
 	}
-	if v := s.View(); v.SecretReferenced("sandboxes/new/session", 1) || !v.SecretReferenced("sandboxes/"+m.ID+"/session", 9) || v.SandboxAny("new") != nil {
-		r.Fatal("the claim left something cold behind")
+	v := s.View()
+	if has := v.SandboxByKeyHash(m.WarmKeyHash); has == nil || has.ID != m.ID || !v.SecretReferenced(m.WarmKeyRef.Path, m.WarmKeyRef.Version) {
+		r.Fatalf("the key that was made for %s is not its own: %+v", m.ID, has)
 	}
 }
 

@@ -21,7 +21,7 @@ func (m *model) picture() picture {
 	for i := range m.sandboxes {
 		s := &m.sandboxes[i]
 		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State, s.Reason,
-			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
+			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
 		coming := ""
@@ -66,7 +66,7 @@ func pictureOf(v *View) picture {
 	}
 	for s := range v.AllSandboxes() {
 		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
-			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef,
+			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef, s.WarmKeyRef,
 			s.PausedBy, s.DesiredAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
 	}
 	slices.Sort(p)

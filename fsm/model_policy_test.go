@@ -65,6 +65,9 @@ func (m *model) addMember(b *PoolAddBody) Code {
 		return CodeNotFound
 	}
 	spec := m.specs[i]
+	if m.hasKey(b.KeyHash) {
+		return CodeConflict
+	}
 	same := 0
 	all, _ := m.use("")
 	cpu, memory := spec.Template.CPU+all.CPU, spec.Template.Memory+all.Memory
@@ -85,26 +88,36 @@ func (m *model) addMember(b *PoolAddBody) Code {
 	}
 	m.sandboxes = append(m.sandboxes, modelSandbox{
 		ID: b.ID, Spec: spec.ID, Pool: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory, Init: b.InitRef,
+		WarmKey: b.KeyRef, WarmHash: b.KeyHash,
 		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now, Policy: spec.Template.Policy,
 	})
 	return ""
 }
 
-// claim turns a new sandbox into the member it asks for, if it can have it.
-func (m *model) claim(user string, b *SandboxCreateBody, n *modelSandbox) bool {
-	if b.Claim == nil {
-		return false
+// claim turns a new sandbox into the first member it can be.
+func (m *model) claim(user string, n *modelSandbox, promised *modelTask) Code {
+	var found *modelSandbox
+	for i := range m.sandboxes {
+		s := &m.sandboxes[i]
+		fits := s.User == "" && s.Pool == n.Spec && s.Desired == DesiredRunning && s.State == SandboxRunning && s.Observed == s.Generation &&
+			s.Image == n.Image && s.CPU == n.CPU && s.Memory == n.Memory && !m.hasKey(s.WarmHash)
+		if fits && (found == nil || s.ID < found.ID) {
+			found = s
+		}
 	}
-	s := m.sandbox(b.Claim.Member)
-	if s == nil || s.User != "" || s.Pool != n.Spec || s.Desired != DesiredRunning || s.State != SandboxRunning || s.Observed != s.Generation ||
-		s.Image != n.Image || s.CPU != n.CPU || s.Memory != n.Memory {
-		return false
+	if found == nil {
+		return CodePoolEmpty
 	}
-	hash := n.Hash
-	*n = *s
+	*n = *found
 	n.wish(DesiredRunning, m.now, "")
-	n.User, n.Claimed, n.Key, n.Hash, n.Since = user, true, b.Claim.KeyRef, hash, m.now
-	return true
+	n.User, n.Claimed, n.Key, n.Hash, n.Since = user, true, n.WarmKey, n.WarmHash, m.now
+	n.WarmKey, n.WarmHash = SecretRef{}, ""
+	m.claimed = n.ID
+	return m.start(n, promised)
+}
+
+func (m *model) hasKey(hash string) bool {
+	return slices.ContainsFunc(m.sandboxes, func(s modelSandbox) bool { return s.Hash == hash })
 }
 
 // resume makes a user's sandbox run, when the case holds; promised as in start.

@@ -25,6 +25,8 @@ type model struct {
 	// starts has every start of a user, and of "" for all together.
 	starts map[string][]time.Time
 	now    time.Time
+	// claimed is the member that the last claim was given.
+	claimed string
 }
 
 type modelUser struct {
@@ -50,7 +52,8 @@ type modelSandbox struct {
 	Memory             int
 	Pool               string
 	Claimed            bool
-	Key, Init          SecretRef
+	Key, Init, WarmKey SecretRef
+	WarmHash           string
 	PausedBy           string
 	DesiredAt, LastUse time.Time
 	Since              time.Time
@@ -305,12 +308,12 @@ func (m *model) createSandbox(user string, b *SandboxCreateBody, promised *model
 	}
 	spec := m.specs[i]
 	n := m.newSandbox(user, spec)
+	if b.Warm {
+		return m.claim(user, &n, promised)
+	}
 	n.ID, n.Hash, n.Key = b.ID, b.KeyHash, b.KeyRef
-	claimed := m.claim(user, b, &n)
-	for _, s := range m.sandboxes {
-		if s.ID == b.ID && !claimed || s.Hash == b.KeyHash {
-			return CodeConflict
-		}
+	if m.sandbox(b.ID) != nil || m.hasKey(b.KeyHash) {
+		return CodeConflict
 	}
 	return m.start(&n, promised)
 }
@@ -432,10 +435,8 @@ func (m *model) bindTask(b *StartTaskBindBody) Code {
 		return code
 	}
 	t.Sandbox, t.Status, t.Coming = b.SandboxID, StartTaskWaitingForSandbox, nil
-	for _, s := range m.sandboxes {
-		if b.Create != nil && s.Hash == b.Create.KeyHash {
-			t.Sandbox = s.ID // the member it claimed, or the new one
-		}
+	if b.Create != nil && b.Create.Warm {
+		t.Sandbox = m.claimed
 	}
 	return ""
 }

@@ -83,7 +83,7 @@ func TestExpiryCountsAnew(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: time.Hour}}})
 	f.do("", &SpecPoolBody{ID: "py", Size: 1})
-	f.do("", &PoolAddBody{ID: "m1", SpecID: "py", InitRef: SecretRef{"p", 1}})
+	f.do("", newMember("m1", "py"))
 	running := func(generation uint64) {
 		f.do("", &SandboxObserveBody{Observations: []Observation{{"m1", SandboxStatus{State: SandboxRunning, Generation: generation}}}})
 	}
@@ -97,9 +97,7 @@ func TestExpiryCountsAnew(t *testing.T) {
 		t.Error("a member of a pool expires")
 	}
 	f.now = f.now.Add(24 * time.Hour)
-	b := newSandboxBody("s1")
-	b.Claim = &Claim{Member: "m1", KeyRef: SecretRef{"q", 1}}
-	if r := f.do("ada", b); r.Sandbox.ID != "m1" {
+	if r := f.do("ada", warmSandboxBody()); r.Sandbox.ID != "m1" {
 		t.Fatal("not claimed")
 	}
 	claimed := f.now
@@ -116,23 +114,53 @@ func TestExpiryCountsAnew(t *testing.T) {
 	}
 }
 
-func goodClaim() Body {
-	b := newSandboxBody("s1")
-	b.Claim = &Claim{Member: "m1", KeyRef: SecretRef{"p", 1}}
-	return b
+// TestPoolEmpty_IsNotRemembered: a cold start may have the id of the claim that
+// found nothing; a claim that was given a member is answered again.
+func TestPoolEmpty_IsNotRemembered(t *testing.T) {
+	f := newFixture(t).open()
+	claim := f.command("ada", warmSandboxBody())
+	if _, err := f.apply(claim); CodeOf(err) != CodePoolEmpty {
+		t.Fatalf("without a pool: %v", err)
+	}
+	cold := f.command("ada", newSandboxBody("s1"))
+	cold.ID = claim.ID
+	for _, again := range []Command{cold, claim} {
+		if r, err := f.apply(again); err != nil || r.Sandbox.ID != "s1" {
+			t.Errorf("%+v, %v", r.Sandbox, err)
+		}
+	}
+	f.do("", &SpecPoolBody{ID: "py", Size: 2})
+	for _, id := range []string{"m1", "m2"} {
+		f.do("", newMember(id, "py"))
+		f.do("", &SandboxObserveBody{Observations: []Observation{{id, SandboxStatus{State: SandboxRunning, Generation: 1}}}})
+	}
+	claim = f.command("ada", warmSandboxBody())
+	for range 2 {
+		if r, err := f.apply(claim); err != nil || r.Sandbox.ID != "m1" {
+			t.Errorf("%+v, %v", r.Sandbox, err)
+		}
+	}
+	// A key that was taken meanwhile can't be given.
+	other := newSandboxBody("s2")
+	other.KeyHash = sha("m2")
+	f.do("ada", other)
+	f.fails(CodePoolEmpty, "ada", warmSandboxBody())
 }
 
+func goodClaim() Body { return warmSandboxBody() }
+
 func badClaims() map[string]func(Body) {
-	set := func(f func(*Claim)) func(Body) { return func(b Body) { f(b.(*SandboxCreateBody).Claim) } }
+	set := func(f func(*SandboxCreateBody)) func(Body) { return func(b Body) { f(b.(*SandboxCreateBody)) } }
 	return map[string]func(Body){
-		"no member": set(func(c *Claim) { c.Member = "" }),
-		"no key":    set(func(c *Claim) { c.KeyRef = SecretRef{} }),
-		"bad key":   set(func(c *Claim) { c.KeyRef.Version = 0 }),
+		"an id":     set(func(b *SandboxCreateBody) { b.ID = "s1" }),
+		"a key":     set(func(b *SandboxCreateBody) { b.KeyRef = SecretRef{"p", 1} }),
+		"a hash":    set(func(b *SandboxCreateBody) { b.KeyHash = sha("s1") }),
+		"long spec": set(func(b *SandboxCreateBody) { b.SpecID = long(maxName) }),
 	}
 }
 
 func goodMember() Body {
-	return &PoolAddBody{ID: "m1", SpecID: "py", InitRef: SecretRef{"p", 1}}
+	return newMember("m1", "py")
 }
 
 func badMembers() map[string]func(Body) {
@@ -143,6 +171,9 @@ func badMembers() map[string]func(Body) {
 		"no ref":   set(func(b *PoolAddBody) { b.InitRef = SecretRef{} }),
 		"bad ref":  set(func(b *PoolAddBody) { b.InitRef.Version = -1 }),
 		"odd hash": set(func(b *PoolAddBody) { b.InitHash = "x" }),
+		"no key":   set(func(b *PoolAddBody) { b.KeyRef = SecretRef{} }),
+		"bad key":  set(func(b *PoolAddBody) { b.KeyRef.Version = 0 }),
+		"keyless":  set(func(b *PoolAddBody) { b.KeyHash = "" }),
 	}
 }
 

@@ -1,5 +1,7 @@
 package fsm
 
+import "github.com/hashicorp/go-memdb"
+
 // SpecPoolBody sets the size of a spec's warm pool. Unknown is CodeNotFound
 // "Sandbox Spec not found".
 type SpecPoolBody struct {
@@ -37,9 +39,9 @@ func (t *transaction) applySpecPool(b *SpecPoolBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// PoolAddBody adds a member to a spec's warm pool: a sandbox without user and
-// key, with the spec's template as it is now. The leader's. Unknown specs are
-// CodeNotFound; an id that is taken, and a pool that is full, CodeConflict;
+// PoolAddBody adds a member to a spec's warm pool: a sandbox without user, with
+// the spec's template as it is now. The leader's. Unknown specs are
+// CodeNotFound; an id or key that is taken, and a pool that is full, CodeConflict;
 // over the installation's CPU or memory it is CodeLimit. The members of an
 // older template do not fill a pool. The answer is Result.Sandbox.
 type PoolAddBody struct {
@@ -48,6 +50,9 @@ type PoolAddBody struct {
 	// InitRef and InitHash as in Sandbox.
 	InitRef  SecretRef `json:"init_ref"`
 	InitHash string    `json:"init_hash,omitempty"`
+	// KeyRef and KeyHash are Sandbox.WarmKeyRef and WarmKeyHash.
+	KeyRef  SecretRef `json:"key_ref"`
+	KeyHash string    `json:"key_hash"`
 }
 
 // CommandType implements Body.
@@ -63,6 +68,9 @@ func (b *PoolAddBody) Validate() error {
 	if b.InitHash != "" {
 		r.hash("init_hash", b.InitHash)
 	}
+	r.check(!b.KeyRef.IsZero(), "key_ref is missing")
+	r.ref("key_ref", b.KeyRef)
+	r.hash("key_hash", b.KeyHash)
 	return r.result()
 }
 
@@ -74,9 +82,13 @@ func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
 	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
 		return Result{}, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
 	}
+	if keyTaken(t.txn, b.KeyHash) {
+		return Result{}, Errorf(CodeConflict, "the sandbox's key is taken: draw another")
+	}
 	s := &Sandbox{
 		ID: b.ID, SpecID: spec.ID, Pool: spec.ID, CreatedAt: t.now,
 		Template: spec.Template, TemplateHash: spec.Template.Hash(), InitRef: b.InitRef, InitHash: b.InitHash,
+		WarmKeyRef: b.KeyRef, WarmKeyHash: b.KeyHash,
 		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
 		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
 	}
@@ -124,33 +136,52 @@ func (t *transaction) applyPoolDrop(b *PoolDropBody) (Result, *Error) {
 	return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
 }
 
-// claimable finds the member that a creation asks for, nil when there is no
-// claim or the member can't be given to it.
-func (t *transaction) claimable(c *Claim, spec *Spec, resolved *Template) *Sandbox {
-	if c == nil {
-		return nil
-	}
-	s := first[Sandbox](t.txn, tableSandboxes, indexID, []byte(c.Member))
-	if s == nil || s.Pool != spec.ID || !s.ready() || s.TemplateHash != resolved.Hash() {
-		return nil
-	}
-	return s
-}
-
 // ready reports whether the sandbox is a member of a pool that can be claimed,
-// as far as it alone can tell.
+// as far as it alone can tell. One of an older program has no key to give.
 func (s *Sandbox) ready() bool {
-	return s.Member() && s.Desired == DesiredRunning &&
+	return s.Member() && !s.WarmKeyRef.IsZero() && s.Desired == DesiredRunning &&
 		s.Status.State == SandboxRunning && s.Status.Generation == s.Generation
 }
 
-// claimed gives a member's row to a user. Its new generation makes it STARTING
+// claim gives a member of a pool to a user. promised as in start.
+func (t *transaction) claim(user string, spec *Spec, resolved *Template, promised *Coming) (*Sandbox, *Error) {
+	member := claimable(t.txn, spec, resolved, nil)
+	if member == nil {
+		return nil, Errorf(CodePoolEmpty, "the warm pool of the spec %s has no member to give", spec.ID)
+	}
+	s := t.claimed(member, user)
+	if err := t.start(member, s, promised); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// claimable finds the first member of a spec's pool that has the very template
+// wanted and can be given away; nil when there is none.
+func claimable(txn *memdb.Txn, spec *Spec, resolved *Template, skip func(id string) bool) *Sandbox {
+	hash := ""
+	for s := range withPrefix[Sandbox](txn, tableSandboxes, indexPool, prefixOf(spec.ID)) {
+		if !s.ready() || keyTaken(txn, s.WarmKeyHash) || skip != nil && skip(s.ID) {
+			continue
+		}
+		if hash == "" {
+			hash = resolved.Hash()
+		}
+		if s.TemplateHash == hash {
+			return s
+		}
+	}
+	return nil
+}
+
+// claimed is a member's row as a user's. Its new generation makes it STARTING
 // until the leader has bound the key. The job that runs does not have the key,
 // so it is not one to revert to.
-func (t *transaction) claimed(member *Sandbox, user string, b *SandboxCreateBody) *Sandbox {
+func (t *transaction) claimed(member *Sandbox, user string) *Sandbox {
 	s := member.desiring(DesiredRunning, t.now)
 	s.UserID, s.CreatedAt, s.Claimed = user, t.now, true
-	s.KeyRef, s.KeyHash = b.Claim.KeyRef, b.KeyHash
+	s.KeyRef, s.KeyHash = member.WarmKeyRef, member.WarmKeyHash
+	s.WarmKeyRef, s.WarmKeyHash = SecretRef{}, ""
 	s.Status.Since = t.now
 	s.Status.Job.Registered = false
 	return s
@@ -166,10 +197,10 @@ func (v *View) PoolMembers(specID string) []*Sandbox {
 	return collect(withPrefix[Sandbox](v.txn, tableSandboxes, indexPool, prefix))
 }
 
-// ClaimableMember finds a member of a spec's warm pool that a start by the user
-// can claim: running, and with the very template that the spec and the user's
-// settings come to. specID "" is the default spec; skip, which may be nil,
-// passes over members. nil when there is none.
+// ClaimableMember finds the member of a spec's warm pool that a start by the
+// user would be given: running, and with the very template that the spec and
+// the user's settings come to. specID "" is the default spec; skip, which may
+// be nil, passes over members. nil when there is none.
 func (v *View) ClaimableMember(specID, userID string, skip func(id string) bool) *Sandbox {
 	spec := v.Spec(specID)
 	if specID == "" {
@@ -178,18 +209,6 @@ func (v *View) ClaimableMember(specID, userID string, skip func(id string) bool)
 	if spec == nil {
 		return nil
 	}
-	hash := ""
-	for s := range withPrefix[Sandbox](v.txn, tableSandboxes, indexPool, prefixOf(spec.ID)) {
-		if !s.ready() || skip != nil && skip(s.ID) {
-			continue
-		}
-		if hash == "" {
-			resolved := spec.Template.resolve(v.Settings(userID))
-			hash = resolved.Hash()
-		}
-		if s.TemplateHash == hash {
-			return s
-		}
-	}
-	return nil
+	resolved := spec.Template.resolve(v.Settings(userID))
+	return claimable(v.txn, spec, &resolved, skip)
 }

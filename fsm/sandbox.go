@@ -57,6 +57,11 @@ type Sandbox struct {
 	// only; both stay after the claim.
 	InitRef  SecretRef `json:"init_ref,omitzero"`
 	InitHash string    `json:"init_hash,omitempty"`
+	// WarmKeyRef and WarmKeyHash are the KeyRef and KeyHash that a member of a
+	// pool has from its claim on: written before anybody can claim it, known to
+	// nobody and accepted nowhere until then. Zero once it is somebody's.
+	WarmKeyRef  SecretRef `json:"warm_key_ref,omitzero"`
+	WarmKeyHash string    `json:"warm_key_hash,omitempty"`
 
 	Desired Desired `json:"desired"`
 	// Generation counts changes of Desired from 1. An observation carries the

@@ -1,6 +1,10 @@
 package fsm
 
-import "time"
+import (
+	"time"
+
+	"github.com/hashicorp/go-memdb"
+)
 
 // maxResourceFactor bounds remote_runtime_resource_factor. The settings take any
 // integer, as upstream does, so it is clamped where it is used.
@@ -17,20 +21,13 @@ type SandboxCreateBody struct {
 	// SpecID "" means the default: the spec with the lowest position. Unknown
 	// is CodeNotFound "Sandbox Spec not found".
 	SpecID  string    `json:"spec_id"`
-	KeyRef  SecretRef `json:"key_ref"`
-	KeyHash string    `json:"key_hash"`
-	// Claim asks for a member of the spec's warm pool instead
-	// (View.ClaimableMember). When it can't be had any more the sandbox is
-	// created all the same, under ID with KeyRef; else these two are not used.
-	// Result tells which it became.
-	Claim *Claim `json:"claim,omitempty"`
-}
-
-// Claim names a member of a warm pool and where the key it is to have was
-// written for it.
-type Claim struct {
-	Member string    `json:"member"`
-	KeyRef SecretRef `json:"key_ref"`
+	KeyRef  SecretRef `json:"key_ref,omitzero"`
+	KeyHash string    `json:"key_hash,omitempty"`
+	// Warm claims a member of the spec's warm pool (View.ClaimableMember)
+	// instead: the sandbox has its id and its key, and ID, KeyRef and KeyHash
+	// are empty. When there is none it is CodePoolEmpty, and the same command id
+	// may be used again for one that is not warm.
+	Warm bool `json:"warm,omitempty"`
 }
 
 // CommandType implements Body.
@@ -39,16 +36,15 @@ func (*SandboxCreateBody) CommandType() CommandType { return SandboxCreate }
 // Validate implements Body.
 func (b *SandboxCreateBody) Validate() error {
 	var r rules
-	r.sandboxID("sandbox id", b.ID)
 	r.text("spec_id", b.SpecID, maxName)
+	if b.Warm {
+		r.check(b.ID == "" && b.KeyRef.IsZero() && b.KeyHash == "", "a warm sandbox has an id and a key already")
+		return r.result()
+	}
+	r.sandboxID("sandbox id", b.ID)
 	r.check(!b.KeyRef.IsZero(), "key_ref is missing")
 	r.ref("key_ref", b.KeyRef)
 	r.hash("key_hash", b.KeyHash)
-	if b.Claim != nil {
-		r.sandboxID("claim: member", b.Claim.Member)
-		r.check(!b.Claim.KeyRef.IsZero(), "claim: key_ref is missing")
-		r.ref("claim: key_ref", b.Claim.KeyRef)
-	}
 	return r.result()
 }
 
@@ -68,11 +64,13 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 		return nil, err
 	}
 	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
-	old := t.claimable(b.Claim, spec, &template)
-	if old == nil && first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
+	if b.Warm {
+		return t.claim(user, spec, &template, promised)
+	}
+	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
 		return nil, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
 	}
-	if first[Sandbox](t.txn, tableSandboxes, indexKeyHash, []byte(b.KeyHash)) != nil {
+	if keyTaken(t.txn, b.KeyHash) {
 		return nil, Errorf(CodeConflict, "the sandbox's key is taken: draw another")
 	}
 	s := &Sandbox{
@@ -81,13 +79,15 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
 		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
 	}
-	if old != nil {
-		s = t.claimed(old, user, b)
-	}
-	if err := t.start(old, s, promised); err != nil {
+	if err := t.start(nil, s, promised); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// keyTaken reports whether a sandbox has the key.
+func keyTaken(txn *memdb.Txn, hash string) bool {
+	return first[Sandbox](txn, tableSandboxes, indexKeyHash, []byte(hash)) != nil
 }
 
 // specOrDefault finds a spec; "" is the one with the lowest position.

@@ -51,7 +51,7 @@ func sandboxTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef, s.InitRef} }
+func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef, s.InitRef, s.WarmKeyRef} }
 
 // Sandbox finds a user's sandbox; nil when it is unknown, another user's,
 // nobody's or being deleted.

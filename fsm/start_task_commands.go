@@ -137,8 +137,8 @@ func (t *transaction) openTask(id string) (*StartTask, *Error) {
 // for it. With Create set the sandbox is created by the same command; without,
 // SandboxID names an existing one of the same user, which is resumed if it is
 // paused (CodeNotFound "Sandbox not found: <id>" otherwise). A Create whose id
-// is taken is CodeConflict: the proposer picks another; with Create.Claim the
-// task's SandboxID tells which sandbox it became. What the task had coming is
+// is taken is CodeConflict: the proposer picks another; with Create.Warm
+// SandboxID is empty and the task's tells which it became. What the task had coming is
 // no longer; over a limit, which only a sandbox can be that was not promised, or
 // asks for more than that, it is CodeLimit and the task stays as it is. A task that is bound already is left alone. The
 // answer is Result.StartTask. An unknown task is
@@ -156,7 +156,9 @@ func (*StartTaskBindBody) CommandType() CommandType { return StartTaskBind }
 func (b *StartTaskBindBody) Validate() error {
 	var r rules
 	r.id("start task id", b.ID)
-	r.lookedUp("sandbox_id", b.SandboxID)
+	if b.Create == nil || !b.Create.Warm {
+		r.lookedUp("sandbox_id", b.SandboxID)
+	}
 	if b.Create != nil {
 		r.check(b.Create.ID == b.SandboxID, "sandbox_id and create.id differ")
 		if err := b.Create.Validate(); err != nil && r.err == nil {

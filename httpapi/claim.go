@@ -1,65 +1,79 @@
 package httpapi
 
 import (
-	"math/rand/v2"
-	"sync"
+	"context"
+	"fmt"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
-// claimMemory is how long a member of a warm pool that a request asked for is
-// left to it: longer than a command takes.
-const claimMemory = 30 * time.Second
+// claimPatience is how long the answer to a claim waits for the sandbox to be
+// RUNNING: many times what it takes, and too short to be noticed.
+const claimPatience = 250 * time.Millisecond
 
-// claims spreads the starts of this node over the members of the warm pools, so
-// that two of them seldom ask for the same one. Who gets it the log decides.
-type claims struct {
-	mu    sync.Mutex
-	asked map[string]time.Time
+// claimSandbox gives the caller a member of the spec's warm pool, CodePoolEmpty
+// when there is none. It is one command: the member has a key already, so that
+// nothing is stored, and a repeated Idempotency-Key is answered by the log.
+func (c *call) claimSandbox(spec string) (answer, error) {
+	v, err := c.viewWith(cluster.Stale)
+	switch {
+	case err != nil:
+		return answer{}, fmt.Errorf("looking for a warm sandbox: %w", err)
+	// What does not fit the limits as a claim fits them no better as a cold
+	// start, which is refused unless it is a repetition.
+	case v.ClaimableMember(spec, c.who.user, nil) == nil, v.Admission(c.who.user, spec, true, c.now) != nil:
+		return answer{}, fsm.Errorf(fsm.CodePoolEmpty, "the warm pool has no member to give")
+	}
+	res, err := c.propose(&fsm.SandboxCreateBody{SpecID: spec, Warm: true})
+	if err != nil {
+		return answer{}, err
+	}
+	return c.claimedSandbox(res)
 }
 
-// pick chooses a member that the user's start may ask for, "" when there is
-// none. Other nodes choose too, so it is any one of them.
-func (c *claims) pick(v *fsm.View, spec, user string, now time.Time) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	taken := func(id string) bool {
-		at, asked := c.asked[id]
-		return asked && now.Sub(at) < claimMemory
+// claimedSandbox answers a claim. The leader is about to bind the sandbox, so
+// that a moment later the answer has all a client needs; its key is read
+// meanwhile.
+func (c *call) claimedSandbox(res fsm.Result) (answer, error) {
+	if res.Sandbox == nil || !res.Sandbox.Claimed {
+		return c.sandboxCreated(res)
 	}
-	free := 0
-	v.ClaimableMember(spec, user, func(id string) bool {
-		if !taken(id) {
-			free++
+	row := res.Sandbox
+	ctx, cancel := context.WithTimeout(c.ctx, claimPatience)
+	defer cancel()
+	key := make(chan sandboxKeys, 1)
+	go func() { key <- c.server.readKeys(ctx, []*fsm.Sandbox{row}) }()
+	now := c.awaitRunning(ctx, row)
+	keys := <-key
+	if now == nil || keys.failed[row.ID] {
+		return c.sandboxCreated(res)
+	}
+	return ok(newSandboxBody(now, keys, c.server.linksFor(c.r)))
+}
+
+// awaitRunning waits until the sandbox is RUNNING with the key of row; nil when
+// it is not before ctx ends, and not about to be.
+func (c *call) awaitRunning(ctx context.Context, row *fsm.Sandbox) *fsm.Sandbox {
+	for {
+		v, err := c.viewWith(cluster.Stale)
+		if err != nil {
+			return nil
 		}
-		return true
-	})
-	if free == 0 {
-		return ""
-	}
-	pass := rand.IntN(free)
-	m := v.ClaimableMember(spec, user, func(id string) bool {
-		if taken(id) {
-			return true
+		now := v.Sandbox(c.who.user, row.ID)
+		switch {
+		case now == nil || now.KeyRef != row.KeyRef:
+			return nil
+		case isServing(now):
+			return now
+		case now.State() != fsm.SandboxStarting:
+			return nil
 		}
-		pass--
-		return pass >= 0
-	})
-	if m == nil { // those behind it have another template
-		m = v.ClaimableMember(spec, user, taken)
-	}
-	if m == nil {
-		return ""
-	}
-	if c.asked == nil {
-		c.asked = map[string]time.Time{}
-	}
-	for id, at := range c.asked {
-		if now.Sub(at) >= claimMemory {
-			delete(c.asked, id)
+		select {
+		case <-v.Changed():
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	c.asked[m.ID] = now
-	return m.ID
 }

@@ -143,6 +143,8 @@ func rowOf(code fsm.Code) row {
 		return row{status: http.StatusConflict}
 	case fsm.CodeLimit:
 		return row{status: http.StatusTooManyRequests, retryAfter: 30 * soon}
+	case fsm.CodePoolEmpty:
+		return row{http.StatusServiceUnavailable, "No warm sandbox is left; nothing was done. Try again.", soon}
 	case fsm.CodeNoLeader:
 		return row{http.StatusServiceUnavailable, "The cluster has no leader right now; nothing was done. Try again.", soon}
 	case fsm.CodeOutcomeUnknown:

@@ -101,11 +101,13 @@ func (h *harness) warm(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
 		ids[i] = randomBase62(sandboxIDLen)
-		version, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"secret_key": "s" + ids[i]})
+		key := randomBase62(sandboxKeyLen)
+		version, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: fsm.SecretRef{Path: sandboxPath(ids[i]), Version: version}})
+		ref := fsm.SecretRef{Path: sandboxPath(ids[i]), Version: version}
+		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: ref, KeyRef: ref, KeyHash: hashKey(key)})
 		h.observe(ids[i], running())
 	}
 	return ids
@@ -115,7 +117,10 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 	h := newHarness(t).withSpec()
 	member := h.warm(1)[0]
 	h.do(h.alice, "GET", pathSandboxes+"?id="+member, "").want(t, 200).is(t, `[null]`)
+	// The secret store is not asked: it may even be away.
+	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 	first := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	h.secrets.set(func(s *fakeSecrets) { s.err = nil })
 	var box struct {
 		ID, Status string
 		User       string `json:"created_by_user_id"`
@@ -135,6 +140,55 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 	}
 	if cold := h.createSandbox(h.alice); cold == member {
 		t.Fatal("one member was given twice")
+	}
+	// A repetition is no second start, not even where a member is free or a
+	// limit is reached by now.
+	h.warm(1)
+	h.limited(fsm.Installation{PerUser: fsm.Limits{Total: 1}})
+	again = h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	if string(again.body) != string(first.body) {
+		t.Fatalf("%s, then %s", first.body, again.body)
+	}
+	h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "other").refused(t, "user_total_sandboxes")
+}
+
+// A claim that is bound at once is answered with all a client needs.
+func TestClaim_AnswersOnceItRuns(t *testing.T) {
+	h := newHarness(t).withSpec()
+	for _, away := range []bool{false, true} {
+		member := h.warm(1)[0]
+		row := h.cluster.store.View().SandboxAny(member)
+		entry, err := h.secrets.Read(t.Context(), row.WarmKeyRef.Path, row.WarmKeyRef.Version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What a client needs includes the key.
+		want, key := "RUNNING", entry["key"]
+		if away {
+			h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
+			want, key = "STARTING", ""
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { // the leader
+			for {
+				v := h.cluster.store.View()
+				if sb := v.SandboxAny(member); !sb.Member() {
+					h.observe(member, running())
+					return
+				}
+				<-v.Changed()
+			}
+		})
+		var box struct {
+			ID, Status string
+			Key        string           `json:"session_api_key"`
+			URLs       []map[string]any `json:"exposed_urls"`
+		}
+		h.do(h.alice, "POST", pathSandboxes, "").want(t, 200).json(t, &box)
+		wg.Wait()
+		if box.ID != member || box.Status != want || box.Key != key || (len(box.URLs) > 0) == away {
+			t.Errorf("secret store away: %v: %+v", away, box)
+		}
 	}
 }
 
@@ -173,9 +227,11 @@ func TestClaim_FallsBackToAColdStart(t *testing.T) {
 	if id := h.createSandbox(h.alice); id == member {
 		t.Fatal("a dropped member was given")
 	}
-	var c claims
-	if id := c.pick(old, "small", "alice", old.SandboxAny(member).CreatedAt); id != "" {
-		t.Fatal("a member of another spec was picked")
+	// With a key that comes again, too.
+	first := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	again := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
+	if string(again.body) != string(first.body) {
+		t.Fatalf("%s, then %s", first.body, again.body)
 	}
 }
 

@@ -73,29 +73,26 @@ func (s *Server) handleSandboxCreate(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		if err := c.checkSpec(spec); err != nil {
-			return nil, secretWrites{}, err
-		}
-		return c.newSandbox(deref(spec))
-	}, func(res fsm.Result) (answer, error) {
-		if res.Sandbox == nil {
-			return answer{}, errEmptyResult(fsm.SandboxCreate)
-		}
-		return ok(newSandboxBody(res.Sandbox, sandboxKeys{}, s.linksFor(c.r)))
-	})
+	if out, err := c.claimSandbox(deref(spec)); fsm.CodeOf(err) != fsm.CodePoolEmpty {
+		return out, err
+	}
+	return c.once(func() (fsm.Body, secretWrites, error) { return c.newSandbox(deref(spec)) }, c.sandboxCreated)
 }
 
-// newSandbox makes the command that gives the caller a sandbox: a member of the
-// spec's warm pool where there is one, else a new one. Its key is written for
-// both, because only the command decides which of them it becomes.
-func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
-	v, err := c.server.cluster.View(c.ctx, cluster.Stale)
-	if err != nil {
-		return nil, secretWrites{}, fmt.Errorf("looking for a warm sandbox: %w", err)
+func (c *call) sandboxCreated(res fsm.Result) (answer, error) {
+	if res.Sandbox == nil {
+		return answer{}, errEmptyResult(fsm.SandboxCreate)
 	}
-	member := c.server.claims.pick(v, spec, c.who.user, c.now)
-	err = c.admitted(v, func(v *fsm.View) *fsm.Error { return v.Admission(c.who.user, spec, member, c.now) })
+	return ok(newSandboxBody(res.Sandbox, sandboxKeys{}, c.server.linksFor(c.r)))
+}
+
+// newSandbox makes the command that gives the caller a new sandbox, and its key.
+func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
+	v, err := c.checkSpec(spec)
+	if err != nil {
+		return nil, secretWrites{}, err
+	}
+	err = c.admitted(v, func(v *fsm.View) *fsm.Error { return v.Admission(c.who.user, spec, false, c.now) })
 	if err != nil {
 		return nil, secretWrites{}, err
 	}
@@ -107,11 +104,6 @@ func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 	writes.add(sandboxPath(body.ID), "key", key, &body.KeyRef)
 	writes.alone()
 	writes.also("secret_key", seal)
-	if member != "" {
-		body.Claim = &fsm.Claim{Member: member}
-		writes.add(sandboxPath(member), "key", key, &body.Claim.KeyRef)
-		writes.also("secret_key", seal)
-	}
 	return body, writes, nil
 }
 
@@ -131,19 +123,19 @@ func (c *call) admitted(v *fsm.View, admission func(*fsm.View) *fsm.Error) error
 	return nil
 }
 
-// checkSpec refuses an unknown spec before a key is stored for nothing.
-func (c *call) checkSpec(spec *string) error {
-	if spec == nil {
-		return nil
+// checkSpec refuses an unknown spec before a key is stored for nothing; "" is
+// the default. The view it gives may be behind.
+func (c *call) checkSpec(spec string) (*fsm.View, error) {
+	for _, consistency := range []cluster.Consistency{cluster.Stale, cluster.Linearizable} {
+		v, err := c.viewWith(consistency)
+		switch {
+		case err != nil:
+			return nil, err
+		case spec == "", v.Spec(spec) != nil:
+			return v, nil
+		}
 	}
-	v, err := c.viewWith(cluster.Linearizable)
-	if err != nil {
-		return err
-	}
-	if v.Spec(*spec) == nil {
-		return refuse(http.StatusNotFound, "Sandbox Spec not found")
-	}
-	return nil
+	return nil, refuse(http.StatusNotFound, "Sandbox Spec not found")
 }
 
 // errEmptyResult is a command's result without what it promises.

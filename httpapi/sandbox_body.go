@@ -54,16 +54,23 @@ type sandboxKeys struct {
 }
 
 // sandboxKeys reads the keys of the running ones among rows (nil rows are
-// skipped). The versions it reads never change. When the secret store is away
-// the listing goes on without keys.
+// skipped).
 func (s *Server) sandboxKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys {
+	return s.readKeys(ctx, slices.DeleteFunc(slices.Clone(rows), func(row *fsm.Sandbox) bool {
+		return row == nil || !isServing(row)
+	}))
+}
+
+// readKeys reads the keys of rows. The versions it reads never change. When the
+// secret store is away the listing goes on without keys.
+func (s *Server) readKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys {
 	keys := sandboxKeys{values: map[string]string{}, failed: map[string]bool{}}
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(keyReaders)
 	asked := map[string]bool{}
 	for _, row := range rows {
-		if row == nil || !isServing(row) || asked[row.ID] {
+		if asked[row.ID] {
 			continue
 		}
 		asked[row.ID] = true

@@ -32,7 +32,6 @@ type Server struct {
 	keys      *keyring
 	providers *providerChecker
 	door      *door
-	claims    claims
 	started   time.Time
 	// lastRequest is when the newest API request came, in Unix nanoseconds.
 	lastRequest atomic.Int64

@@ -29,7 +29,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_sandbox_start_seconds",
-			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, bound (warm starts), running; by kind of start.",
+			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
 		}, []string{"stage", "start"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -25,7 +25,10 @@ type prober struct {
 	alloc string
 	work  string
 	// bound: this prober gave the server its key.
-	bound  bool
+	bound bool
+	// primed is what a member of a pool is bound with, for the prober of its
+	// owner; under loop.mu while the prober is the track's.
+	primed *primed
 	cancel context.CancelFunc
 	// eager: it is counted in loop.eager.
 	eager bool
@@ -37,9 +40,14 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 	url := AgentURL(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var warm *primed
 	if t.prober != nil {
-		if p != nil && t.prober.alloc == p.AllocID && t.prober.url == url && t.prober.sb.KeyRef == sb.KeyRef {
+		same := p != nil && t.prober.alloc == p.AllocID && t.prober.url == url
+		if same && t.prober.sb.KeyRef == sb.KeyRef {
 			return
+		}
+		if same && t.prober.sb.Member() && t.probe.Answering && t.probe.Proven {
+			warm = t.prober.primed
 		}
 		t.prober.cancel()
 		t.prober = nil
@@ -49,7 +57,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, work: p.Workspace, cancel: cancel}
+	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, work: p.Workspace, primed: warm, cancel: cancel}
 	t.prober = pr
 	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
@@ -160,6 +168,9 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 func (p *prober) once(ctx context.Context, res *ProbeResult) {
 	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
 	defer cancel()
+	if p.bindPrimed(ctx, res) {
+		return
+	}
 	if err := p.l.s.agents.Health(ctx, p.url); err != nil {
 		res.Answering = false
 		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not answer: " + err.Error()})
@@ -172,6 +183,7 @@ func (p *prober) once(ctx context.Context, res *ProbeResult) {
 		res.Proven = false
 	case p.sb.Member():
 		res.Proven = dormant
+		p.prime(ctx)
 	case dormant || !res.Proven:
 		f = p.prove(ctx, res, dormant)
 		res.Proven = f == nil
@@ -191,20 +203,41 @@ func (p *prober) once(ctx context.Context, res *ProbeResult) {
 // prove makes sure that the sandbox and its workspace are what they should be:
 // a dormant server is given its key first.
 func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) *Failure {
-	s := p.l.s
-	keys, err := s.secrets.Read(ctx, p.sb.KeyRef.Path, p.sb.KeyRef.Version)
-	if err != nil {
-		return &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading the sandbox's key: " + err.Error()}
+	with := &primed{}
+	var f *Failure
+	if with.keys, f = p.read(ctx, p.sb.KeyRef, "the sandbox's key"); f != nil {
+		return f
 	}
 	if dormant {
-		if f := p.bind(ctx, keys); f != nil {
+		if with.init, f = p.read(ctx, p.sb.InitRef, "what the warm sandbox is initialised with"); f != nil {
+			return f
+		}
+		if _, f = p.bind(ctx, with); f != nil {
 			return f
 		}
 	}
-	err = s.agents.Prove(ctx, p.url, keys[secretKeyMember])
+	key := with.keys[secretKeyMember]
+	if f := p.proveKey(ctx, key); f != nil {
+		return f
+	}
+	return p.checkWorkspace(ctx, key, res)
+}
+
+// read reads an entry of the secret store; what says which in a failure.
+func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (map[string]string, *Failure) {
+	entry, err := p.l.s.secrets.Read(ctx, ref.Path, ref.Version)
+	if err != nil {
+		return nil, &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading " + what + ": " + err.Error()}
+	}
+	return entry, nil
+}
+
+// proveKey makes sure that the server is the one the key belongs to.
+func (p *prober) proveKey(ctx context.Context, key string) *Failure {
+	err := p.l.s.agents.Prove(ctx, p.url, key)
 	switch {
 	case err == nil:
-		return p.checkWorkspace(ctx, keys[secretKeyMember], res)
+		return nil
 	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized):
 		return &Failure{
 			Reason: fsm.ReasonAgentRejected,

@@ -3,14 +3,13 @@ package scheduler
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/fault"
@@ -30,11 +29,18 @@ type poolRetry struct {
 	backoff   *backoff.ExponentialBackOff
 	failed    time.Time
 	notBefore time.Time
+	// short is since when the pool has had too few members; zero when it has
+	// them.
+	short time.Time
 }
 
 // poolPause is from a change to the look at the pools: the start that has just
-// claimed a member goes before the one that takes its place.
-const poolPause = 100 * time.Millisecond
+// claimed a member goes before the one that takes its place. poolYield bounds
+// how long a pool that is short lets claims go before its new members.
+const (
+	poolPause = 100 * time.Millisecond
+	poolYield = 2 * time.Second
+)
 
 func newPools(s *Scheduler, log *slog.Logger) *pools {
 	return &pools{s: s, log: log, retries: map[string]*poolRetry{}}
@@ -78,7 +84,7 @@ func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
 	}
 	for _, spec := range v.Specs() {
 		if spec.Pool > 0 || len(members[spec.ID]) > 0 {
-			if at := p.tend(ctx, spec, members[spec.ID]); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			if at := p.tend(ctx, v, spec, members[spec.ID]); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 				next = at
 			}
 		}
@@ -94,7 +100,7 @@ func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
 
 // tend makes one pool what its spec asks for, and says when to try again what
 // could not be done now.
-func (p *pools) tend(ctx context.Context, spec *fsm.Spec, members []*fsm.Sandbox) time.Time {
+func (p *pools) tend(ctx context.Context, v *fsm.View, spec *fsm.Spec, members []*fsm.Sandbox) time.Time {
 	r, now, hash := p.retry(spec.ID), time.Now(), spec.Template.Hash()
 	var good []*fsm.Sandbox
 	begun := 0
@@ -126,7 +132,11 @@ func (p *pools) tend(ctx context.Context, spec *fsm.Spec, members []*fsm.Sandbox
 			p.drop(ctx, m, "the pool is smaller now")
 		}
 	}
-	for missing := spec.Pool - len(good); missing > 0 && begun < p.s.cfg.PoolStarts; missing-- {
+	missing := spec.Pool - len(good)
+	if at := r.yield(v, missing > 0, now); !at.IsZero() {
+		return at
+	}
+	for ; missing > 0 && begun < p.s.cfg.PoolStarts; missing-- {
 		if now.Before(r.notBefore) {
 			return r.notBefore
 		}
@@ -151,36 +161,77 @@ func (p *pools) retry(spec string) *poolRetry {
 	return r
 }
 
+// yield says until when the new members of a pool that is short wait for starts
+// that have claimed one, zero for not at all: they would take the machines'
+// time from them.
+func (r *poolRetry) yield(v *fsm.View, short bool, now time.Time) time.Time {
+	switch {
+	case !short:
+		r.short = time.Time{}
+		return time.Time{}
+	case r.short.IsZero():
+		r.short = now
+	}
+	if now.Sub(r.short) >= poolYield {
+		return time.Time{}
+	}
+	for sb := range v.AllSandboxes() {
+		claim := sb.Claimed && sb.CreatedAt.Equal(sb.DesiredAt)
+		if age := now.Sub(sb.DesiredAt); claim && (age < poolPause || age < poolYield && sb.State() == fsm.SandboxStarting) {
+			return now.Add(poolPause)
+		}
+	}
+	return time.Time{}
+}
+
 func (r *poolRetry) fail(now time.Time) {
 	r.failed = now
 	r.notBefore = now.Add(r.backoff.NextBackOff())
 }
 
 // add brings one more member into the pool. What authorises its deferred
-// initialisation is written first.
+// initialisation is written first, and the key that its owner will have: a
+// claim then waits for no secret store.
 func (p *pools) add(ctx context.Context, spec *fsm.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.CallTimeout)
 	defer cancel()
-	id, secret := base62(16), base62(32)
-	fault.At("before", "write init key")
-	version, err := p.s.secrets.Write(ctx, initPath(id), map[string]string{sealKeyMember: secret})
-	if err != nil {
-		return fmt.Errorf("storing what a warm sandbox is initialised with: %w", err)
+	body := &fsm.PoolAddBody{ID: base62(16), SpecID: spec.ID}
+	if err := p.write(ctx, body); err != nil {
+		return err
 	}
-	sum := sha256.Sum256([]byte(secret))
 	fault.At("before", "pool add")
-	_, err = p.s.cluster.Propose(ctx, command(&fsm.PoolAddBody{
-		ID: id, SpecID: spec.ID, InitRef: fsm.SecretRef{Path: initPath(id), Version: version}, InitHash: hex.EncodeToString(sum[:]),
-	}))
+	_, err := p.s.cluster.Propose(ctx, command(body))
 	switch fsm.CodeOf(err) {
 	case fsm.CodeConflict, fsm.CodeLimit, fsm.CodeNotFound, fsm.CodeInvalid:
 		// Refused for certain. Anything else may yet apply, and what is left
 		// then unreferenced is the collector's.
-		if err := p.s.secrets.Delete(ctx, initPath(id)); err != nil {
-			p.log.Info("the secret of a member that was not added is left to the collector", "error", err)
+		for _, path := range []string{body.InitRef.Path, body.KeyRef.Path} {
+			if err := p.s.secrets.Delete(ctx, path); err != nil {
+				p.log.Info("the secret of a member that was not added is left to the collector", "error", err)
+			}
 		}
 	}
 	return err
+}
+
+// write stores the secrets of a new member.
+func (p *pools) write(ctx context.Context, body *fsm.PoolAddBody) error {
+	fault.At("before", "write init key")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		secret := base62(32)
+		version, err := p.s.secrets.Write(ctx, initPath(body.ID), map[string]string{sealKeyMember: secret})
+		body.InitRef, body.InitHash = fsm.SecretRef{Path: initPath(body.ID), Version: version}, hashed(secret)
+		return err
+	})
+	g.Go(func() (err error) {
+		body.KeyRef, body.KeyHash, err = writeKey(ctx, p.s.secrets, body.ID)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("storing what a warm sandbox is initialised with: %w", err)
+	}
+	return nil
 }
 
 // drop takes a member out of its pool; one that was claimed meanwhile stays.
@@ -222,7 +273,7 @@ func (s memberStage) String() string {
 // memberState tells what a member is worth; hash is its spec's as of now.
 func memberState(m *fsm.Sandbox, hash string) memberStage {
 	switch {
-	case m.TemplateHash != hash:
+	case m.TemplateHash != hash, m.WarmKeyRef.IsZero():
 		return memberOutdated
 	case m.State() == fsm.SandboxRunning:
 		return memberReady

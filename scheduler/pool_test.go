@@ -1,7 +1,6 @@
 package scheduler_test
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
 func (w *world) pool(size int) { w.cluster.Must(&fsm.SpecPoolBody{ID: specID, Size: size}, "operator") }
@@ -32,22 +30,24 @@ func (w *world) full(size int, limit time.Duration) {
 	w.until(fmt.Sprintf("%d members ready", size), limit, func() bool { return len(w.ready()) == size })
 }
 
-// claim starts a sandbox that asks for a member, and gives what it became.
+// claim starts a sandbox: a member of the pool, or where there is none a cold
+// one of that id.
 func (w *world) claim(id string) *fsm.Sandbox {
 	w.Helper()
-	body := &fsm.SandboxCreateBody{ID: id, SpecID: specID, KeyHash: fmt.Sprintf("%x", sha256.Sum256([]byte(id)))}
-	write := func(of string) fsm.SecretRef {
-		v, err := w.secrets.Write(w.Context(), nomadtest.KeyPath(of), map[string]string{"key": "key of " + id, "secret_key": "seal of " + id})
-		if err != nil {
-			w.Fatal(err)
-		}
-		return fsm.SecretRef{Path: nomadtest.KeyPath(of), Version: v}
+	if w.cluster.Store.View().ClaimableMember(specID, "u1", nil) != nil {
+		return w.cluster.Must(&fsm.SandboxCreateBody{SpecID: specID, Warm: true}, "u1").Sandbox
 	}
-	body.KeyRef = write(id)
-	if m := w.cluster.Store.View().ClaimableMember(specID, "u1", nil); m != nil {
-		body.Claim = &fsm.Claim{Member: m.ID, KeyRef: write(m.ID)}
-	}
-	return w.cluster.Must(body, "u1").Sandbox
+	w.create(id)
+	return w.cluster.Sandbox(id)
+}
+
+// hasItsKey reports whether the agent server of a sandbox takes the sandbox's
+// key.
+func (w *world) hasItsKey(id string) bool {
+	w.Helper()
+	ref := w.cluster.Sandbox(id).KeyRef
+	entry, err := w.secrets.Read(w.Context(), ref.Path, ref.Version)
+	return err == nil && entry["key"] != "" && w.nomad.Key(id) == entry["key"]
 }
 
 func TestPool_FilledClaimedAndRefilled(t *testing.T) {
@@ -66,7 +66,7 @@ func TestPool_FilledClaimedAndRefilled(t *testing.T) {
 		if took := time.Since(begin); took > 20*time.Millisecond {
 			t.Errorf("RUNNING after %s", took)
 		}
-		if w.nomad.Key(sb.ID) != "key of x" || got.Status.Workspace == "" || got.Status.Job.Registered {
+		if !w.hasItsKey(sb.ID) || got.Status.Workspace == "" || got.Status.Job.Registered {
 			t.Errorf("key %q, status %+v", w.nomad.Key(sb.ID), got.Status)
 		}
 		w.full(3, 2*time.Second)
@@ -100,7 +100,7 @@ func TestPool_ClaimedSandbox_LivesLikeAnyOther(t *testing.T) {
 		if w.nomad.Key(id) != "" {
 			t.Fatal("the fake forgot nothing")
 		}
-		w.until("bound again", 15*time.Second, func() bool { return w.nomad.Key(id) == "key of x" })
+		w.until("bound again", 15*time.Second, func() bool { return w.hasItsKey(id) })
 
 		for range 3 {
 			w.pause(id)
@@ -109,7 +109,7 @@ func TestPool_ClaimedSandbox_LivesLikeAnyOther(t *testing.T) {
 			if sb := w.reach(id, fsm.SandboxRunning, 2*time.Second); sb.Status.Workspace != marked || !sb.Status.Job.Registered {
 				t.Errorf("status %+v", sb.Status)
 			}
-			if w.nomad.Key(id) != "key of x" {
+			if !w.hasItsKey(id) {
 				t.Error("came back without its key")
 			}
 		}
@@ -144,7 +144,7 @@ func TestPool_ClaimedAndPausedAtOnce(t *testing.T) {
 		w.reach(id, fsm.SandboxPaused, time.Minute)
 		w.resume(id)
 		w.reach(id, fsm.SandboxRunning, 2*time.Second)
-		if w.nomad.Key(id) != "key of x" {
+		if !w.hasItsKey(id) {
 			t.Error("came back without its key")
 		}
 	})
@@ -166,7 +166,7 @@ func TestPool_NextLeaderBinds(t *testing.T) {
 			return nil
 		})
 		id = w.claim("y").ID
-		w.until("bound", time.Second, func() bool { return w.nomad.Key(id) == "key of y" })
+		w.until("bound", time.Second, func() bool { return w.hasItsKey(id) })
 		w.step()
 		w.cluster.Refuse(nil)
 		w.lead()

@@ -100,7 +100,6 @@ type StartTasks struct {
 	// calls bounds short calls, clones the commands that prepare repositories:
 	// slow clones must not keep other conversations waiting.
 	calls, clones *semaphore.Weighted
-	claims        claims
 	// now is the clock; step is told before each effect of a task. Tests set
 	// them.
 	now  func() time.Time

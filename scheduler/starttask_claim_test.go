@@ -16,7 +16,13 @@ func (w *taskWorld) warm(n int) {
 	w.must("", &fsm.SpecPoolBody{ID: spec.ID, Size: n})
 	for i := range n {
 		id := fmt.Sprintf("warm%d", i)
-		m := w.must("", &fsm.PoolAddBody{ID: id, SpecID: spec.ID, InitRef: w.secret(initPath(id), sealKeyMember, "init")}).Sandbox
+		ref, hash, err := writeKey(w.t.Context(), w.secrets, id)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		m := w.must("", &fsm.PoolAddBody{
+			ID: id, SpecID: spec.ID, InitRef: w.secret(initPath(id), sealKeyMember, "init"), KeyRef: ref, KeyHash: hash,
+		}).Sandbox
 		w.must("", &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
 			State: fsm.SandboxRunning, Generation: m.Generation,
 			Placement: &fsm.Placement{Address: "127.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}, Workspace: "/ws"},

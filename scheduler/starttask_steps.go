@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"math/big"
 
-	"golang.org/x/sync/errgroup"
-
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -79,8 +77,12 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 	id := t.ID
 	if t.Request.ConversationID != nil {
 		id = t.ConversationID
-	} else if d.id == "" {
-		d.member = r.claims.pick(r.store.View(), t.UserID, r.now())
+	} else if d.id == "" && r.store.View().ClaimableMember("", t.UserID, nil) != nil {
+		r.step(ctx, t, "bind")
+		_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, Create: &fsm.SandboxCreateBody{Warm: true}})
+		if fsm.CodeOf(err) != fsm.CodePoolEmpty {
+			return bindOutcome(err)
+		}
 	}
 	o := r.bindNew(ctx, t, id, d)
 	if errors.Is(o.err, errIDTaken) {
@@ -95,10 +97,6 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 type drawn struct {
 	id, hash string
 	ref      fsm.SecretRef
-	// member of the warm pool that is asked for instead, "" for none; claim is
-	// where the key was written for it.
-	member string
-	claim  fsm.SecretRef
 }
 
 var errIDTaken = errors.New("the sandbox id is taken")
@@ -110,17 +108,8 @@ func (r *StartTasks) bindNew(ctx context.Context, t *fsm.StartTask, id string, d
 		}
 	}
 	create := &fsm.SandboxCreateBody{ID: d.id, KeyRef: d.ref, KeyHash: d.hash}
-	if d.member != "" {
-		create.Claim = &fsm.Claim{Member: d.member, KeyRef: d.claim}
-	}
 	r.step(ctx, t, "bind")
-	res, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: d.id, Create: create})
-	if err == nil && d.member != "" && res.StartTask != nil && res.StartTask.SandboxID == d.member {
-		// The key of the sandbox that was not needed. Nothing else has its id.
-		if err := r.secrets.Delete(ctx, d.ref.Path); err != nil && ctx.Err() == nil {
-			r.log.Debug("a key that is not needed is left to the collector", "task", t.ID, "error", err)
-		}
-	}
+	_, err := r.propose(ctx, &fsm.StartTaskBindBody{ID: t.ID, SandboxID: d.id, Create: create})
 	if fsm.CodeOf(err) == fsm.CodeConflict {
 		*d = drawn{}
 		return outcome{err: errIDTaken}
@@ -141,25 +130,27 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 		return err
 	}
 	defer r.calls.Release(1)
-	key, seal := base62(32), base62(32)
-	sum := sha256.Sum256([]byte(key))
 	r.step(ctx, t, "write key")
-	write := func(id string, ref *fsm.SecretRef) error {
-		version, err := r.secrets.Write(ctx, sessionPath(id), map[string]string{secretKeyMember: key, sealKeyMember: seal})
-		*ref = fsm.SecretRef{Path: sessionPath(id), Version: version}
+	ref, hash, err := writeKey(ctx, r.secrets, id)
+	if err != nil {
 		return err
 	}
-	next := drawn{id: id, hash: hex.EncodeToString(sum[:]), member: d.member}
-	var g errgroup.Group
-	g.Go(func() error { return write(id, &next.ref) })
-	if next.member != "" {
-		g.Go(func() error { return write(next.member, &next.claim) })
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	*d = next
+	*d = drawn{id: id, hash: hash, ref: ref}
 	return nil
+}
+
+// writeKey makes the keys of a sandbox and stores them: its own, whose hash it
+// gives, and the one its agent server seals with what it keeps.
+func writeKey(ctx context.Context, secrets Secrets, id string) (ref fsm.SecretRef, hash string, err error) {
+	key, seal := base62(32), base62(32)
+	version, err := secrets.Write(ctx, sessionPath(id), map[string]string{secretKeyMember: key, sealKeyMember: seal})
+	return fsm.SecretRef{Path: sessionPath(id), Version: version}, hashed(key), err
+}
+
+// hashed is a key's SHA-256, hex.
+func hashed(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
 }
 
 func bindOutcome(err error) outcome {

@@ -237,13 +237,9 @@ func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, job Job) error {
 	return nil
 }
 
-// secretPaths names the entries of a sandbox in the secret store. A member of a
-// pool may have some that were written for claims that came too late.
+// secretPaths names the entries of a sandbox in the secret store.
 func secretPaths(sb *fsm.Sandbox) []string {
-	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true}
-	if sb.Pool != "" {
-		set[sessionPath(sb.ID)] = true
-	}
+	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true, sb.WarmKeyRef.Path: true}
 	delete(set, "")
 	return slices.Sorted(maps.Keys(set))
 }

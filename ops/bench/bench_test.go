@@ -52,6 +52,13 @@ func (d durations) String() string {
 	return fmt.Sprintf("%.0f / %.0f / %.0f", ms(d.at(.5)), ms(d.at(.9)), ms(d.at(1)))
 }
 
+func (d durations) ms() (out []float64) {
+	for _, one := range d {
+		out = append(out, ms(one))
+	}
+	return out
+}
+
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // report collects the rows of the table.

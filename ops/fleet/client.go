@@ -197,13 +197,18 @@ func (c Client) AwaitSandbox(t testing.TB, id, status string) (sb Sandbox) {
 // StartSandbox starts one of the spec ("" for the default) and gives its id.
 func (c Client) StartSandbox(t testing.TB, spec string) string {
 	t.Helper()
+	return c.NewSandbox(t, spec).ID
+}
+
+// NewSandbox is StartSandbox, and gives the whole answer.
+func (c Client) NewSandbox(t testing.TB, spec string) (sb Sandbox) {
+	t.Helper()
 	path := "/api/v1/sandboxes"
 	if spec != "" {
 		path += "?sandbox_spec_id=" + url.QueryEscape(spec)
 	}
-	var sb Sandbox
 	c.Sure(t, http.MethodPost, path, nil, &sb)
-	return sb.ID
+	return sb
 }
 
 // Change asks for "pause" or "resume" of a sandbox, or "delete".

@@ -67,9 +67,11 @@ func New(cfg Config) *Client {
 	}
 	if cfg.Transport == nil {
 		cfg.Transport = &http.Transport{
-			Proxy:                 nil,
-			DialContext:           (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-			MaxIdleConns:          256,
+			Proxy:       nil,
+			DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			// A connection to each sandbox stays open from probe to probe, so that
+			// a claim finds one; and a second one for calls at the same time.
+			MaxIdleConns:          4096,
 			MaxIdleConnsPerHost:   2,
 			IdleConnTimeout:       30 * time.Second,
 			ResponseHeaderTimeout: cfg.CreateTimeout,

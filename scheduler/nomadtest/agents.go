@@ -47,11 +47,7 @@ func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc
 	}
 	want := a.bound
 	if !a.deferred {
-		entry, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
-		if err != nil {
-			return nil, &agent.Error{Op: op, Kind: agent.ErrUnauthorized}
-		}
-		want = entry["key"]
+		want = n.secrets.given(a.keyRef)["key"]
 	}
 	switch {
 	case a.deferred && a.bound == "":
@@ -129,9 +125,9 @@ func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.Ini
 	if err != nil {
 		return err
 	}
-	entry, err := n.secrets.Read(ctx, a.keyRef.Path, a.keyRef.Version)
+	own := n.secrets.given(a.keyRef)["secret_key"]
 	switch {
-	case err != nil || entry["secret_key"] == "" || entry["secret_key"] != initKey:
+	case own == "" || own != initKey:
 		return &agent.Error{Op: "init", Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
 	case a.bound != "" || !a.deferred:
 		return fmt.Errorf("init: %w", agent.ErrNotDormant)

@@ -46,6 +46,17 @@ func (s *Secrets) Has(path string) bool {
 	return len(s.entries[path]) > 0
 }
 
+// given is what a task was given when it started: it has it even while the store
+// is sealed.
+func (s *Secrets) given(ref fsm.SecretRef) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if versions := s.entries[ref.Path]; ref.Version >= 1 && ref.Version <= len(versions) {
+		return versions[ref.Version-1].data
+	}
+	return nil
+}
+
 func (s *Secrets) check() error {
 	if s.sealed {
 		return fsm.Errorf(fsm.CodeSecretStore, "the secret store is sealed")

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // Bounds of the commands a client runs.
@@ -43,14 +44,18 @@ type bash struct {
 	all      sync.WaitGroup
 }
 
-// command is one command; mu guards outputs and finished.
+// command is one command; mu guards what follows it.
 type command struct {
 	info commandInfo
 	cmd  *exec.Cmd
 	done chan struct{}
 
-	mu       sync.Mutex
-	outputs  []bashOutput
+	mu      sync.Mutex
+	outputs []bashOutput
+	// open is output of stdout and of stderr that is no event yet: it becomes
+	// one when it is long enough or somebody looks, so that a command that
+	// writes byte by byte makes few.
+	open     [2][]byte
 	bytes    int
 	finished bool
 }
@@ -196,17 +201,60 @@ func (o outputWriter) Write(p []byte) (int, error) {
 	defer o.c.mu.Unlock()
 	rest := p[:min(len(p), max(0, maxCommandBytes-o.c.bytes))]
 	o.c.bytes += len(rest)
+	open := &o.c.open[stdoutStream]
+	if o.stderr {
+		open = &o.c.open[stderrStream]
+	}
 	for len(rest) > 0 {
-		n := min(len(rest), chunkBytes)
-		text := string(rest[:n])
+		n := min(len(rest), chunkBytes-len(*open))
+		*open = append(*open, rest[:n]...)
 		rest = rest[n:]
-		if o.stderr {
-			o.c.add(bashOutput{Stderr: &text})
-		} else {
-			o.c.add(bashOutput{Stdout: &text})
+		if len(*open) == chunkBytes {
+			o.c.seal(false)
 		}
 	}
 	return len(p), nil
+}
+
+// The streams of command.open.
+const (
+	stdoutStream = iota
+	stderrStream
+)
+
+// seal makes events of what is open. A character that is not whole yet stays
+// until the rest of it comes, or all is over. The caller holds mu.
+func (c *command) seal(all bool) {
+	for stream, b := range c.open {
+		n := len(b)
+		if !all {
+			n = wholeRunes(b)
+		}
+		if n == 0 {
+			continue
+		}
+		text := string(b[:n])
+		c.open[stream] = append(b[:0], b[n:]...)
+		if stream == stderrStream {
+			c.add(bashOutput{Stderr: &text})
+		} else {
+			c.add(bashOutput{Stdout: &text})
+		}
+	}
+}
+
+// wholeRunes is how many bytes of b there are before a character that b breaks
+// off in.
+func wholeRunes(b []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if last := b[len(b)-i:]; utf8.RuneStart(last[0]) {
+			if !utf8.FullRune(last) {
+				return len(b) - i
+			}
+			break
+		}
+	}
+	return len(b)
 }
 
 // add appends an output event. The caller holds mu.
@@ -219,6 +267,8 @@ func (c *command) add(e bashOutput) {
 func (c *command) finish(code int, stderr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.seal(true)
+	c.open = [2][]byte{}
 	e := bashOutput{ExitCode: &code}
 	if stderr != "" {
 		e.Stderr = &stderr

@@ -98,6 +98,9 @@ func (s *Server) handleBashSearch(w http.ResponseWriter, r *http.Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.finished {
+		c.seal(false)
+	}
 	for _, e := range c.outputs {
 		if e.Order <= after {
 			continue

@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // run executes a command and gives its exit code, stdout and stderr.
@@ -16,21 +18,69 @@ func (s *server) run(body string) (int, string, string) {
 	s.t.Helper()
 	started := decode[commandInfo](s.t, s.want(200, "POST", "/api/bash/start_bash_command", body))
 	<-s.s.bash.get(started.ID).done
-	p := decode[page[bashOutput]](s.t, s.want(200, "GET", "/api/bash/bash_events/search?command_id__eq="+started.ID+"&kind__eq=BashOutput", ""))
 	var stdout, stderr string
-	for _, e := range p.Items {
-		if e.Stdout != nil {
-			stdout += *e.Stdout
+	for last := -1; ; {
+		p := decode[page[bashOutput]](s.t, s.want(200, "GET", "/api/bash/bash_events/search?command_id__eq="+started.ID+
+			"&kind__eq=BashOutput&order__gt="+strconv.Itoa(last), ""))
+		if len(p.Items) == 0 {
+			s.t.Fatal("the command has no end")
 		}
-		if e.Stderr != nil {
-			stderr += *e.Stderr
-		}
-		if e.ExitCode != nil {
-			return *e.ExitCode, stdout, stderr
+		for _, e := range p.Items {
+			last = e.Order
+			if e.Stdout != nil {
+				stdout += *e.Stdout
+			}
+			if e.Stderr != nil {
+				stderr += *e.Stderr
+			}
+			if e.ExitCode != nil {
+				return *e.ExitCode, stdout, stderr
+			}
 		}
 	}
-	s.t.Fatal("the command has no end")
-	return 0, "", ""
+}
+
+// Output that comes byte by byte, as under load or from a chatty command, makes
+// few events, and none that breaks a character.
+func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
+	c := &command{done: make(chan struct{})}
+	const text, looks = "é€😀x", 10
+	n := maxCommandBytes / 2 / len(text)
+	for i := range n {
+		for _, stderr := range []bool{false, true} {
+			for j := range len(text) {
+				if _, err := (outputWriter{c, stderr}).Write([]byte(text[j : j+1])); err != nil {
+					t.Fatal(err)
+				}
+				if i%(n/looks) == 0 && j == i%len(text) {
+					c.mu.Lock()
+					c.seal(false)
+					c.mu.Unlock()
+				}
+			}
+		}
+	}
+	c.finish(0, "")
+	var out, errs strings.Builder
+	for _, e := range c.outputs {
+		for _, s := range []*string{e.Stdout, e.Stderr} {
+			if s != nil && !utf8.ValidString(*s) {
+				t.Errorf("event %d breaks a character", e.Order)
+			}
+		}
+		if e.Stdout != nil {
+			out.WriteString(*e.Stdout)
+		}
+		if e.Stderr != nil {
+			errs.WriteString(*e.Stderr)
+		}
+	}
+	if want := strings.Repeat(text, n); out.String() != want || errs.String() != want {
+		t.Errorf("%d and %d bytes of %d came through", out.Len(), errs.Len(), len(want))
+	}
+	if most := 4*(looks+2) + 2*maxCommandBytes/chunkBytes; len(c.outputs) > most {
+		t.Errorf("%d events, at most %d are needed", len(c.outputs), most)
+	}
 }
 
 func TestBash_Commands(t *testing.T) {

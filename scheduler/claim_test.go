@@ -1,0 +1,140 @@
+package scheduler_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// counts says how often agent servers were asked what there is to ask on the
+// way to RUNNING.
+func (w *world) counts() map[string]int {
+	now := map[string]int{}
+	for _, op := range []string{"health", "init state", "init", "prove", "upload"} {
+		now[op] = w.nomad.Calls(op)
+	}
+	return now
+}
+
+// A claim asks the member's agent server what has to be asked, and nobody else:
+// not even for the keys, which the leader has read before.
+func TestClaim_NeedsTheAgentServerAlone(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.pool(1)
+		w.full(1, time.Second)
+		before := w.counts()
+		w.secrets.Seal(true)
+		id := w.claim("x").ID
+		w.reach(id, fsm.SandboxRunning, 10*time.Millisecond)
+		for op, n := range w.counts() {
+			want := before[op]
+			if op == "init" || op == "prove" || op == "upload" {
+				want++
+			}
+			if n != want {
+				t.Errorf("%s: asked %d times, then %d", op, before[op], n)
+			}
+		}
+		w.secrets.Seal(false)
+		if !w.hasItsKey(id) {
+			t.Error("RUNNING without its key")
+		}
+	})
+}
+
+// What the leader has read beforehand is of no use to the next one, which reads
+// it itself, nor where the member's server was restarted meanwhile.
+func TestClaim_WithoutWhatWasRead(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.pool(2)
+		w.full(2, time.Second)
+		w.step()
+		w.secrets.Seal(true)
+		w.lead()
+		w.elapse(time.Second)
+		w.secrets.Seal(false)
+		id := w.claim("x").ID
+		w.reach(id, fsm.SandboxRunning, time.Second)
+		if !w.hasItsKey(id) {
+			t.Error("RUNNING without its key")
+		}
+		w.full(2, 5*time.Second)
+		for _, m := range w.ready() {
+			w.nomad.Restart(m)
+		}
+		id = w.claim("y").ID
+		w.reach(id, fsm.SandboxRunning, time.Second)
+		if !w.hasItsKey(id) {
+			t.Error("RUNNING without its key after a restart")
+		}
+	})
+}
+
+// Two that believe to lead give a member one and the same key: it has no other.
+func TestClaim_TwoLeaders_OneKey(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		cfg := w.cfg
+		cfg.Registerer = nil
+		other, err := scheduler.New(cfg, w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(w.Context())
+		done := make(chan error, 1)
+		go func() { done <- other.Run(ctx, w.term) }()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+		w.pool(4)
+		w.full(4, 5*time.Second)
+		owned := map[string]bool{}
+		for range 4 {
+			sb := w.claim("cold")
+			if owned[sb.ID] || !sb.Claimed {
+				t.Fatalf("%s was given twice, or was not warm", sb.ID)
+			}
+			owned[sb.ID] = true
+		}
+		for id := range owned {
+			w.reach(id, fsm.SandboxRunning, time.Second)
+			if !w.hasItsKey(id) {
+				t.Errorf("%s has another key than its own", id)
+			}
+		}
+	})
+}
+
+// New members wait for the starts that claim the old ones, but not for ever.
+func TestPool_RefillLetsClaimsGoFirst(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.pool(3)
+		w.full(3, time.Second)
+		adds := w.cluster.Count(fsm.PoolAdd)
+		for range 3 {
+			w.claim("x")
+			w.elapse(50 * time.Millisecond)
+		}
+		if n := w.cluster.Count(fsm.PoolAdd); n != adds {
+			t.Errorf("%d members were added between claims", n-adds)
+		}
+		w.full(3, time.Second)
+		// Claims without end: the pool is filled all the same.
+		end := time.Now().Add(10 * time.Second)
+		adds = w.cluster.Count(fsm.PoolAdd)
+		for i := 0; time.Now().Before(end); i++ {
+			if w.cluster.Store.View().ClaimableMember(specID, "u1", nil) != nil {
+				w.claim("x")
+			}
+			w.elapse(60 * time.Millisecond)
+		}
+		if n := w.cluster.Count(fsm.PoolAdd) - adds; n < 6 {
+			t.Errorf("%d members were added in ten seconds of claims", n)
+		}
+	})
+}
