@@ -76,6 +76,8 @@ func TestClaim_WithoutWhatWasRead(t *testing.T) {
 // Two that believe to lead give a member one and the same key: it has no other.
 func TestClaim_TwoLeaders_OneKey(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
+		w.pool(4)
+		w.full(4, 5*time.Second)
 		cfg := w.cfg
 		cfg.Registerer = nil
 		other, err := scheduler.New(cfg, w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
@@ -85,14 +87,8 @@ func TestClaim_TwoLeaders_OneKey(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		done := make(chan error, 1)
 		go func() { done <- other.Run(ctx, w.term) }()
-		defer func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}()
-		w.pool(4)
-		w.full(4, 5*time.Second)
+		w.elapse(time.Second)
+		before := w.nomad.Calls("init")
 		owned := map[string]bool{}
 		for range 4 {
 			sb := w.claim("cold")
@@ -102,10 +98,17 @@ func TestClaim_TwoLeaders_OneKey(t *testing.T) {
 			owned[sb.ID] = true
 		}
 		for id := range owned {
-			w.reach(id, fsm.SandboxRunning, time.Second)
+			w.reach(id, fsm.SandboxRunning, 50*time.Millisecond)
 			if !w.hasItsKey(id) {
 				t.Errorf("%s has another key than its own", id)
 			}
+		}
+		if n := w.nomad.Calls("init") - before; n != 2*len(owned) {
+			t.Errorf("%d sandboxes were initialised %d times: were there two leaders?", len(owned), n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }
