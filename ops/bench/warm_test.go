@@ -25,35 +25,65 @@ func TestWarmStarts(t *testing.T) {
 			cold, _ := alone.round(t)
 			theirs = append(theirs, cold)
 		}
+		var calm, churn claims
 		poolOf(t, f.Nodes[0], spec, 2)
-		var accepted, ours durations
-		late := 0 // starts that were not RUNNING in their first answer
-		last := ""
 		for i := range rounds + 3 {
 			full(t, f.Nodes[0], spec, 2)
-			settled(t, f, last)
-			node := f.Nodes[i%len(f.Nodes)]
-			begin := time.Now()
-			sb := node.NewSandbox(t, spec)
-			answered := time.Since(begin)
-			if sb.Status != "RUNNING" || healthy(sb.Inside()) != nil {
-				late++
-				usable(t, node, sb.ID)
-			}
-			took := time.Since(begin)
-			node.Change(t, sb.ID, "delete")
-			last = sb.ID
-			if i >= 3 { // connections of each node are cold
-				accepted, ours = append(accepted, answered), append(ours, took)
-			}
+			settled(t, f, calm.last)
+			calm.claim(t, f.Nodes[i%len(f.Nodes)], spec, i >= 3) // connections of each node are cold
 		}
+		// A start every 300 ms, each followed by a deletion, whatever the pool does.
+		poolOf(t, f.Nodes[0], spec, 8)
+		full(t, f.Nodes[0], spec, 8)
+		pace := time.NewTicker(300 * time.Millisecond)
+		for i := range rounds {
+			churn.claim(t, f.Nodes[i%len(f.Nodes)], spec, true)
+			<-pace.C
+		}
+		pace.Stop()
 		poolOf(t, f.Nodes[0], spec, 0)
-		settled(t, f, last)
-		r.compare("warm start, "+spec+" (Nomad: cold)", ours, theirs)
-		t.Logf("warm start, %s: %d rounds, p99 %.1f ms; first answer after %s ms, %d of them not RUNNING; in turn: %.1f", spec, rounds,
-			ms(ours.at(.99)), accepted, late, ours.ms())
+		settled(t, f, churn.last)
+		r.compare("warm start, "+spec+" (Nomad: cold)", calm.usable, theirs)
+		r.compare("warm start, "+spec+", while the pool refills", churn.usable, theirs)
+		t.Logf("%s: %s", spec, &calm)
+		t.Logf("%s, while the pool refills: %s", spec, &churn)
 	}
 	stages(t, f)
+}
+
+// claims measures starts from a warm pool.
+type claims struct {
+	answered, usable durations
+	// late counts starts that were not RUNNING in their first answer.
+	late int
+	last string
+}
+
+// claim starts a sandbox, deletes it and notes how long it took when it counts.
+func (c *claims) claim(t testing.TB, node *fleet.Node, spec string, counts bool) {
+	t.Helper()
+	begin := time.Now()
+	sb := node.NewSandbox(t, spec)
+	answered := time.Since(begin)
+	late := sb.Status != "RUNNING" || healthy(sb.Inside()) != nil
+	if late {
+		usable(t, node, sb.ID)
+	}
+	took := time.Since(begin)
+	node.Change(t, sb.ID, "delete")
+	c.last = sb.ID
+	if !counts {
+		return
+	}
+	c.answered, c.usable = append(c.answered, answered), append(c.usable, took)
+	if late {
+		c.late++
+	}
+}
+
+func (c *claims) String() string {
+	return fmt.Sprintf("%d starts, p99 %.1f ms; first answer after %s ms, %d of them not RUNNING; in turn: %.1f",
+		len(c.usable), ms(c.usable.at(.99)), c.answered, c.late, c.usable.ms())
 }
 
 // settled waits until no allocation is about to start or to end, those of the
