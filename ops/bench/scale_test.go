@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +39,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// scale lets Nomad alone go first and clears away what it ran: whoever comes
+// second would find a client that is full of the other's allocations.
 func scale(t *testing.T, n int) {
 	f := fleet.Start(t, fleet.Options{
 		Specs: mockSpec,
@@ -44,6 +48,7 @@ func scale(t *testing.T, n int) {
 		Nomad: "client {\n  memory_total_mb = 65536\n  min_dynamic_port = 33000\n  max_dynamic_port = 60000\n}\n",
 	})
 	f.SetDefault(t, "mock")
+	theirs := submitted(t, f, n)
 	begin := time.Now()
 	atOnce(n, func(i int) { f.Nodes[i%3].StartSandbox(t, "mock") })
 	accepted := time.Since(begin)
@@ -55,9 +60,8 @@ func scale(t *testing.T, n int) {
 		return err
 	})
 	ours := time.Since(begin)
-	rest(t, f, n)
-	theirs := submitted(t, f, n)
 	t.Logf("%d sandboxes: accepted after %.1f s, all RUNNING after %.1f s; Nomad alone %.1f s; ratio %.2f", n, accepted.Seconds(), ours.Seconds(), theirs.Seconds(), ours.Seconds()/theirs.Seconds())
+	rest(t, f, n)
 }
 
 // atOnce calls fn for every number below n, a few dozen at a time.
@@ -79,57 +83,73 @@ func atOnce(n int, fn func(i int)) {
 }
 
 // submitted registers as many jobs of the same shape and gives how long it took
-// until all of them ran.
+// until all of them ran. Then it takes them away.
 func submitted(t *testing.T, f *fleet.Fleet, n int) time.Duration {
 	t.Helper()
-	jobs, err := f.Jobs()
-	if err != nil || len(jobs) == 0 {
-		t.Fatalf("no job to copy: %v", err)
-	}
-	before := len(jobs)
+	model := f.Nodes[0].StartSandbox(t, "mock")
+	f.Nodes[0].AwaitSandbox(t, model, "RUNNING")
 	var job map[string]any
-	if err := f.Nomad.Do(t.Context(), http.MethodGet, "job/"+jobs[0].ID, nil, &job); err != nil {
+	if err := f.Nomad.Do(t.Context(), http.MethodGet, "job/sandbox-"+model, nil, &job); err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
-	atOnce(n, func(i int) {
-		mine := map[string]any{}
-		for k, v := range job {
-			mine[k] = v
-		}
-		mine["ID"], mine["Name"] = fmt.Sprintf("alone-%d", i), fmt.Sprintf("alone-%d", i)
-		if err := f.Nomad.Do(context.Background(), http.MethodPost, "jobs", map[string]any{"Job": mine}, nil); err != nil {
-			t.Error(err)
-		}
-	})
-	eventually(t, "Nomad runs all", func() error {
-		allocs, err := f.Allocs()
-		running := 0
-		for _, a := range allocs {
-			if a.ClientStatus == "running" {
-				running++
+	each := func(method, path string, in func(id string) any) {
+		atOnce(n, func(i int) {
+			id := fmt.Sprintf("alone-%d", i)
+			if err := f.Nomad.Do(context.Background(), method, strings.ReplaceAll(path, "ID", id), in(id), nil); err != nil {
+				t.Error(err)
 			}
-		}
-		if err == nil && running < before+n {
-			err = fmt.Errorf("%d run", running)
+		})
+	}
+	begin := time.Now()
+	each(http.MethodPost, "jobs", func(id string) any {
+		mine := maps.Clone(job)
+		mine["ID"], mine["Name"] = id, id
+		return map[string]any{"Job": mine}
+	})
+	eventually(t, "Nomad runs all", running(t, f, n+1))
+	took := time.Since(begin)
+	each(http.MethodDelete, "job/ID?purge=true", func(string) any { return nil })
+	f.Nodes[0].Change(t, model, "delete")
+	eventually(t, "Nomad runs none", running(t, f, 0))
+	f.GC(t)
+	return took
+}
+
+// running checks that so many allocations run.
+func running(t *testing.T, f *fleet.Fleet, n int) func() error {
+	return func() error {
+		var list []struct{ ID string }
+		err := f.Nomad.Do(t.Context(), http.MethodGet, "allocations?task_states=false&filter="+url.QueryEscape(`ClientStatus == "running"`), nil, &list)
+		if err == nil && len(list) != n {
+			err = fmt.Errorf("%d run", len(list))
 		}
 		return err
-	})
-	return time.Since(begin)
+	}
 }
 
 // window is how long a leader at rest is watched: longer than the pause between
 // two full listings, twice.
 const window = 65 * time.Second
 
-// slow bounds what takes long with a thousand sandboxes on a busy machine.
-const slow = 15 * time.Minute
+// slow bounds what takes long with a thousand sandboxes on a busy machine, and
+// lookout is the pause between two looks at so many: a look is work itself.
+const (
+	slow    = 5 * time.Minute
+	lookout = 200 * time.Millisecond
+)
 
-// eventually is fleet.Eventually with that patience.
+// eventually waits with that patience, at that pace.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	if err := fleet.Await(slow, check); err != nil {
-		t.Fatalf("%s: not within %s: %v", what, slow, err)
+	tick := time.NewTicker(lookout)
+	defer tick.Stop()
+	deadline := time.After(slow)
+	for err := check(); err != nil; err = check() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within %s: %v", what, slow, err)
+		}
 	}
 }
 
@@ -148,6 +168,7 @@ func rest(t *testing.T, f *fleet.Fleet, n int) {
 	used, quiet := cpuTime(t, leader.Pid())-cpu, time.Since(begin)
 	t.Logf("%d sandboxes at rest for %.0f s: the leader used %.1f %% of a CPU and has %d MiB; a full reconciliation pass took %.0f ms",
 		n, quiet.Seconds(), 100*used.Seconds()/quiet.Seconds(), memory(t, leader.Pid()), 1000*(total-spent)/(after-listed))
+	stages(t, f)
 }
 
 // listings gives how many full passes there were, and how many seconds they took.

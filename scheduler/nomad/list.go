@@ -77,8 +77,8 @@ func (r *Runner) listing(ctx context.Context) (*picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	var allocs []*allocFacts
-	if err := r.read(ctx, "list allocations", "/v1/allocations?resources=true&task_states=true", &allocs); err != nil {
+	allocs, err := r.listAllocs(ctx)
+	if err != nil {
 		return nil, err
 	}
 	for _, a := range allocs {
@@ -92,6 +92,50 @@ func (r *Runner) listing(ctx context.Context) (*picture, error) {
 		p.addEval(e)
 	}
 	return p, nil
+}
+
+// listAllocs reads the allocations of our jobs. Most of what Nomad says of one,
+// and most of the work for both sides, are its resources and what happened to its
+// task: they are asked for only when an allocation is not known as it is now.
+func (r *Runner) listAllocs(ctx context.Context) ([]*allocFacts, error) {
+	var allocs []*allocFacts
+	if err := r.read(ctx, "list allocations", "/v1/allocations?task_states=false", &allocs); err != nil {
+		return nil, err
+	}
+	for i, a := range allocs {
+		known, ok := r.seen.Get(a.ID)
+		if !ok || known.ModifyIndex != a.ModifyIndex {
+			return r.listWholeAllocs(ctx)
+		}
+		whole := *known
+		whole.JobVersion = a.JobVersion
+		allocs[i] = &whole
+	}
+	return allocs, nil
+}
+
+func (r *Runner) listWholeAllocs(ctx context.Context) ([]*allocFacts, error) {
+	var allocs []*allocFacts
+	if err := r.read(ctx, "list whole allocations", "/v1/allocations?resources=true&task_states=true", &allocs); err != nil {
+		return nil, err
+	}
+	for _, a := range allocs {
+		r.see(a)
+	}
+	return allocs, nil
+}
+
+// see remembers an allocation of ours, for the next listing. The job's version
+// is in listings only, so it is not kept.
+func (r *Runner) see(a *allocFacts) {
+	if !strings.HasPrefix(a.JobID, jobPrefix) {
+		return
+	}
+	if known, ok := r.seen.Get(a.ID); ok && known.ModifyIndex > a.ModifyIndex {
+		return
+	}
+	own := *a
+	r.seen.Add(a.ID, &own)
 }
 
 // read queries a list of what belongs to our jobs into out.

@@ -26,6 +26,8 @@ type Runner struct {
 	calls  *prometheus.HistogramVec
 	// made knows volumes by id.
 	made *lru.Cache[string, madeVolume]
+	// seen knows allocations by id as Nomad told of them last.
+	seen *lru.Cache[string, *allocFacts]
 	// facts knows clients by id; a client's configuration can change, so it
 	// knows them for minutes.
 	facts *expirable.LRU[string, clientFacts]
@@ -58,8 +60,12 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	seen, err := lru.New[string, *allocFacts](16384)
+	if err != nil {
+		return nil, err
+	}
 	r := &Runner{
-		cfg: cfg, log: cfg.Logger, client: client, made: made,
+		cfg: cfg, log: cfg.Logger, client: client, made: made, seen: seen,
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{

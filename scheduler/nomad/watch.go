@@ -202,6 +202,11 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 	for {
 		select {
 		case f := <-frames:
+			for _, e := range f.Events {
+				if a := e.Payload.Allocation; a != nil {
+					r.see(a)
+				}
+			}
 			tell(p.take(f))
 		case <-tick.C:
 			tell(r.askPurged(ctx, p))
