@@ -65,6 +65,7 @@ func (r *results) markdown() string {
 	for _, row := range loadRows() {
 		part(row.name, r.loadTables(row))
 	}
+	out.WriteString(r.followerLine())
 	part(rowSearch, r.searchTable())
 	part(rowFailover, r.failoverTable())
 	part(rowSize, r.sizeTable())
@@ -72,6 +73,22 @@ func (r *results) markdown() string {
 	out.WriteString("### Where and how\n\n")
 	out.WriteString(r.where())
 	return out.String()
+}
+
+// followerLine tells what reading from a follower costs Bivouac.
+func (r *results) followerLine() string {
+	follower, leader := r.loads("read-follower"), r.loads("read-leader")
+	var cells []string
+	for _, c := range slices.Sorted(maps.Keys(follower)) {
+		f, l := of(follower[c], sysBivouac, perSecond), of(leader[c], sysBivouac, perSecond)
+		if f.count > 0 && l.count > 0 {
+			cells = append(cells, fmt.Sprintf("%.2f at %d", f.median/l.median, c))
+		}
+	}
+	if len(cells) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Linearizable reads of Bivouac from a follower ÷ from the leader, by clients: %s.\n\n", strings.Join(cells, ", "))
 }
 
 // where lists machines, commits and commands.
