@@ -79,7 +79,9 @@ type settings struct {
 	program string
 	more    string
 	store   string
-	out     string
+	// etcdConns is how many connections each of etcd's nodes gets.
+	etcdConns int
+	out       string
 }
 
 // bench is one run.
@@ -132,7 +134,7 @@ func (b *bench) make(ctx context.Context, name string) (*system, error) {
 	case sysBase:
 		return newBivouac("base", b.dir, b.base, b.more+raftHCL(b.store))
 	case sysEtcd:
-		return newEtcd(b.dir, b.programs.etcd)
+		return newEtcd(b.dir, b.programs.etcd, b.etcdConns)
 	case sysRqlite:
 		return newRqlite("rqlite", b.dir, b.programs.rqlite)
 	case sysMended:

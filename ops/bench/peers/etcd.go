@@ -15,17 +15,18 @@ import (
 )
 
 // etcdConns is how many gRPC connections a node is given, which share the
-// clients: more do not help it here, fewer hold it back.
+// clients. RESULTS.md tells what fewer and more do.
 const etcdConns = 8
 
 // etcd is three etcd servers with their defaults.
 type etcd struct {
 	address []string
+	conns   int
 	clients [][]*clientv3.Client // by node
 	nodes   []*process
 }
 
-func newEtcd(dir, program string) (*system, error) {
+func newEtcd(dir, program string, count int) (*system, error) {
 	addresses, err := freeAddresses(6)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func newEtcd(dir, program string) (*system, error) {
 	for i := range 3 {
 		initial = append(initial, fmt.Sprintf("n%d=http://%s", i, addresses[3+i]))
 	}
-	e := &etcd{address: addresses[:3]}
+	e := &etcd{address: addresses[:3], conns: count}
 	s := newSystem("etcd", dir, program, 3, func(i int, at string) []string {
 		return []string{
 			"--name", fmt.Sprintf("n%d", i), "--data-dir", filepath.Join(at, "data"),
@@ -45,7 +46,7 @@ func newEtcd(dir, program string) (*system, error) {
 	})
 	s.driver, e.nodes = e, s.nodes
 	for i := range 3 {
-		conns := make([]*clientv3.Client, etcdConns)
+		conns := make([]*clientv3.Client, count)
 		for j := range conns {
 			conns[j], err = clientv3.New(clientv3.Config{Endpoints: []string{addresses[i]}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 			if err != nil {
@@ -102,7 +103,7 @@ func (e *etcd) work(kind string, node int) load.Do {
 	if kind == workWrite {
 		return func(ctx context.Context, client, n int) error {
 			u := client % users
-			_, err := conns[client%etcdConns].Put(ctx, etcdKey(u), string(document(u, n)))
+			_, err := conns[client%e.conns].Put(ctx, etcdKey(u), string(document(u, n)))
 			return err
 		}
 	}
@@ -110,7 +111,7 @@ func (e *etcd) work(kind string, node int) load.Do {
 		return nil
 	}
 	return func(ctx context.Context, client, _ int) error {
-		got, err := conns[client%etcdConns].Get(ctx, etcdKey(client%users))
+		got, err := conns[client%e.conns].Get(ctx, etcdKey(client%users))
 		if err == nil && len(got.Kvs) != 1 {
 			err = fmt.Errorf("%d values", len(got.Kvs))
 		}

@@ -149,6 +149,7 @@ func (b *bench) parse(args []string) (into string, err error) {
 	f.StringVar(&b.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
 	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
 	f.StringVar(&b.store, "store", cluster.DefaultConfig().LogStore, "the log store of Bivouac and of raft alone: boltdb or wal")
+	f.IntVar(&b.etcdConns, "etcd-conns", etcdConns, "the gRPC connections to a node of etcd")
 	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")
 	f.StringVar(&into, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
 	quick := f.Bool("quick", false, "only see that every row works: few clients, short, once")
