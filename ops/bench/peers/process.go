@@ -107,7 +107,6 @@ func (p *process) usage() (cpu time.Duration, resident int64) {
 		n, _ := strconv.ParseInt(fields[i], 10, 64)
 		return n
 	}
-	const ticksPerSecond = 100 // USER_HZ, which Linux has fixed
 	return time.Duration(number(11)+number(12)) * time.Second / ticksPerSecond, number(21) * int64(os.Getpagesize())
 }
 

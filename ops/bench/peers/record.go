@@ -29,6 +29,8 @@ type record struct {
 	Load     *load.Result `json:"load,omitempty"`
 	NodesCPU float64      `json:"nodes_cpu,omitempty"`
 	Resident int64        `json:"resident,omitempty"`
+	// Others is how many cores the rest of the machine used meanwhile.
+	Others float64 `json:"others,omitempty"`
 
 	// Millis is a time that was waited.
 	Millis float64 `json:"millis,omitempty"`

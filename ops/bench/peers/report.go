@@ -119,6 +119,16 @@ func (r *results) where() string {
 	fmt.Fprintf(&out, "- %s; an append of 4 KiB with fsync takes %.0f µs there (%.0f to %.0f at the beginning of the runs); load averages at the beginnings: %s.\n",
 		strings.Join(machines, "; "), f.median, f.least, f.most, strings.Join(loads, ", "))
 	fmt.Fprintf(&out, "- etcd %s, rqlite %s, hashicorp/raft %s; Bivouac at %s.\n", etcdVersion, rqliteVersion, raftVersion, strings.Join(versions, ", "))
+	noisy, counted := 0, 0
+	for _, rec := range r.records {
+		if rec.NodesCPU > 0 {
+			if counted++; rec.Others > disturbed {
+				noisy++
+			}
+		}
+	}
+	fmt.Fprintf(&out, "- A measurement is made again, at most %d times, when other programs used more than %.2f of a core meanwhile; in %d of %d they did the last time, too.\n",
+		again, disturbed, noisy, counted)
 	out.WriteString("- The runs:\n\n")
 	for _, c := range commands {
 		fmt.Fprintf(&out, "      %s\n", c)

@@ -40,8 +40,10 @@ type Result struct {
 	P90     int64   `json:"p90_us"`
 	P99     int64   `json:"p99_us"`
 	Max     int64   `json:"max_us"`
-	// CPU is how many cores this process used while it measured.
-	CPU float64 `json:"cpu"`
+	// CPU is how many cores this process used while it measured, Used what it used
+	// from beginning to end.
+	CPU  float64       `json:"cpu"`
+	Used time.Duration `json:"-"`
 	// Error is the first one, for people.
 	Error string `json:"error,omitempty"`
 }
@@ -63,6 +65,7 @@ func Run(ctx context.Context, o Options, do Do) (Result, error) {
 		c.latency = hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 		all.Go(func() { c.run(ctx, i, from, until, do) })
 	}
+	start := cpuTime()
 	var used time.Duration
 	all.Go(func() {
 		wait(ctx, from)
@@ -74,7 +77,9 @@ func Run(ctx context.Context, o Options, do Do) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("measuring: %w", context.Cause(ctx))
 	}
-	return sum(clients, o, used), nil
+	r := sum(clients, o, used)
+	r.Used = cpuTime() - start
+	return r, nil
 }
 
 func sum(clients []client, o Options, used time.Duration) Result {
