@@ -248,8 +248,8 @@ func (r *results) sizeTable() string {
 		name, key, unit string
 		divisor         float64
 	}{
-		{"live heap", "heap", "MiB", 1 << 20}, {"resident memory", "resident", "MiB", 1 << 20},
-		{"snapshot time", "snapshot_ms", "ms", 1}, {"snapshot size", "snapshot_bytes", "MiB", 1 << 20},
+		{"live heap", "heap", "MiB", 1 << 20}, {"snapshot time", "snapshot_ms", "ms", 1},
+		{"snapshot size", "snapshot_bytes", "MiB", 1 << 20}, {"time to restore it", "restore_ms", "ms", 1},
 	} {
 		e, a, w := empty[row.key]/row.divisor, tenth[row.key]/row.divisor, whole[row.key]/row.divisor
 		line := e + (a-e)*(whole["people"]/tenth["people"])

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,18 +21,11 @@ import (
 // seeders is how many commands are under way at once.
 const seeders = 96
 
-// seeder fills a cluster with much data: every command through the log of the
-// running cluster, proposed over the peer port as `bivouac keys bootstrap` does
-// its own, because no Nomad and no agent server is there to start a hundred
-// thousand conversations for.
-type seeder struct{ peer *cluster.PeerClient }
-
-func (b *bivouac) seeder() (*seeder, error) {
-	tls := filepath.Join(filepath.Dir(filepath.Dir(b.config)), "tls")
-	peer, err := cluster.NewPeerClient(cluster.TLSConfig{
-		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls, "n0-key.pem"),
-	}, b.peers[0])
-	return &seeder{peer}, err
+// seeder fills a store with much data by the commands that would have made it:
+// no Nomad and no agent server is there to start a hundred thousand
+// conversations for.
+type seeder struct {
+	do func(ctx context.Context, user string, body fsm.Body) (fsm.Result, error)
 }
 
 // seedConfig keeps the sandboxes of a seeder, which nobody runs, from being
@@ -42,20 +36,48 @@ sandboxes {
 }
 `
 
-// do proposes one command, until it is known whether it was done.
-func (s *seeder) do(ctx context.Context, user string, body fsm.Body) (result fsm.Result, err error) {
-	id := uuid.NewString()
-	var refused error
-	err = until(ctx, readyLimit, string(body.CommandType())+" is done", func(ctx context.Context) (err error) {
-		result, err = s.peer.Propose(ctx, fsm.NewCommand(id, time.Now(), user, body))
-		switch fsm.CodeOf(err) {
-		case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
-			return err
+// seeder proposes to the running cluster over the peer port, as `bivouac keys
+// bootstrap` does.
+func (b *bivouac) seeder() (*seeder, error) {
+	tls := filepath.Join(filepath.Dir(filepath.Dir(b.config)), "tls")
+	peer, err := cluster.NewPeerClient(cluster.TLSConfig{
+		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls, "n0-key.pem"),
+	}, b.peers[0])
+	// One command, until it is known whether it was done.
+	return &seeder{func(ctx context.Context, user string, body fsm.Body) (result fsm.Result, err error) {
+		id := uuid.NewString()
+		var refused error
+		err = until(ctx, readyLimit, string(body.CommandType())+" is done", func(ctx context.Context) (err error) {
+			result, err = peer.Propose(ctx, fsm.NewCommand(id, time.Now(), user, body))
+			switch fsm.CodeOf(err) {
+			case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
+				return err
+			}
+			refused = err
+			return nil
+		})
+		return result, errors.Join(err, refused)
+	}}, err
+}
+
+// seedStore applies to a store in this process, one command a second of its
+// clock, each through the bytes that would stand in the log.
+func seedStore(store *fsm.Store, from time.Time) *seeder {
+	var mu sync.Mutex
+	return &seeder{func(_ context.Context, user string, body fsm.Body) (fsm.Result, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		index := store.Index() + 1
+		data, err := fsm.NewCommand(uuid.NewString(), from.Add(time.Duration(index)*time.Second), user, body).Encode()
+		if err != nil {
+			return fsm.Result{}, err
 		}
-		refused = err
-		return nil
-	})
-	return result, errors.Join(err, refused)
+		cmd, err := fsm.DecodeCommand(data)
+		if err != nil {
+			return fsm.Result{}, err
+		}
+		return store.Apply(index, cmd)
+	}}
 }
 
 // spec makes the one sandboxes are of.
