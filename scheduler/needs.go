@@ -122,6 +122,14 @@ type Failure struct {
 // Error implements error.
 func (f *Failure) Error() string { return f.Detail }
 
+// withWaiting adds to why a sandbox failed what the backend has to say of it.
+func withWaiting(f, waiting *Failure) *Failure {
+	if waiting == nil || waiting.Detail == "" {
+		return f
+	}
+	return &Failure{Reason: f.Reason, Detail: waiting.Detail + ": " + f.Detail}
+}
+
 // Agents talks to agent servers; scheduler/agent implements it. Every call is
 // bounded by the implementation.
 type Agents interface {

@@ -302,7 +302,7 @@ func planPlaced(d *Decision, s Situation) {
 				wake(d, at)
 				return
 			}
-			fail(d, s, pr.Failure)
+			fail(d, s, withWaiting(pr.Failure, s.Observed.Waiting))
 			d.Status.Placement = p
 		}
 	default:

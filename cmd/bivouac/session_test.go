@@ -214,11 +214,15 @@ func inSandbox(t testing.TB, info sandboxInfo, command string) string {
 }
 
 // keepFile writes a file into a RUNNING sandbox's workspace and gives its path.
-// dir is where to put it; "" asks the sandbox.
+// dir is where to put it; "" asks the sandbox, which must not start its commands
+// in the directory of an allocation, where a file is kept for a while too.
 func keepFile(t testing.TB, info sandboxInfo, dir, content string) string {
 	t.Helper()
 	if dir == "" {
-		dir = strings.TrimSpace(inSandbox(t, info, "pwd"))
+		dir = strings.TrimSpace(inSandbox(t, info, `dirname "$OH_CONVERSATIONS_PATH"`))
+		if at := strings.TrimSpace(inSandbox(t, info, "pwd")); !strings.HasPrefix(at+"/", dir+"/") {
+			t.Errorf("commands of sandbox %s start in %s, its workspace is %s", info.ID, at, dir)
+		}
 	}
 	path := dir + "/kept.txt"
 	c := agent.New(agent.Config{})

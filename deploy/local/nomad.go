@@ -33,6 +33,8 @@ type NomadOptions struct {
 	ACL bool
 	// Extra is HCL of a second configuration file, merged over the first.
 	Extra string
+	// Join makes it a client of that Nomad and no server: one more machine.
+	Join *Nomad
 	// Binary is the program; "" asks Tool.
 	Binary string
 	// Progress takes lines about what takes long; nil is silent.
@@ -54,7 +56,8 @@ type Nomad struct {
 	cmd   command
 	proc  *process
 	ports portRange
-	acl   bool // to be bootstrapped
+	rpc   string // where clients find its server
+	acl   bool   // to be bootstrapped
 }
 
 // StartNomad starts a Nomad and returns when its client takes jobs. ctx bounds
@@ -89,6 +92,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		Log:     filepath.Join(dir, "nomad.log"),
 		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach, inherit: dynamic.lock},
 		ports:   dynamic,
+		rpc:     "127.0.0.1:" + strconv.Itoa(ports[1]),
 		acl:     o.ACL,
 	}
 	text, err := nomadConfig(n, ports, o)
@@ -105,7 +109,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		return nil, fmt.Errorf("starting nomad: %w", err)
 	}
 	err = n.Start(ctx)
-	if err == nil && o.Vault != nil {
+	if err == nil && o.Vault != nil && o.Join == nil {
 		err = o.Vault.TrustNomad(ctx, n.Address)
 	}
 	if err != nil {
@@ -125,6 +129,12 @@ func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 		"HTTP_PORT", strconv.Itoa(ports[0]), "RPC_PORT", strconv.Itoa(ports[1]), "SERF_PORT", strconv.Itoa(ports[2]),
 		"MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT", strconv.Itoa(n.ports.max),
 	).Replace(string(text))
+	if o.Join != nil {
+		filled = strings.NewReplacer(
+			`name      = "local"`, `name      = "`+filepath.Base(n.Dir)+`"`, "enabled          = true\n  bootstrap_expect = 1", "enabled = false",
+			"client {\n", "client {\n  servers = ["+strconv.Quote(o.Join.rpc)+"]\n",
+		).Replace(filled)
+	}
 	if o.Vault != nil {
 		filled += fmt.Sprintf(nomadVault, o.Vault.Address, nomadAuthPath+"/")
 	}
@@ -222,14 +232,17 @@ func (n *Nomad) waitReady(ctx context.Context, logged int64) error {
 	return err
 }
 
+// nomadSelf is the part of what an agent says of itself that is used here.
+type nomadSelf struct {
+	Stats struct {
+		Client struct {
+			NodeID string `json:"node_id"`
+		} `json:"client"`
+	} `json:"stats"`
+}
+
 func (n *Nomad) clientReady(ctx context.Context, docker bool) error {
-	var self struct {
-		Stats struct {
-			Client struct {
-				NodeID string `json:"node_id"`
-			} `json:"client"`
-		} `json:"stats"`
-	}
+	var self nomadSelf
 	if err := n.bootstrapACL(ctx); err != nil {
 		return err
 	}
@@ -305,6 +318,13 @@ func (n *Nomad) Stop() error { return n.proc.stop(20 * time.Second) }
 
 // Kill is kill -9; Start starts it again.
 func (n *Nomad) Kill() error { return n.proc.kill() }
+
+// NodeID is the id of the agent's client.
+func (n *Nomad) NodeID(ctx context.Context) (string, error) {
+	var self nomadSelf
+	err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self)
+	return self.Stats.Client.NodeID, err
+}
 
 // Pid is the running agent's.
 func (n *Nomad) Pid() int { return n.proc.pid }

@@ -177,6 +177,42 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
+// Freeze stops the agent and what it runs in their tracks, as when the machine
+// hangs; Thaw lets them go on.
+func (n *Nomad) Freeze() error { return n.signal(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (n *Nomad) Thaw() error { return n.signal(syscall.SIGCONT) }
+
+func (n *Nomad) signal(s syscall.Signal) error {
+	var errs []error
+	for _, pid := range append(processesOf(filepath.Join(n.Dir, "data")), n.proc.pid) {
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("sending %s to pid %d: %w", s, pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// WipeServer is the loss of the servers' state alone: it kills the agent,
+// removes what its server knew, and starts it again at the same address. What
+// the client has on its disk stays, and tasks run until the client hears that
+// nobody knows them. As after Wipe, a Vault must be told again.
+func (n *Nomad) WipeServer(ctx context.Context) error {
+	err := n.Kill()
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(n.Dir, "data", "server"))
+	}
+	if err != nil {
+		return fmt.Errorf("wiping nomad's server: %w", err)
+	}
+	return n.Start(ctx)
+}
+
+// Crash is the crash of the machine: it kills the agent and what it ran. Start
+// starts it again with what was on its disk.
+func (n *Nomad) Crash() error { return errors.Join(n.Kill(), sweep(n.Dir)) }
+
 // Wipe is the loss of everything: it kills the agent and what it ran, removes
 // its data, and starts it again at the same address. A Vault that trusts it
 // must be told again (Vault.TrustNomad): the keys are new.

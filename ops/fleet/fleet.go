@@ -24,6 +24,8 @@ type Options struct {
 	Config string
 	// Vault is HCL added to every node's vault block.
 	Vault string
+	// Backend is HCL added to every node's nomad block.
+	Backend string
 	// Docker also loads the spec "docker", where Docker is reachable.
 	Docker bool
 	// Specs is HCL of more specs; AGENT stands for the agent server's path, HOST
@@ -192,6 +194,7 @@ RAFT
 }
 nomad {
   address = "NOMAD"
+BACKEND
 }
 vault {
   address        = "VAULT"
@@ -235,12 +238,12 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 		dir := filepath.Join(f.Dir, name)
 		n := &Node{
 			fleet: f, place: i, Name: name, Client: Client{Base: "http://" + addresses[i]},
-			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"),
+			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"), Data: filepath.Join(dir, "data"),
 		}
 		must(t, os.Mkdir(dir, 0o700))
 		text := strings.NewReplacer(
 			"NODE", name, "EXPECT", strconv.Itoa(count), "RAFT", cmp.Or(o.Raft, defaultRaft), "PEERS", `"`+strings.Join(peers, `", "`)+`"`, "HTTP", addresses[i], "PEER", peers[i],
-			"NOMAD", nomad, "VAULT", vault, "ROLE", role.RoleID, "MORE", o.Vault,
+			"NOMAD", nomad, "VAULT", vault, "ROLE", role.RoleID, "MORE", o.Vault, "BACKEND", o.Backend,
 		).Replace(nodeConfig) + o.Config
 		must(t, os.WriteFile(n.config, []byte(text), 0o600))
 		f.Nodes = append(f.Nodes, n)
@@ -330,7 +333,7 @@ func (f *Fleet) loadSpecs(ctx context.Context, t testing.TB, o Options) {
 func (f *Fleet) SetDefault(t testing.TB, spec string) {
 	t.Helper()
 	first := func(text string) int {
-		if strings.HasPrefix(text, fmt.Sprintf("spec %q", spec)) {
+		if strings.HasPrefix(strings.TrimSpace(text), fmt.Sprintf("spec %q", spec)) {
 			return 0
 		}
 		return 1

@@ -22,7 +22,7 @@ type Node struct {
 	Log string
 	// Env is added to the environment of the next Start.
 	Env []string
-	// Data is the data directory, Peer the peer address and TLS the
+	// Data is the data directory. Peer is the peer address and TLS the
 	// certificate's files; StartBare sets them.
 	Data, Peer string
 	TLS        cluster.TLSConfig

@@ -169,6 +169,11 @@ func failedTask(a *allocFacts) *scheduler.Failure {
 // waitingTask says what a live allocation's task waits for, nil when it runs
 // or has only just begun.
 func waitingTask(a *allocFacts) *scheduler.Failure {
+	if a.ClientStatus == api.AllocClientStatusUnknown {
+		return &scheduler.Failure{
+			Reason: fsm.ReasonScheduler, Detail: fmt.Sprintf("the Nomad client %s is away, and the sandbox with it", a.NodeName),
+		}
+	}
 	events := newestFirst(a)
 	if len(events) == 0 {
 		return nil

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Replay applies the log in the data directory of a node that does not run to a
+// new, empty store, one command after the other, and calls each after every one;
+// an error of it ends the replay. logStore is the node's Config.LogStore. The
+// log must begin at its first entry: a node that takes snapshots cuts it off. The
+// last entries may never have been committed. It is for drills.
+func Replay(dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error) (last uint64, err error) {
+	storage, err := openStorage(dir, logStore, hclog.NewNullLogger())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, storage.Close()) }()
+	first, err := storage.Logs.FirstIndex()
+	if err == nil {
+		last, err = storage.Logs.LastIndex()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading the bounds of the log: %w", err)
+	}
+	if first != 1 {
+		return 0, fmt.Errorf("the log in %s begins at %d: what came before was cut off", dir, first)
+	}
+	store := fsm.NewStore()
+	for i := first; i <= last; i++ {
+		var l raft.Log
+		if err := storage.Logs.GetLog(i, &l); err != nil {
+			return i, fmt.Errorf("reading log entry %d: %w", i, err)
+		}
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		commands, err := commandsIn(&l)
+		if err != nil {
+			return i, err
+		}
+		for _, cmd := range commands {
+			if err := each(store, cmd, store.ApplyBatch([]fsm.Entry{{Index: i, Command: cmd}})[0]); err != nil {
+				return i, err
+			}
+		}
+	}
+	return last, nil
+}
+
+// commandsIn reads an entry.
+func commandsIn(l *raft.Log) ([]fsm.Command, error) {
+	cmd, err := decode(l)
+	return []fsm.Command{cmd}, err
+}

@@ -1,0 +1,184 @@
+package drills
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// lost is a fleet whose sandboxes run on a second machine, which is to be lost.
+type lost struct {
+	*operators
+	machine *local.Nomad
+	id      string
+}
+
+// lostAfter is when Nomad gives a sandbox on a lost client up.
+const lostAfter = time.Minute
+
+// TestLostClient loses the machine that sandboxes run on, in the ways machines
+// are lost, until Nomad says so, and gives it back. There is never a second copy;
+// the sandbox goes on, or says that the client is away; afterwards it is the
+// same, with its file.
+func TestLostClient(t *testing.T) {
+	f := fleet.Start(t, fleet.Options{Backend: fmt.Sprintf("lost_after = %q", lostAfter)})
+	machine, err := local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(f.Dir, "machine2"), Vault: f.Vault, Join: f.Nomad})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(machine.Thaw(), machine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	l := &lost{operators: &operators{Fleet: f, spec: "raw", node: f.Nodes[0]}, machine: machine}
+	first, err := f.Nomad.NodeID(t.Context())
+	if err == nil {
+		l.id, err = machine.NodeID(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.nomadDo(t, http.MethodPut, "node/"+first+"/eligibility", map[string]any{"Eligibility": "ineligible"})
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T) string
+	}{
+		{"AgentHangs", l.agentHangs},
+		{"MachineHangs", l.machineHangs},
+		{"MachineCrashes", l.machineCrashes},
+		{"MachineHangsUntilItsSandboxesAreLost", l.givenUp},
+		{"DeletedWhileTheMachineHangs", l.deletedWhileAway},
+	} {
+		begin, what := time.Now(), "FAILED"
+		if ok := t.Run(c.name, func(t *testing.T) { what = c.run(t) }); !ok {
+			what = "FAILED"
+			_ = machine.Thaw()
+		}
+		t.Logf("--- verdict: %s: %s (%.1f s)", c.name, what, time.Since(begin).Seconds())
+	}
+	if t.Failed() {
+		for _, n := range f.Nodes {
+			t.Logf("%s said last:\n%s", n.Name, fleet.Tail(n.Log, 40))
+		}
+	}
+}
+
+func (l *lost) must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// is waits until Nomad says so of the machine.
+func (l *lost) is(t *testing.T, states ...string) {
+	t.Helper()
+	fleet.Eventually(t, fmt.Sprintf("the machine is %v", states), func() error {
+		var node struct{ Status string }
+		if err := l.Nomad.Do(t.Context(), http.MethodGet, "node/"+l.id, nil, &node); err != nil {
+			return err
+		}
+		for _, s := range states {
+			if node.Status == s {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %s", node.Status)
+	})
+}
+
+// same: the sandbox is the one it was, once.
+func (l *lost) same(t *testing.T, id string, before []string) {
+	t.Helper()
+	if after := l.placed(t, id); len(before) != 1 || len(after) != 1 || after[0] != before[0] {
+		t.Errorf("it ran as %v before and as %v after", before, after)
+	}
+}
+
+// agentHangs: only Nomad's agent does; the sandbox does not need it.
+func (l *lost) agentHangs(t *testing.T) string {
+	id := l.begin(t)
+	before := l.placed(t, id)
+	l.must(t, syscall.Kill(l.machine.Pid(), syscall.SIGSTOP))
+	l.is(t, "down", "disconnected")
+	hasFile(t, l.node.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+	l.same(t, id, before)
+	l.must(t, syscall.Kill(l.machine.Pid(), syscall.SIGCONT))
+	l.is(t, "ready")
+	l.same(t, id, before)
+	l.end(t, id)
+	return "the sandbox went on in the same allocation, with its file"
+}
+
+// machineHangs: the sandbox does too.
+func (l *lost) machineHangs(t *testing.T) string {
+	id := l.begin(t)
+	before := l.placed(t, id)
+	l.must(t, l.machine.Freeze())
+	l.is(t, "down", "disconnected")
+	l.says(t, id, "is away", "ERROR")
+	sb, err := l.node.Sandbox(id)
+	l.must(t, err)
+	l.same(t, id, before)
+	l.must(t, l.machine.Thaw())
+	l.is(t, "ready")
+	l.recovers(t, id)
+	l.end(t, id)
+	return fmt.Sprintf("it said %q, and was back with its file", sb.Detail())
+}
+
+// machineCrashes: what ran is gone, what was on its disk is there.
+func (l *lost) machineCrashes(t *testing.T) string {
+	id := l.begin(t)
+	l.must(t, l.machine.Crash())
+	l.is(t, "down", "disconnected")
+	l.says(t, id, "is away", "ERROR")
+	l.must(t, l.machine.Start(t.Context()))
+	l.is(t, "ready")
+	l.recovers(t, id)
+	l.end(t, id)
+	return "it ran again on the machine that was back, with its file"
+}
+
+// givenUp: Nomad's patience ends before the machine is back.
+func (l *lost) givenUp(t *testing.T) string {
+	id := l.begin(t)
+	l.must(t, l.machine.Freeze())
+	var sb fleet.Sandbox
+	l.must(t, fleet.Await(lostAfter+fleet.Patience, func() (err error) {
+		if sb, err = l.node.Sandbox(id); err == nil && (sb.Status != "ERROR" || !strings.Contains(sb.Detail(), "was lost")) {
+			err = fmt.Errorf("it is %s (%s)", sb.Status, sb.Detail())
+		}
+		return err
+	}))
+	l.must(t, l.machine.Thaw())
+	l.is(t, "ready")
+	l.recovers(t, id)
+	l.end(t, id)
+	return fmt.Sprintf("it said %q, and a resume brought it back with its file", sb.Detail())
+}
+
+// deletedWhileAway: nothing is left when the machine is back.
+func (l *lost) deletedWhileAway(t *testing.T) string {
+	id := l.begin(t)
+	l.must(t, l.machine.Freeze())
+	l.is(t, "down", "disconnected")
+	l.node.Change(t, id, "delete")
+	if _, err := l.node.Sandbox(id); !errors.Is(err, fleet.ErrGone) {
+		t.Errorf("it is still shown: %v", err)
+	}
+	l.must(t, l.machine.Thaw())
+	l.is(t, "ready")
+	begin := time.Now()
+	l.audit(t, fleet.Expected{})
+	return fmt.Sprintf("nothing was left %.1f s after the machine was back", time.Since(begin).Seconds())
+}

@@ -1,0 +1,110 @@
+package drills
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// serversWiped: the servers forget everything, the clients keep their disks.
+// Nomad ends the tasks it no longer knows and does not know the workspaces any
+// more: the sandboxes say so instead of beginning with empty ones. Their files
+// are still on the client; the operator has it forget the volumes' old names and
+// registers them again, and the sandboxes are back with them.
+func (o *operators) serversWiped(t *testing.T) {
+	running, paused := o.begin(t), o.begin(t)
+	o.node.Change(t, paused, "pause")
+	o.node.AwaitSandbox(t, paused, "PAUSED")
+	volumes := map[string]map[string]any{}
+	for _, id := range []string{running, paused} {
+		volumes[id] = o.volume(t, id)
+	}
+	if err := o.Nomad.WipeServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Vault.TrustNomad(t.Context(), o.Nomad.Address); err != nil {
+		t.Fatal(err)
+	}
+	o.says(t, running, "workspace volume sandbox-"+running, "ERROR")
+	o.node.Change(t, paused, "resume")
+	o.says(t, paused, "workspace volume sandbox-"+paused, "ERROR")
+	sb, err := o.node.Sandbox(running)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.clientForgets(t)
+	for id, volume := range volumes {
+		if got := o.workspaceOnDisk(t, id); got != volume["HostPath"] {
+			t.Errorf("the workspace of %s is at %s, Nomad said %s", id, got, volume["HostPath"])
+		}
+		o.nomadDo(t, http.MethodPut, "volume/host/register", map[string]any{"Volume": volume})
+		o.recovers(t, id)
+		hasFile(t, o.node.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+	}
+	o.node.Change(t, paused, "delete")
+	o.end(t, running)
+	t.Logf("--- verdict: %s: the servers' state wiped: both sandboxes said %q, and were back with their files once their volumes were registered again",
+		o.spec, sb.Detail())
+}
+
+// clientForgets removes the client's own note of its volumes, whose names are
+// taken as long as it has one. The volumes themselves stay.
+func (o *operators) clientForgets(t *testing.T) {
+	t.Helper()
+	err := o.Nomad.Stop()
+	if err == nil {
+		err = os.Remove(filepath.Join(o.Nomad.Dir, "data", "client", "state.db"))
+	}
+	if err == nil {
+		err = o.Nomad.Start(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// volume gives what an operator registers a sandbox's volume again with: its
+// specification, as `nomad volume status` shows it.
+func (o *operators) volume(t *testing.T, id string) map[string]any {
+	t.Helper()
+	var list []struct{ ID, Name string }
+	if err := o.Nomad.Do(t.Context(), http.MethodGet, "volumes?type=host", nil, &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range list {
+		if v.Name != "sandbox-"+id {
+			continue
+		}
+		var full map[string]any
+		if err := o.Nomad.Do(t.Context(), http.MethodGet, "volume/host/"+v.ID, nil, &full); err != nil {
+			t.Fatal(err)
+		}
+		spec := map[string]any{}
+		for _, name := range []string{"Name", "Namespace", "NodeID", "NodePool", "HostPath", "PluginID", "Constraints", "RequestedCapabilities", "Parameters"} {
+			spec[name] = full[name]
+		}
+		return spec
+	}
+	t.Fatalf("there is no volume of %s", id)
+	return nil
+}
+
+// workspaceOnDisk finds a sandbox's workspace by its marker among what the
+// client keeps.
+func (o *operators) workspaceOnDisk(t *testing.T, id string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(o.Nomad.Dir, "data", "*", "*", ".bivouac", "sandbox"))
+	for _, marker := range found {
+		raw, readErr := os.ReadFile(marker)
+		err = errors.Join(err, readErr)
+		if strings.Contains(string(raw), id) {
+			return filepath.Dir(filepath.Dir(marker))
+		}
+	}
+	t.Fatal(fmt.Errorf("no workspace of %s on the client, only %v: %w", id, found, err))
+	return ""
+}
