@@ -65,8 +65,19 @@ fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 	$(GO) run ./ops/fuzz -time $(FUZZTIME) -parallel $$(nproc)
 
 .PHONY: drill
-drill: tools fuzz ## the long drills: every kill point with every driver, twenty pause and resume cycles
-	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 60m ./ops/drills
+drill: tools fuzz drills ## the long drills, and before them a minute of every fuzz target
+
+.PHONY: drills
+drills: tools ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)
+	@mkdir -p $(BIN) && $(GO) test -c -o $(BIN)/drills.test ./ops/drills
+	@cd ops/drills; out=$$(mktemp); verdicts=; failed=0; \
+	for t in $$(../../$(BIN)/drills.test -test.list '^($(or $(DRILLS),.*))$$'); do \
+	  begin=$$(date +%s); \
+	  BIVOUAC_DRILL=long ../../$(BIN)/drills.test -test.v -test.count=1 -test.timeout 2h -test.run "^$$t\$$" 2>&1 | tee $$out; \
+	  word=$$(sed -n "s/^--- \([A-Z]*\): $$t .*/\1/p" $$out); \
+	  case "$$word" in PASS|SKIP) ;; *) word=$${word:-CRASHED}; failed=1 ;; esac; \
+	  line="--- verdict: $$t: $$word ($$(( $$(date +%s) - begin )) s)"; echo "$$line"; verdicts="$$verdicts$$line\n"; \
+	done; rm -f $$out; printf "\n$$verdicts"; exit $$failed
 
 .PHONY: nemesis
 nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule)

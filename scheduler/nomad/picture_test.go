@@ -59,6 +59,13 @@ func TestObserve(t *testing.T) {
 				})
 			},
 		},
+		"on a client that is away": {
+			alloc: anAlloc("run", "unknown"),
+			check: func(o scheduler.Observed) bool {
+				return o.Live == 1 && o.Placement != nil && !o.Up && o.Failure == nil && o.Waiting != nil &&
+					strings.Contains(o.Waiting.Detail, "the Nomad client one is away")
+			},
+		},
 		"another cluster's": {
 			job: func(j *jobFacts) { j.Meta[metaCluster] = "c2" }, alloc: anAlloc("run", "running"),
 			check: func(o scheduler.Observed) bool { return o.Foreign && !o.Exists && o.Live == 0 },
