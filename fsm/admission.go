@@ -20,16 +20,19 @@ func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error
 	return t.refusal(demandOf(member, next, nil))
 }
 
-// StartAdmission is Admission for StartTaskCreate. parentID is the conversation
-// a start without a sandbox of its own inherits one from; either may be "".
-func (v *View) StartAdmission(userID, sandboxID, parentID string, now time.Time) *Error {
+// StartAdmission is Admission for StartTaskCreate with that request.
+func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Error {
 	t := v.transaction(now)
-	if sandboxID == "" && parentID != "" {
-		if parent := v.Conversation(userID, parentID); parent != nil {
+	sandboxID := valueOr(q.SandboxID, "")
+	if id := q.ParentConversationID; sandboxID == "" && id != nil {
+		if parent := v.Conversation(userID, *id); parent != nil {
 			sandboxID = parent.SandboxID
 		}
 	}
 	if sandboxID == "" {
+		if member := t.memberFor(userID, q); member != nil {
+			return t.refusal(demandOf(member, t.claimed(member, userID), nil))
+		}
 		return t.refusal(t.promise(userID).demand(userID))
 	}
 	s, err := t.ownSandbox(userID, sandboxID)

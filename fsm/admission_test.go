@@ -30,7 +30,7 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 			case *SandboxCreateBody:
 				said = v.Admission(cmd.UserID, b.SpecID, b.Warm, cmd.Time)
 			case *StartTaskCreateBody:
-				said = v.StartAdmission(cmd.UserID, valueOr(b.Request.SandboxID, ""), "", cmd.Time)
+				said = v.StartAdmission(cmd.UserID, &b.Request, cmd.Time)
 			default:
 				continue
 			}

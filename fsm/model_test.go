@@ -408,7 +408,7 @@ func (m *model) createTask(user string, b *StartTaskCreateBody) Code {
 		ID: b.ID, User: user, Conversation: b.ConversationID, V0: b.V0ID, Status: StartTaskWorking,
 		Secret: !b.Secrets.IsZero(), Wish: wish,
 	})
-	if b.Request.SandboxID != nil || b.Request.ParentConversationID != nil && wish != "" {
+	if wish != "" {
 		if s := m.sandbox(wish); s != nil && s.User == user && s.Desired == DesiredPaused {
 			return m.resume(user, wish, func(*modelSandbox) bool { return true }, nil)
 		}
@@ -417,6 +417,11 @@ func (m *model) createTask(user string, b *StartTaskCreateBody) Code {
 	coming := modelSandbox{User: user, Desired: DesiredRunning}
 	if len(m.specs) > 0 {
 		coming = m.newSandbox(user, m.specs[0])
+		warm := coming
+		if code := m.claim(user, &warm, nil); b.Request.ConversationID == nil && code != CodePoolEmpty {
+			m.tasks[len(m.tasks)-1].Sandbox = m.claimed
+			return code
+		}
 	}
 	return m.start(&coming, &m.tasks[len(m.tasks)-1])
 }

@@ -12,8 +12,9 @@ const MaxDoneTasks = 1000
 // not stand in the way of a new one.
 //
 // The start of its sandbox counts from here on, so that what is accepted can be
-// carried out: a task that names no sandbox has one coming
-// (StartTask.Coming), a paused one that it names is resumed. Over a limit it is
+// carried out: a task that names no sandbox gets a member of the default spec's
+// warm pool at once, or has one coming (StartTask.Coming); a paused one that it
+// names is resumed. Over a limit it is
 // CodeLimit, and nothing is left behind.
 //
 // A parent must be a conversation of the same user (CodeNotFound "Parent
@@ -75,15 +76,24 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	return Result{StartTask: task}, nil
 }
 
-// startFor makes the start that a new task stands for count: that of the
-// sandbox it will get, or of a paused one it names.
+// startFor makes the start that a new task stands for count: that of a member
+// of the default spec's warm pool, which the task gets at once, of the sandbox
+// that will be made for it, or of a paused one it names.
 func (t *transaction) startFor(task *StartTask) *Error {
-	if id := task.Request.SandboxID; id != nil {
+	if id := task.Request.SandboxID; id != nil && *id != "" {
 		if s, err := t.ownSandbox(task.UserID, *id); err == nil && s.Desired == DesiredPaused {
 			_, err = t.resume(s, nil)
 			return err
 		}
 		return nil // it runs, or the task will say that it is not there
+	}
+	if member := t.memberFor(task.UserID, &task.Request); member != nil {
+		s := t.claimed(member, task.UserID)
+		if err := t.start(member, s, nil); err != nil {
+			return err
+		}
+		task.SandboxID = s.ID
+		return nil
 	}
 	coming := t.promise(task.UserID)
 	if err := t.makeRoom(coming.demand(task.UserID)); err != nil {
@@ -91,6 +101,17 @@ func (t *transaction) startFor(task *StartTask) *Error {
 	}
 	task.Coming = coming
 	return nil
+}
+
+// memberFor finds the member of a warm pool that a start gets; nil when there is
+// none, or the sandbox is to have the conversation's id.
+func (t *transaction) memberFor(user string, q *StartRequest) *Sandbox {
+	spec, err := t.specOrDefault("")
+	if err != nil || q.ConversationID != nil {
+		return nil
+	}
+	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	return claimable(t.txn, spec, &template, nil)
 }
 
 // conversationTaken looks for the conversation, or an unfinished task for it,

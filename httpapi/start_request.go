@@ -78,7 +78,7 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 		return fmt.Errorf("reading the limits: %w", err)
 	}
 	return c.admitted(v, func(v *fsm.View) *fsm.Error {
-		return v.StartAdmission(c.who.user, deref(q.SandboxID), deref(q.ParentConversationID), c.now)
+		return v.StartAdmission(c.who.user, &q, c.now)
 	})
 }
 

@@ -51,7 +51,7 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 			return nil, secretWrites{}, err
 		}
 		if !in.joins(v, c.who.user) {
-			err := c.admitted(v, func(v *fsm.View) *fsm.Error { return v.StartAdmission(c.who.user, "", "", c.now) })
+			err := c.admitted(v, func(v *fsm.View) *fsm.Error { return v.StartAdmission(c.who.user, &in.request, c.now) })
 			if err != nil {
 				return nil, secretWrites{}, err
 			}

@@ -72,21 +72,34 @@ func TestStartTask_WishedIDIsNotClaimed(t *testing.T) {
 	}
 }
 
-// A task that can't have its sandbox after all leaves no key behind: it fails
-// with the limit's words, and the key that was drawn is deleted at once.
+// A task that can't have its sandbox after all leaves no key behind: the one
+// that was drawn is deleted at once.
 func TestStartTask_RefusedSandboxLeavesNoKey(t *testing.T) {
+	w := newTaskWorld(t)
+	task := w.task("1", nil)
+	w.must("", &fsm.SpecDeleteBody{ID: "local"})
+	w.run(nil)
+	if got := w.done(task.ID); got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "no sandbox spec") {
+		t.Fatalf("%s %q", got.Status, got.Detail)
+	}
+	w.awaitPathGone(sessionPath(task.ID))
+	if u := w.store.View().Usage("ada"); u != (fsm.Usage{}) {
+		t.Errorf("it still counts: %+v", u)
+	}
+}
+
+// A task that was accepted does not fail at a limit that came, or was reached,
+// since: it says what it waits for, and goes on when there is room.
+func TestStartTask_WaitsForRoom(t *testing.T) {
 	w := newTaskWorld(t)
 	task := w.task("1", nil)
 	w.must("", &fsm.InstallationConfigureBody{Installation: fsm.Installation{PerUser: fsm.Limits{CPU: 1}}})
 	factor := int64(64) // it asks for more than it was promised
 	w.must("ada", &fsm.SettingsPutBody{Values: fsm.SettingsValues{RemoteRuntimeResourceFactor: &factor}})
 	w.run(nil)
-	got := w.done(task.ID)
-	if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "limit") {
-		t.Fatalf("%s %q", got.Status, got.Detail)
-	}
-	w.awaitPathGone(sessionPath(task.ID))
-	if u := w.store.View().Usage("ada"); u != (fsm.Usage{}) {
-		t.Errorf("it still counts: %+v", u)
+	w.await(task.ID, func(task *fsm.StartTask) bool { return strings.Contains(task.Detail, "limit of CPU") })
+	w.must("", &fsm.InstallationConfigureBody{})
+	if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
+		t.Errorf("%s %q", got.Status, got.Detail)
 	}
 }

@@ -155,9 +155,11 @@ func hashed(key string) string {
 
 func bindOutcome(err error) outcome {
 	switch fsm.CodeOf(err) {
-	case fsm.CodeNotFound, fsm.CodeInvalid, fsm.CodeLimit:
+	case fsm.CodeNotFound, fsm.CodeInvalid:
 		return outcome{fatal: err.Error()}
 	default:
+		// A limit too: what was accepted had room then, and waits for it until
+		// the deadline if it asks for more now.
 		return outcome{err: err}
 	}
 }
