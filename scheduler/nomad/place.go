@@ -35,6 +35,9 @@ type rooms struct {
 	mu   sync.Mutex
 	read time.Time
 	list []*room
+	// others: there are clients that take no jobs. Nomad would put volumes on
+	// them all the same.
+	others bool
 	// booked knows choices by the job's id.
 	booked map[string]booking
 }
@@ -70,14 +73,15 @@ func (c *room) left(want load) float64 {
 }
 
 // chooseClient gives the client with the most room, "" when Nomad may as well
-// choose: there is but one client, or nothing is known. Where there was but one
+// choose: there is but one client, down and drained ones included, or nothing is
+// known. Where there was but one
 // client lately nobody has to wait for the news: later, if given, asks for it
 // beside the start.
 func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, later *errgroup.Group) string {
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
 	age := roomAge
-	if old := time.Since(r.rooms.read); later != nil && len(r.rooms.list) == 1 && old > roomAge && old < loneAge {
+	if old := time.Since(r.rooms.read); later != nil && len(r.rooms.list) == 1 && !r.rooms.others && old > roomAge && old < loneAge {
 		age = loneAge
 		later.Go(func() error { return r.freshRooms(ctx) })
 	}
@@ -86,7 +90,7 @@ func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, l
 		// Room may have come since.
 		best, several = r.roomiest(ctx, t, 0)
 	}
-	if best == nil || !several {
+	if best == nil || !several && !r.rooms.others {
 		return ""
 	}
 	if r.rooms.booked == nil {
@@ -211,9 +215,10 @@ func (r *Runner) readRooms(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rooms := map[string]*room{}
+	rooms, others := map[string]*room{}, false
 	for _, s := range stubs {
 		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
+			others = true
 			continue
 		}
 		c := &room{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
@@ -240,7 +245,7 @@ func (r *Runner) readRooms(ctx context.Context) error {
 		r.rooms.list = append(r.rooms.list, c)
 	}
 	slices.SortFunc(r.rooms.list, func(a, b *room) int { return cmp.Compare(a.id, b.id) })
-	r.rooms.read = time.Now()
+	r.rooms.read, r.rooms.others = time.Now(), others
 	return nil
 }
 

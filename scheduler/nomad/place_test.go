@@ -237,3 +237,26 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 		t.Fatalf("the workspace of a sandbox that ran was moved: %+v", v)
 	}
 }
+
+// Nomad places volumes on clients that are down or take no jobs. Sandboxes go to
+// the one that does.
+func TestRunner_OneOfSeveralClientsTakesJobs_AndGetsThem(t *testing.T) {
+	t.Parallel()
+	b, memory := twoClients(t)
+	for _, closed := range b.clients() {
+		for _, c := range b.clients() {
+			_, err := b.s.client.Nodes().ToggleEligibility(c.ID, c.ID != closed.ID, nil)
+			b.must(err)
+		}
+		r, err := nomad.New(b.config) // believes nothing yet
+		b.must(err)
+		t.Cleanup(r.Close)
+		b.r = r
+		job := b.mock(memory / 5)
+		b.must(b.r.Start(t.Context(), job))
+		o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil })
+		if o.Placement.NodeID == closed.ID {
+			t.Fatal("it runs on a client that takes no jobs")
+		}
+	}
+}
