@@ -21,6 +21,8 @@ type once struct {
 	ready bool
 	account
 	sandbox string
+	// v0 is the user of V0 starts, each of which has a sandbox of its own.
+	v0 account
 	// kept are ids of what was made and not deleted, by collection.
 	kept map[string][]string
 	// requests were made, answers came for them.
@@ -33,6 +35,10 @@ const (
 	collectionKeys      = "keys"
 	collectionSandboxes = "sandboxes"
 	collectionTasks     = "start tasks"
+	collectionV0        = "V0 start tasks"
+	// collectionNone is for what there is no more of than before: only the
+	// answers count.
+	collectionNone = ""
 )
 
 // post is one kind of request that once makes.
@@ -50,17 +56,18 @@ func (o *once) prepare(ctx context.Context, c *client) bool {
 		return true
 	}
 	user, key, ok := o.work.user(ctx, c, "once")
-	if !ok {
+	v0User, v0Key, okToo := o.work.user(ctx, c, "once")
+	if !ok || !okToo {
 		return false
 	}
-	o.account, o.kept = account{user, key}, map[string][]string{}
+	o.account, o.v0, o.kept = account{user, key}, account{v0User, v0Key}, map[string][]string{}
 	r, ok := c.sure(ctx, key, http.MethodPost, sandboxesPath, nil, "once-sandbox")
 	var made struct{ ID string }
 	if !ok || json.Unmarshal(r.Body, &made) != nil {
 		return false
 	}
 	settings := map[string]string{"llm_model": "bedrock/once"}
-	if _, ok := c.sure(ctx, key, http.MethodPost, "/api/settings", settings, "once-settings"); !ok {
+	if _, ok := c.sure(ctx, v0Key, http.MethodPost, "/api/settings", settings, "once-settings"); !ok {
 		return false
 	}
 	o.sandbox, o.ready = made.ID, true
@@ -92,11 +99,19 @@ func (o *once) run(ctx context.Context, c *client) {
 
 // choose takes the kinds in turn; what is expensive to carry out comes seldom.
 func (o *once) choose(c *client, turn int, name string) post {
+	if turn%25 == 24 {
+		return post{collectionV0, o.v0.key, "/api/conversations", map[string]any{"initial_user_msg": name}}
+	}
 	switch turn % 5 {
 	case 0:
 		return post{collectionTasks, o.key, conversationsPath, map[string]any{"sandbox_id": o.sandbox, "title": name}}
 	case 1:
 		return post{collectionSandboxes, o.key, sandboxesPath, nil}
+	case 2:
+		tokens := map[string]any{"github": map[string]string{"token": name}}
+		return post{collectionNone, o.key, "/api/add-git-providers", map[string]any{"provider_tokens": tokens}}
+	case 3:
+		return post{collectionNone, o.key, sandboxesPath + "/" + o.sandbox + "/resume", nil}
 	default:
 		return post{collectionKeys, o.work.operator, "/api/v1/operator/keys", map[string]string{"user": o.user, "name": name}}
 	}
@@ -138,12 +153,21 @@ func (o *once) make(ctx context.Context, c *client, p post, name string, hands [
 			o.wrong = append(o.wrong, fmt.Sprintf("POST %s with the key %s: %s answers %s, %s answers %s", p.path, name, got[0].Node, got[0].Body, r.Node, r.Body))
 		}
 	}
-	var made struct{ ID json.RawMessage }
+	if p.collection == collectionNone {
+		return
+	}
+	var made struct {
+		ID   json.RawMessage
+		Talk json.RawMessage `json:"conversation_id"`
+	}
 	if err := json.Unmarshal(got[0].Body, &made); err != nil {
 		o.wrong = append(o.wrong, fmt.Sprintf("POST %s: %v: %s", p.path, err, got[0].Body))
 		return
 	}
 	id := string(bytes.Trim(made.ID, `"`))
+	if p.collection == collectionV0 {
+		id = string(bytes.Trim(made.Talk, `"`))
+	}
 	if p.collection == collectionSandboxes && c.rand.IntN(8) > 0 && o.remove(ctx, c, id) {
 		return
 	}
@@ -188,6 +212,9 @@ func (w *Work) Once(ctx context.Context) OnceVerdict {
 	}
 	for collection, list := range map[string]func(context.Context, *client) ([]string, error){
 		collectionKeys: o.listKeys, collectionSandboxes: o.listSandboxes, collectionTasks: o.listTasks,
+		collectionV0: func(ctx context.Context, c *client) ([]string, error) {
+			return o.ids(ctx, c, o.v0.key, startTasksPath)
+		},
 	} {
 		found, err := list(ctx, c)
 		if err != nil {
@@ -196,6 +223,12 @@ func (w *Work) Once(ctx context.Context) OnceVerdict {
 		}
 		v.Counts[collection] = len(found)
 		want := slices.Clone(o.kept[collection])
+		if collection == collectionV0 { // the tasks' ids are not in the answers
+			if len(found) != len(want) {
+				v.Wrong = append(v.Wrong, fmt.Sprintf("%s: %d were asked for and %d are there", collection, len(want), len(found)))
+			}
+			continue
+		}
 		slices.Sort(found)
 		slices.Sort(want)
 		if !slices.Equal(found, want) {
@@ -256,16 +289,18 @@ func (o *once) listKeys(ctx context.Context, c *client) (ids []string, err error
 }
 
 func (o *once) listSandboxes(ctx context.Context, c *client) ([]string, error) {
-	return o.ids(ctx, c, sandboxesPath+"/search")
+	return o.ids(ctx, c, o.key, sandboxesPath+"/search")
 }
 
 func (o *once) listTasks(ctx context.Context, c *client) ([]string, error) {
-	return o.ids(ctx, c, conversationsPath+"/start-tasks/search")
+	return o.ids(ctx, c, o.key, startTasksPath)
 }
 
-// ids lists the ids of a collection of the user's.
-func (o *once) ids(ctx context.Context, c *client, path string) (ids []string, err error) {
-	err = o.pages(ctx, c, o.key, path, func(raw json.RawMessage) error {
+const startTasksPath = conversationsPath + "/start-tasks/search"
+
+// ids lists the ids of a collection of a user's.
+func (o *once) ids(ctx context.Context, c *client, key, path string) (ids []string, err error) {
+	err = o.pages(ctx, c, key, path, func(raw json.RawMessage) error {
 		var one struct{ ID string }
 		err := json.Unmarshal(raw, &one)
 		ids = append(ids, one.ID)
