@@ -60,6 +60,7 @@ func TestLinearizable(t *testing.T) {
 	}
 	for i, store := range stores {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel() // two fleets at once have twice the faults in the time
 			v := runLinear(t, linearOptions{
 				nodes: 3 + 2*(i%2), logStore: store, duration: d,
 				settings: 4, conversations: 2, sandboxes: 1, once: 2,
