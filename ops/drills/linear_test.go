@@ -183,6 +183,10 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind, v.history.Backwards)
 	say("exactly once: %d POSTs answered %d times: %v", v.once.Requests, v.once.Answers, v.once.Counts)
 	keepEvidence(t, keep, f, ops, v.wrong)
+	if recovered == nil {
+		index, sum := f.SameState(t)
+		say("all nodes have one state at index %d: %.12s", index, sum)
+	}
 	verdict := "LINEARIZABLE AND EXACTLY ONCE"
 	if len(v.wrong) > 0 {
 		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)

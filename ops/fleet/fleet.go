@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/deploy/local"
 )
 
@@ -238,7 +239,8 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 		dir := filepath.Join(f.Dir, name)
 		n := &Node{
 			fleet: f, place: i, Name: name, Client: Client{Base: "http://" + addresses[i]},
-			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"), Data: filepath.Join(dir, "data"),
+			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"), Data: filepath.Join(dir, "data"), Peer: peers[i],
+			TLS: cluster.TLSConfig{CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, name+".pem"), KeyFile: filepath.Join(tls, name+"-key.pem")},
 		}
 		must(t, os.Mkdir(dir, 0o700))
 		text := strings.NewReplacer(
