@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -145,14 +146,17 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	say("the fleet serves after %s", time.Since(begin).Round(time.Millisecond))
 
 	// The clients outlive the nemesis a little, to see the cluster whole again.
-	ctx, stop := context.WithCancel(t.Context())
+	// A run that is interrupted is judged as far as it went.
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt)
 	working := make(chan struct{})
 	go func() {
 		defer close(working)
 		work.Run(ctx, o.settings, o.conversations, o.sandboxes, o.once)
 	}()
 	disturbed, calm := context.WithTimeout(ctx, o.duration)
+	began := time.Now()
 	recovered := n.Run(disturbed)
+	lasted := time.Since(began).Round(time.Second)
 	calm()
 	stop()
 	<-working
@@ -191,7 +195,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	if len(v.wrong) > 0 {
 		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)
 	}
-	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, o.duration, o.nodes, o.logStore, seed, time.Since(begin).Round(time.Second))
+	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, lasted, o.nodes, o.logStore, seed, time.Since(begin).Round(time.Second))
 	return v
 }
 
