@@ -1,6 +1,8 @@
 package history
 
 import (
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,11 +119,50 @@ func TestOutcome_BelievesTheAnswer(t *testing.T) {
 		{503, `{"detail":"The cluster has no leader right now; nothing was done. Try again."}`, Nothing},
 		{503, `{"detail":"The outcome of this request is unknown: it may have been done"}`, Unknown},
 	} {
-		if got := outcomeOf(c.status, []byte(c.body), nil); got != c.want {
+		if got := outcomeOf(c.status, []byte(c.body), true, nil); got != c.want {
 			t.Errorf("%d %s: %s, want %s", c.status, c.body, got, c.want)
 		}
 	}
-	if got := outcomeOf(0, nil, os.ErrDeadlineExceeded); got != Unknown {
+	if got := outcomeOf(0, nil, true, os.ErrDeadlineExceeded); got != Unknown {
 		t.Errorf("a request without an answer: %s", got)
+	}
+	if got := outcomeOf(0, nil, false, os.ErrDeadlineExceeded); got != Nothing {
+		t.Errorf("a request that never left: %s", got)
+	}
+}
+
+// TestSend_KnowsOfTheTransportsOwnRetry: a connection that breaks under a request
+// with an Idempotency-Key is dialled again by the transport; when that is
+// refused, the outcome of the first is still unknown.
+func TestSend_KnowsOfTheTransportsOwnRetry(t *testing.T) {
+	served := make(chan struct{}, 10)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handled := 0
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if handled++; handled == 1 {
+			served <- struct{}{}
+			return
+		}
+		_ = listener.Close() // the node dies with the request in hand
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	w := NewWork([]Endpoint{{Name: "n1", Base: "http://" + listener.Addr().String(), Life: func() uint64 { return 0 }}}, "", 1)
+	c := w.client()
+	if r := c.do(t.Context(), 0, 10*time.Second, "", http.MethodPost, "/", nil); !r.ok() {
+		t.Fatal(r.Error)
+	}
+	<-served
+	r := c.do(t.Context(), 0, 10*time.Second, "", http.MethodPost, "/", map[string]string{}, "Idempotency-Key", "k")
+	if r.Outcome != Unknown {
+		t.Errorf("%s: %s", r.Outcome, r.Error)
 	}
 }

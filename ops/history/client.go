@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -44,6 +44,8 @@ type reply struct {
 	Life         uint64
 	Call, Return time.Duration
 	Error        string
+	// sent is set when any of the request was written to a connection.
+	sent bool
 }
 
 // ok reports whether the request did what it was for.
@@ -68,7 +70,7 @@ func (c *client) do(ctx context.Context, node int, patience time.Duration, key, 
 	} else {
 		r.Life += 2 // never 0
 	}
-	r.Outcome = outcomeOf(r.Status, r.Body, err)
+	r.Outcome = outcomeOf(r.Status, r.Body, r.sent, err)
 	if err != nil {
 		r.Error = err.Error()
 	} else if !r.ok() {
@@ -89,6 +91,12 @@ func (c *client) send(ctx context.Context, url string, patience time.Duration, k
 		}
 		reader = bytes.NewReader(raw)
 	}
+	// Go's client sends a request with an Idempotency-Key again by itself when its
+	// connection breaks: that the second try reached nobody says nothing of the
+	// first.
+	var wrote atomic.Bool
+	defer func() { r.sent = wrote.Load() }()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, method, url, reader)
 	if err != nil {
 		return err
@@ -113,10 +121,9 @@ func (c *client) send(ctx context.Context, url string, patience time.Duration, k
 }
 
 // outcomeOf believes the API: a 503 says whether anything may have been done.
-func outcomeOf(status int, body []byte, err error) Outcome {
-	var op *net.OpError
+func outcomeOf(status int, body []byte, sent bool, err error) Outcome {
 	switch {
-	case errors.As(err, &op) && op.Op == "dial":
+	case err != nil && !sent:
 		return Nothing
 	case err != nil, status >= 500 && status != http.StatusServiceUnavailable:
 		return Unknown
