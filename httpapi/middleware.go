@@ -81,6 +81,11 @@ func (s *Server) edge(next http.Handler) http.Handler {
 		h.Set("Pragma", "no-cache")
 		h.Set("Expires", "0")
 		h.Set("X-Content-Type-Options", "nosniff")
+		// A length beside the chunks is not shown to us any more, and a proxy in front
+		// may have gone by it: what follows on the connection is nobody's request.
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			h.Set("Connection", "close")
+		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()

@@ -76,6 +76,12 @@ func (s *sandboxPorts) count() int {
 	return len(s.list)
 }
 
+func (s *sandboxPorts) all() []seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]seen(nil), s.list...)
+}
+
 // last gives the newest request; the zero value when there was none.
 func (s *sandboxPorts) last() seen {
 	s.mu.Lock()
