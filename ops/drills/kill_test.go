@@ -119,7 +119,7 @@ func (d *killDrill) kill(t *testing.T, p killPoint) {
 	case "start":
 		d.arm(t, p.label)
 		task := here.StartConversation(t)
-		d.died(t, p.label)
+		there = d.died(t, p.label, there, here)
 		id := *there.AwaitTask(t, task).SandboxID
 		d.running = append(d.running, id)
 		d.keepFile(t, there, id)
@@ -127,7 +127,7 @@ func (d *killDrill) kill(t *testing.T, p killPoint) {
 		id := d.box(t, here)
 		d.arm(t, p.label)
 		here.Change(t, id, "pause")
-		d.died(t, p.label)
+		there = d.died(t, p.label, there, here)
 		there.AwaitSandbox(t, id, "PAUSED")
 		paused = d.take(id)
 		d.audit(t, fleet.Expected{Running: d.running, Paused: paused, Foreign: d.foreign})
@@ -139,12 +139,12 @@ func (d *killDrill) kill(t *testing.T, p killPoint) {
 		here.AwaitSandbox(t, id, "PAUSED")
 		d.arm(t, p.label)
 		here.Change(t, id, "resume")
-		d.died(t, p.label)
+		there = d.died(t, p.label, there, here)
 	case "delete":
 		id := d.box(t, here)
 		d.arm(t, p.label)
 		here.Change(t, id, "delete")
-		d.died(t, p.label)
+		there = d.died(t, p.label, there, here)
 		d.take(id)
 	}
 	for _, id := range d.running {
@@ -203,8 +203,9 @@ func (d *killDrill) arm(t *testing.T, label string) {
 	}
 }
 
-// died waits until the leader has died at the point.
-func (d *killDrill) died(t *testing.T, label string) {
+// died waits until the leader has died at the point, and gives the first of the
+// nodes that lives: one that followed may have come to lead since.
+func (d *killDrill) died(t *testing.T, label string, nodes ...*fleet.Node) (alive *fleet.Node) {
 	t.Helper()
 	fleet.Eventually(t, "somebody dies at "+label, func() error {
 		said, err := os.ReadFile(filepath.Join(d.DrillDir, "died"))
@@ -218,6 +219,13 @@ func (d *killDrill) died(t *testing.T, label string) {
 		}
 		return errors.New(string(said) + ", and it lives")
 	})
+	for _, n := range nodes {
+		if n.Alive() {
+			return n
+		}
+	}
+	t.Fatal("no node lives that was asked for")
+	return nil
 }
 
 // audit waits until the world is as it must be.
