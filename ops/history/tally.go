@@ -42,7 +42,7 @@ func (t *tally) count(method, path string, r reply) {
 	if method != "GET" && r.ok() {
 		t.acked = append(t.acked, r.Return)
 	}
-	if r.Status >= 500 && r.Status != 503 || r.Status/100 == 4 && r.Status != 404 {
+	if r.Status >= 500 && r.Status != 503 || r.Status/100 == 4 && r.Status != 404 && r.Status != 429 {
 		if len(t.broken) < maxBroken {
 			t.broken = append(t.broken, fmt.Sprintf("%s on %s at %s: %s", name, r.Node, r.Return, r.Error))
 		}
