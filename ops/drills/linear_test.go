@@ -182,7 +182,8 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	}
 	say("requests:\n%s", work.Summary())
 	say("nemesis: %v", figures)
-	say("longest time without an acknowledged write: %s", work.Gap().Round(time.Millisecond))
+	gap, at := work.Gap()
+	say("longest time without an acknowledged write: %s, from %s on", gap.Round(time.Millisecond), at.Round(time.Millisecond))
 	say("linearizability: %d requests about %d objects checked in %s; %d stale reads, %d of them behind; a restarted node fell back by at most %d entries",
 		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind, v.history.Backwards)
 	say("exactly once: %d POSTs answered %d times: %v", v.once.Requests, v.once.Answers, v.once.Counts)

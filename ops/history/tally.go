@@ -66,13 +66,15 @@ func (t *tally) String() string {
 	return b.String()
 }
 
-// gap is the longest time between two acknowledged writes.
-func (t *tally) gap() (longest time.Duration) {
+// gap is the longest time between two acknowledged writes, and when it began.
+func (t *tally) gap() (longest, begin time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	slices.Sort(t.acked)
 	for i := 1; i < len(t.acked); i++ {
-		longest = max(longest, t.acked[i]-t.acked[i-1])
+		if gap := t.acked[i] - t.acked[i-1]; gap > longest {
+			longest, begin = gap, t.acked[i-1]
+		}
 	}
-	return longest
+	return longest, begin
 }

@@ -34,12 +34,11 @@ func NewWork(nodes []Endpoint, operator string, seed uint64) *Work {
 	return w
 }
 
-// Summary is a line for each kind of request, and Gap the longest time without an
-// acknowledged write.
+// Summary is a line for each kind of request.
 func (w *Work) Summary() string { return w.tally.String() }
 
-// Gap is the longest time without an acknowledged write.
-func (w *Work) Gap() time.Duration { return w.tally.gap() }
+// Gap is the longest time without an acknowledged write, and when it began.
+func (w *Work) Gap() (longest, begin time.Duration) { return w.tally.gap() }
 
 // Broken lists answers that no client should ever get: a 5xx other than 503, or
 // a refusal of a right request.

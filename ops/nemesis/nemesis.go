@@ -130,11 +130,11 @@ func (n *Nemesis) round(ctx context.Context, r Round) error {
 		undo = append(undo, back)
 	}
 	wait(ctx, r.Hold)
+	n.net.Heal() // first: a rolling restart goes on for as long as it takes
 	var errs []error
 	for _, back := range slices.Backward(undo) {
 		errs = append(errs, back())
 	}
-	n.net.Heal()
 	wait(ctx, r.Calm)
 	if r.Ready && ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, readyPatience)
