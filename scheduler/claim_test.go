@@ -141,3 +141,24 @@ func TestPool_RefillLetsClaimsGoFirst(t *testing.T) {
 		}
 	})
 }
+
+// Nothing of a pool's members is left in the secret store once they are gone.
+func TestPool_MembersLeaveNoSecrets(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.pool(3)
+		w.full(3, time.Second)
+		kept := w.claim("x").ID
+		w.full(3, time.Second)
+		gone := w.ready()
+		w.pool(0)
+		for _, id := range gone {
+			w.gone(id, 5*time.Second)
+			if w.secrets.Has("sandboxes/" + id + "/init") {
+				t.Errorf("what %s was to be initialised with is left", id)
+			}
+		}
+		if !w.secrets.Has("sandboxes/"+kept+"/init") || !w.hasItsKey(kept) {
+			t.Error("a claimed sandbox lost its secrets")
+		}
+	})
+}

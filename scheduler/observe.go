@@ -82,7 +82,7 @@ func (p *prober) run(ctx context.Context, t *track) {
 			return
 		}
 		starting := p.post(t, before, res)
-		eager := p.count(starting && !res.Proven)
+		eager := p.count(starting && !res.Proven && !p.sb.Member())
 		if res.Failures == 1 && before.Failures == 0 && starting {
 			p.l.probers.Go(func() { p.foresee(ctx) })
 		}
@@ -92,7 +92,11 @@ func (p *prober) run(ctx context.Context, t *track) {
 			begin = time.Now()
 			wait = jitter(wait)
 		case starting:
-			wait = eagerPause(time.Since(begin), eager, cfg.ProbeMin, cfg.ProbeMax)
+			lo := cfg.ProbeMin
+			if p.sb.Member() {
+				lo = max(lo, min(memberPause, cfg.ProbeMax))
+			}
+			wait = eagerPause(time.Since(begin), eager, lo, cfg.ProbeMax)
 			if res.Answering {
 				wait = max(wait, min(proveAgain, cfg.ProbeMax))
 			}
@@ -108,9 +112,12 @@ func (p *prober) run(ctx context.Context, t *track) {
 // Half the pause between two probes is lost between the answer and the
 // question. It may grow by a fiftieth of the time waited so far, and all
 // sandboxes that are starting share two thousand probes a second.
+// Nobody waits for the member of a pool, and starts should not wait for its
+// probes.
 const (
 	probeShare  = 50
 	probesEvery = 500 * time.Microsecond
+	memberPause = 50 * time.Millisecond
 )
 
 // eagerPause is the pause between two probes of a sandbox that has been starting

@@ -202,9 +202,11 @@ func (p *pools) add(ctx context.Context, spec *fsm.Spec) error {
 	fault.At("before", "pool add")
 	_, err := p.s.cluster.Propose(ctx, command(body))
 	switch fsm.CodeOf(err) {
-	case fsm.CodeConflict, fsm.CodeLimit, fsm.CodeNotFound, fsm.CodeInvalid:
-		// Refused for certain. Anything else may yet apply, and what is left
-		// then unreferenced is the collector's.
+	case fsm.CodeConflict, fsm.CodeLimit, fsm.CodeNotFound, fsm.CodeInvalid, fsm.CodeNoLeader, fsm.CodeTimeout:
+		// Refused for certain, or never sent, as at the end of a term. Anything
+		// else may yet apply, and what is left then unreferenced is the collector's.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolYield)
+		defer cancel()
 		for _, path := range []string{body.InitRef.Path, body.KeyRef.Path} {
 			if err := p.s.secrets.Delete(ctx, path); err != nil {
 				p.log.Info("the secret of a member that was not added is left to the collector", "error", err)

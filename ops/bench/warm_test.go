@@ -32,10 +32,10 @@ func TestWarmStarts(t *testing.T) {
 			settled(t, f, calm.last)
 			calm.claim(t, f.Nodes[i%len(f.Nodes)], spec, i >= 3) // connections of each node are cold
 		}
-		// A start every 300 ms, each followed by a deletion, whatever the pool does.
+		// A start every second, each followed by a deletion, whatever the pool does.
 		poolOf(t, f.Nodes[0], spec, 8)
 		full(t, f.Nodes[0], spec, 8)
-		pace := time.NewTicker(300 * time.Millisecond)
+		pace := time.NewTicker(time.Second)
 		for i := range rounds {
 			churn.claim(t, f.Nodes[i%len(f.Nodes)], spec, true)
 			<-pace.C

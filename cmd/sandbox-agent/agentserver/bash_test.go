@@ -44,8 +44,7 @@ func (s *server) run(body string) (int, string, string) {
 // few events, and none that breaks a character.
 func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
 	c := &command{done: make(chan struct{})}
-	const text, looks = "é€😀x", 10
-	n := maxCommandBytes / 2 / len(text)
+	const text, looks, n = "é€😀x", 10, 3 * chunkBytes / len("é€😀x")
 	for i := range n {
 		for _, stderr := range []bool{false, true} {
 			for j := range len(text) {
@@ -78,7 +77,7 @@ func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
 	if want := strings.Repeat(text, n); out.String() != want || errs.String() != want {
 		t.Errorf("%d and %d bytes of %d came through", out.Len(), errs.Len(), len(want))
 	}
-	if most := 4*(looks+2) + 2*maxCommandBytes/chunkBytes; len(c.outputs) > most {
+	if most := 4*(looks+2) + 2*n*len(text)/chunkBytes; len(c.outputs) > most {
 		t.Errorf("%d events, at most %d are needed", len(c.outputs), most)
 	}
 }
