@@ -90,7 +90,7 @@ func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, l
 		// Room may have come since.
 		best, several = r.roomiest(ctx, t, 0)
 	}
-	if best == nil || !several && !r.rooms.others {
+	if best == nil || len(r.rooms.list) == 1 && !r.rooms.others {
 		return ""
 	}
 	if r.rooms.booked == nil {

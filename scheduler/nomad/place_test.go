@@ -79,6 +79,11 @@ func twoClients(t *testing.T) (*bench, int) {
 			if d := c.Drivers["mock_driver"]; c.Status != "ready" || d == nil || !d.Healthy {
 				return fmt.Errorf("client %s is %s", c.Name, c.Status)
 			}
+			// One that has only just come does not say all at once.
+			node, _, err := own.client.Nodes().Info(c.ID, nil)
+			if err != nil || node.Attributes["plugins.host_volume.mkdir.version"] == "" {
+				return fmt.Errorf("client %s makes no volumes yet: %v", c.Name, err)
+			}
 		}
 		if n := len(b.clients()); n != 2 {
 			return fmt.Errorf("%d clients", n)
