@@ -2,6 +2,7 @@ package fsm_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -42,7 +43,7 @@ func everyIndex(r *rapid.T, reached map[string]int) {
 	s, l, w := fsm.NewStore(), fsm.NewLife(r), &fsmtest.LimitWatch{}
 	apply := func(index uint64, cmd fsm.Command) {
 		_, err := s.Apply(index, cmd)
-		if over, is := err.(*fsm.Error); is && over.Code == fsm.CodeLimit {
+		if over := (*fsm.Error)(nil); errors.As(err, &over) && over.Code == fsm.CodeLimit {
 			reached[over.Limit+" "+string(cmd.Type)]++
 		}
 		if err := w.After(s.View(), cmd); err != nil {

@@ -72,6 +72,24 @@ func TestLostClient(t *testing.T) {
 	}
 }
 
+// begin starts a sandbox with a file in it, and waits until Nomad has heard that
+// it runs, a second after it does: one that is lost before is replaced, when the
+// machine is back and the first copy has ended there.
+func (l *lost) begin(t *testing.T) string {
+	t.Helper()
+	id := l.operators.begin(t)
+	fleet.Eventually(t, "Nomad knows that sandbox "+id+" runs", func() error {
+		allocs, err := l.Allocs()
+		for _, a := range allocs {
+			if a.JobID == "sandbox-"+id && a.ClientStatus == "running" {
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New("it does not"))
+	})
+	return id
+}
+
 func (l *lost) must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -88,7 +88,7 @@ func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, l
 	best, several := r.roomiest(ctx, t, age)
 	if best != nil && several && best.left(needs(t)) < 0 {
 		// Room may have come since.
-		best, several = r.roomiest(ctx, t, 0)
+		best, _ = r.roomiest(ctx, t, 0)
 	}
 	if best == nil || len(r.rooms.list) == 1 && !r.rooms.others {
 		return ""

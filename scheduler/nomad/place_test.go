@@ -82,7 +82,7 @@ func twoClients(t *testing.T) (*bench, int) {
 			// One that has only just come does not say all at once.
 			node, _, err := own.client.Nodes().Info(c.ID, nil)
 			if err != nil || node.Attributes["plugins.host_volume.mkdir.version"] == "" {
-				return fmt.Errorf("client %s makes no volumes yet: %v", c.Name, err)
+				return fmt.Errorf("client %s makes no volumes yet: %w", c.Name, errors.Join(err, errors.New("it does not say so")))
 			}
 		}
 		if n := len(b.clients()); n != 2 {
