@@ -4,9 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +19,19 @@ import (
 // difference, and each place that decides by one calls crypto/subtle or hmac.Equal.
 func TestKeys_AreComparedInConstantTime(t *testing.T) {
 	fset := token.NewFileSet()
-	pkgs, err := parser.ParseDir(fset, ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	deciders := map[string]bool{"matches": false, "opens": false, "cookieOpens": false, "handleAPIKeyCreate": false}
-	for _, file := range pkgs["httpapi"].Files {
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, decl := range file.Decls {
 			fn, is := decl.(*ast.FuncDecl)
 			if !is || fn.Body == nil {

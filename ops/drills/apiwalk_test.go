@@ -77,6 +77,11 @@ func TestAPIWalk(t *testing.T) {
 	if isLong() {
 		duration = 10 * time.Minute
 	}
+	if given := os.Getenv("BIVOUAC_WALK"); given != "" { // a duration of one's own
+		if duration, err = time.ParseDuration(given); err != nil {
+			t.Fatal(err)
+		}
+	}
 	report, err := world.Walk(t.Context(), apiwalk.Config{
 		Document: httpapi.Description(), Seed: seedOf(t), Workers: 6, For: duration, Deadline: 75 * time.Second,
 	})

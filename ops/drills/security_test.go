@@ -260,8 +260,11 @@ func TestSecurity_APIPort(t *testing.T) {
 	logged(t, node, before, "a plain request", "TLS handshake error", "HTTP request")
 	install(now.Add(-48 * time.Hour))
 	fleet.Eventually(t, "the expired certificate is refused", func() error {
-		if err := ask(good); err == nil || !strings.Contains(err.Error(), "expired") {
-			return fmt.Errorf("got %v", err)
+		switch err := ask(good); {
+		case err == nil:
+			return errors.New("it is taken")
+		case !strings.Contains(err.Error(), "expired"):
+			return err
 		}
 		return nil
 	})
