@@ -70,7 +70,7 @@ func TestStart_ManyAtOnce_ProbesAreShared(t *testing.T) {
 	o := options()
 	o.AnswerAfter = 3 * time.Second
 	inWorld(t, o, func(w *world) {
-		const many = 300
+		const many = 120
 		for i := range many {
 			w.create(fmt.Sprintf("s%d", i))
 		}
