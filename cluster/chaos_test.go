@@ -60,7 +60,9 @@ func chaos(t *testing.T, seed uint64) {
 	w := &writers{c: c, fates: map[string]fate{}}
 	ctx, stop := context.WithCancel(t.Context())
 	for i := range count {
-		w.wg.Go(func() { w.write(ctx, t, i) })
+		for range 3 { // so that commands meet and travel together
+			w.wg.Go(func() { w.write(ctx, t, i) })
+		}
 	}
 	down := map[int]bool{}
 	for range 60 {

@@ -11,7 +11,7 @@ import (
 
 // The peer calls. Requests and answers are JSON.
 const (
-	callApply    = "apply"    // to the leader: an encoded command; applyResponse
+	callApply    = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
 	callPropose  = "propose"  // to any node: an encoded command; proposeResponse
 	callIndex    = "index"    // to the leader: nothing; indexResponse
 	callTerm     = "term"     // to a voter, by the leader: {}; termResponse
@@ -26,6 +26,7 @@ const (
 type applyResponse struct {
 	Certainty string      `json:"certainty"` // see certaintyNames
 	Index     uint64      `json:"index,omitempty"`
+	Term      uint64      `json:"term,omitempty"`
 	Result    *fsm.Result `json:"result,omitempty"`
 	Error     *fsm.Error  `json:"error,omitempty"`
 }
@@ -34,6 +35,10 @@ const (
 	wireNothing = "nothing_done"
 	wireMaybe   = "maybe_done"
 	wireDone    = "done"
+
+	// maxAnswerBytes bounds the answer to several commands; the room up to
+	// maxCallBytes is for the one that passes it.
+	maxAnswerBytes = maxCallBytes / 2
 )
 
 // proposeResponse is what Propose returned on the node asked.
@@ -46,6 +51,8 @@ type proposeResponse struct {
 type indexResponse struct {
 	Leads bool   `json:"leads"`
 	Index uint64 `json:"index,omitempty"`
+	// Term is the leader's, in which the entry at Index was made.
+	Term uint64 `json:"term,omitempty"`
 }
 
 // termResponse says in which term a voter is.
@@ -54,38 +61,96 @@ type termResponse struct {
 	Term uint64 `json:"term"`
 }
 
-// forward sends the command to the leader. Whatever is not a clear answer may
-// have been applied, unless the call never left.
+// forward sends the command to the leader, together with others that are on
+// their way at the same time. Whatever is not a clear answer may have been
+// applied, unless the call never left.
 func (n *Node) forward(ctx context.Context, l *leadership, data []byte) attempt {
 	ctx, done := whileLeads(ctx, l)
 	defer done()
-	answer, err := n.network.Call(ctx, n.addressOf(l), callApply, data)
-	if errors.Is(err, errNotSent) {
-		n.metrics.forwarded.WithLabelValues("not_sent").Inc()
-		return attempt{}
+	p := &parcel{data: data, leader: l}
+	if n.store.View().ProtocolVersion() < batchVersion { // the leader may not know batches
+		return n.callLeader(ctx, []*parcel{p})[0]
 	}
-	if err != nil {
-		n.metrics.forwarded.WithLabelValues("lost").Inc()
-		n.logger.Debug("cluster: forwarded command without an answer", "peer", nodeName(l.id), "error", err)
-		return attempt{certainty: maybeDone}
-	}
-	a, err := decodeAttempt(answer)
-	if err != nil {
-		n.metrics.forwarded.WithLabelValues("lost").Inc()
-		n.logger.Error("cluster: the leader's answer makes no sense", "peer", nodeName(l.id), "error", err)
-		return a
-	}
-	n.metrics.forwarded.WithLabelValues("answered").Inc()
-	return a
+	return n.outbox.send(ctx, p)
 }
 
-func decodeAttempt(answer []byte) (attempt, error) {
-	unclear := attempt{certainty: maybeDone}
-	var w applyResponse
-	if err := json.Unmarshal(answer, &w); err != nil {
-		return unclear, err
+// forwardBatch carries the outbox's batches to the leader.
+func (n *Node) forwardBatch(batch []*parcel, release func()) {
+	ctx, cancel := context.WithTimeout(n.stopping, n.cfg.ProposeTimeout)
+	defer cancel()
+	calling, done := whileLeads(ctx, batch[0].leader)
+	attempts := n.callLeader(calling, batch)
+	done()
+	release()
+	here, last, term := make(chan struct{}), uint64(0), uint64(0)
+	for _, a := range attempts {
+		if a.index > last {
+			last, term = a.index, a.term
+		}
 	}
-	a := attempt{index: w.Index, err: w.Error}
+	for i, p := range batch {
+		attempts[i].here = here
+		p.deliver(attempts[i])
+	}
+	n.learnCommit(batch[0].leader, last, term)
+	// Whoever waits began before this batch left, so nobody waits any longer.
+	if last > 0 && n.store.Wait(ctx, last) == nil {
+		close(here)
+	}
+}
+
+// callLeader makes one call with a batch and gives what became of each command.
+func (n *Node) callLeader(ctx context.Context, batch []*parcel) []attempt {
+	l := batch[0].leader
+	attempts := make([]attempt, len(batch))
+	counted := func(result string) { n.metrics.forwarded.WithLabelValues(result).Add(float64(len(batch))) }
+	answer, err := n.network.Call(ctx, n.addressOf(l), callApply, entryOf(batch))
+	if errors.Is(err, errNotSent) {
+		counted("not_sent")
+		return attempts
+	}
+	if err == nil {
+		if err = decodeAttempts(answer, attempts); err == nil {
+			counted("answered")
+			return attempts
+		}
+		n.logger.Error("cluster: the leader's answer makes no sense", "peer", nodeName(l.id), "error", err)
+	} else {
+		n.logger.Debug("cluster: forwarded commands without an answer", "peer", nodeName(l.id), "error", err)
+	}
+	counted("lost")
+	for i := range attempts {
+		attempts[i] = attempt{certainty: maybeDone}
+	}
+	return attempts
+}
+
+// decodeAttempts reads what encodeAttempts wrote about as many commands.
+func decodeAttempts(answer []byte, attempts []attempt) error {
+	list := make([]applyResponse, 0, len(attempts))
+	if len(attempts) == 1 {
+		list = list[:1]
+		if err := json.Unmarshal(answer, &list[0]); err != nil {
+			return err
+		}
+	} else if err := json.Unmarshal(answer, &list); err != nil {
+		return err
+	}
+	if len(list) != len(attempts) {
+		return fmt.Errorf("%d answers to %d commands", len(list), len(attempts))
+	}
+	for i, w := range list {
+		a, err := w.attempt()
+		if err != nil {
+			return err
+		}
+		attempts[i] = a
+	}
+	return nil
+}
+
+func (w applyResponse) attempt() (attempt, error) {
+	a := attempt{index: w.Index, term: w.Term, err: w.Error}
 	if w.Result != nil {
 		a.result = *w.Result
 	}
@@ -97,13 +162,13 @@ func decodeAttempt(answer []byte) (attempt, error) {
 	case wireDone:
 		a.certainty = done
 	default:
-		return unclear, fmt.Errorf("unknown certainty %q", w.Certainty)
+		return attempt{certainty: maybeDone}, fmt.Errorf("unknown certainty %q", w.Certainty)
 	}
 	return a, nil
 }
 
-func encodeAttempt(a attempt) ([]byte, error) {
-	w := applyResponse{Index: a.index, Error: a.err}
+func responseOf(a attempt) applyResponse {
+	w := applyResponse{Index: a.index, Term: a.term, Error: a.err}
 	switch a.certainty {
 	case nothingDone:
 		w.Certainty = wireNothing
@@ -113,7 +178,31 @@ func encodeAttempt(a attempt) ([]byte, error) {
 		w.Certainty = wireDone
 		w.Result = &a.result
 	}
-	return json.Marshal(w)
+	return w
+}
+
+// encodeAttempts answers one command with an object and several with a list.
+// What would make the answer too long is said to be unknown: the proposer asks
+// again, for fewer, and gets the recorded result.
+func encodeAttempts(attempts []attempt) ([]byte, error) {
+	if len(attempts) == 1 {
+		return json.Marshal(responseOf(attempts[0]))
+	}
+	answer := []byte{'['}
+	for i, a := range attempts {
+		if i > 0 {
+			answer = append(answer, ',')
+		}
+		one, err := json.Marshal(responseOf(a))
+		if err == nil && i > 0 && len(answer)+len(one) > maxAnswerBytes {
+			one, err = json.Marshal(responseOf(attempt{certainty: maybeDone}))
+		}
+		if err != nil {
+			return nil, err
+		}
+		answer = append(answer, one...)
+	}
+	return append(answer, ']'), nil
 }
 
 // handle is the node's Handler: it answers the peer calls.
@@ -184,16 +273,55 @@ func decodeForeign(request []byte) (fsm.Command, *fsm.Error) {
 // handleApply answers callApply. It never forwards: the asking node knows best
 // how long to go on.
 func (n *Node) handleApply(ctx context.Context, request []byte) ([]byte, error) {
-	cmd, refusal := decodeForeign(request)
-	if refusal != nil {
-		return encodeAttempt(attempt{err: refusal})
+	parts, err := splitCommands(request)
+	if err != nil {
+		return nil, err
 	}
+	attempts := make([]attempt, len(parts))
 	ctx, leave, err := n.enter(ctx, n.cfg.ProposeTimeout)
 	if err != nil {
-		return encodeAttempt(attempt{})
+		return encodeAttempts(attempts)
 	}
 	defer leave()
-	return encodeAttempt(n.apply(ctx, cmd, request))
+	n.applyForeign(ctx, parts, attempts)
+	return encodeAttempts(attempts)
+}
+
+// applyForeign applies commands another node sent and notes what became of each.
+func (n *Node) applyForeign(ctx context.Context, parts [][]byte, attempts []attempt) {
+	answers := make(chan delivery, len(parts))
+	parcels := make([]*parcel, 0, len(parts))
+	for i, part := range parts {
+		cmd, refusal := decodeForeign(part)
+		if refusal == nil {
+			refusal = n.admit(cmd)
+		}
+		if refusal != nil {
+			attempts[i] = attempt{err: refusal}
+			continue
+		}
+		parcels = append(parcels, &parcel{cmd: cmd, data: part, exact: true, slot: i, done: answers})
+	}
+	if n.terms.get() == nil || len(parcels) == 0 {
+		return
+	}
+	for _, p := range parcels {
+		attempts[p.slot] = attempt{certainty: maybeDone}
+	}
+	n.entries.add(parcels...)
+	for range parcels {
+		select {
+		case d := <-answers:
+			attempts[d.slot] = d.attempt
+		case <-ctx.Done():
+			for _, p := range parcels {
+				if n.entries.withdraw(p) {
+					attempts[p.slot] = attempt{}
+				}
+			}
+			return
+		}
+	}
 }
 
 // handlePropose answers callPropose, for programs that are not nodes.
@@ -217,5 +345,9 @@ func (n *Node) handleIndex(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return json.Marshal(indexResponse{})
 	}
-	return json.Marshal(indexResponse{Leads: true, Index: index})
+	response := indexResponse{Leads: true, Index: index}
+	if t := n.terms.get(); t != nil {
+		response.Term = t.number
+	}
+	return json.Marshal(response)
 }

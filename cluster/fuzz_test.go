@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func FuzzPeerCall(f *testing.F) {
 			f.Add("b", name, []byte(request))
 		}
 	}
+	f.Add("b", callApply, joinCommands([][]byte{raise, []byte("moon.fly{}"), raise}))
 	f.Fuzz(func(t *testing.T, from, name string, request []byte) {
 		n := lonely(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
@@ -51,7 +53,9 @@ func FuzzPeerCall(f *testing.F) {
 		}
 		switch name {
 		case callApply:
-			if a, err := decodeAttempt(answer); err != nil || a.certainty == done {
+			parts, err := splitCommands(request)
+			attempts := make([]attempt, len(parts))
+			if err != nil || decodeAttempts(answer, attempts) != nil || slices.ContainsFunc(attempts, func(a attempt) bool { return a.certainty == done }) {
 				t.Fatalf("a node without a cluster applied %q: %s, %v", request, answer, err)
 			}
 		case callJoin, callRemove, callTransfer:
@@ -72,27 +76,30 @@ func FuzzPeerCall(f *testing.F) {
 // FuzzPeerAnswer: whatever the leader answers, the asking node ends up with an
 // answer, a refusal, or "not known"; never with "done" that nobody said.
 func FuzzPeerAnswer(f *testing.F) {
-	for _, a := range []attempt{{}, {certainty: maybeDone}, {certainty: done, index: 7}, {certainty: done, err: fsm.Errorf(fsm.CodeNotFound, "x")},
-		{err: fsm.Errorf(fsm.CodeInvalid, "y")}} {
-		raw, err := encodeAttempt(a)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(raw)
-	}
-	f.Add([]byte(`{"certainty":"done","result":{"sandbox":{"status":{"placement":{"ports":{"A":1e9}}}}}}`))
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		a, err := decodeAttempt(answer)
-		if err != nil && a.certainty != maybeDone {
-			t.Fatalf("%q makes no sense and was taken for %v", answer, a.certainty)
-		}
-		if a.certainty == done && !bytes.Contains(bytes.ToLower(answer), []byte("done")) && !bytes.Contains(answer, []byte(`\u`)) {
-			t.Fatalf("%q was taken for done", answer)
-		}
-		if err == nil {
-			if again, err := encodeAttempt(a); err != nil || !json.Valid(again) {
-				t.Fatalf("%q: %v", again, err)
+	all := []attempt{{}, {certainty: maybeDone}, {certainty: done, index: 7, term: 2}, {certainty: done, err: fsm.Errorf(fsm.CodeNotFound, "x")},
+		{err: fsm.Errorf(fsm.CodeInvalid, "y")}}
+	for i := range all {
+		for count := 1; i+count <= len(all); count++ {
+			raw, err := encodeAttempts(all[i : i+count])
+			if err != nil {
+				f.Fatal(err)
 			}
+			f.Add(raw, uint8(count))
+		}
+	}
+	f.Add([]byte(`{"certainty":"done","result":{"sandbox":{"status":{"placement":{"ports":{"A":1e9}}}}}}`), uint8(1))
+	f.Fuzz(func(t *testing.T, answer []byte, commands uint8) {
+		attempts := make([]attempt, max(1, commands))
+		if err := decodeAttempts(answer, attempts); err != nil {
+			return
+		}
+		for _, a := range attempts {
+			if a.certainty == done && !bytes.Contains(bytes.ToLower(answer), []byte("done")) && !bytes.Contains(answer, []byte(`\u`)) {
+				t.Fatalf("%q was taken for done", answer)
+			}
+		}
+		if again, err := encodeAttempts(attempts); err != nil || !json.Valid(again) {
+			t.Fatalf("%q: %v", again, err)
 		}
 	})
 }

@@ -198,11 +198,11 @@ func (n *Node) applyTermOpen(ctx context.Context, r *raft.Raft, number uint64) e
 		return err
 	}
 	switch response := future.Response().(type) {
-	case applied:
-		if response.err != nil {
-			return response.err
+	case []applied:
+		if response[0].err != nil {
+			return response[0].err
 		}
-		return n.store.Wait(ctx, response.index)
+		return n.store.Wait(ctx, response[0].index)
 	case error:
 		return response
 	}

@@ -24,8 +24,13 @@ type machine struct {
 	// nothing is applied and no snapshot is taken: Raft would go on counting
 	// the entry as applied, and a snapshot would make the gap permanent.
 	failed chan struct{}
-	mu     sync.Mutex
-	err    error
+
+	mu  sync.Mutex
+	err error
+	// expected are entries on their way whose commands are known, by the place of
+	// their first byte: hashicorp/raft hands a leader's entry to the FSM in the
+	// memory it came in.
+	expected map[*byte][]fsm.Command
 }
 
 var (
@@ -33,15 +38,17 @@ var (
 	_ raft.ConfigurationStore = (*machine)(nil)
 )
 
-// applied is what a raft.ApplyFuture carries back to Propose.
+// applied is what one command of an entry came to. A raft.ApplyFuture carries
+// it back to Propose.
 type applied struct {
 	index  uint64
+	term   uint64
 	result fsm.Result
 	err    *fsm.Error
 }
 
 func newMachine(store *fsm.Store) *machine {
-	return &machine{store: store, failed: make(chan struct{})}
+	return &machine{store: store, failed: make(chan struct{}), expected: map[*byte][]fsm.Command{}}
 }
 
 // failure gives the error that stopped the machine, nil while it runs.
@@ -64,18 +71,30 @@ func (m *machine) fail(err error) error {
 // Apply implements raft.FSM.
 func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch implements raft.BatchingFSM: consecutive commands become one
-// store transaction.
+// ApplyBatch implements raft.BatchingFSM: the commands of consecutive entries
+// become one store transaction. The answer to an entry is a []applied with one
+// element for each of its commands, or an error.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	responses := make([]any, len(logs))
-	entries := make([]fsm.Entry, 0, len(logs))
-	first := 0 // position in logs of entries[0]
-	flush := func(next int) error {
+	var run []int // the entries gathered for one transaction
+	var entries []fsm.Entry
+	flush := func() error {
 		outcomes, err := m.apply(entries)
-		for i, o := range outcomes {
-			responses[first+i] = applied{index: entries[i].Index, result: o.Result, err: o.Err}
+		if err == nil {
+			answers := make([]applied, len(outcomes))
+			for i, o := range outcomes {
+				answers[i] = applied{index: entries[i].Index, result: o.Result, err: o.Err}
+			}
+			for _, at := range run {
+				n := 0
+				for n < len(answers) && answers[n].index == logs[at].Index {
+					answers[n].term = logs[at].Term
+					n++
+				}
+				responses[at], answers = answers[:n:n], answers[n:]
+			}
 		}
-		entries, first = entries[:0], next
+		run, entries = run[:0], entries[:0]
 		return err
 	}
 	err := m.failure()
@@ -84,23 +103,26 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 			break
 		}
 		if l.Type != raft.LogCommand { // membership
-			if err = flush(i + 1); err == nil {
+			if err = flush(); err == nil {
 				m.store.SetIndex(l.Index)
-				responses[i] = applied{index: l.Index}
+				responses[i] = []applied{{index: l.Index, term: l.Term}}
 			}
 			continue
 		}
-		cmd, unknown := decode(l)
+		commands, unknown := m.commandsOf(l)
 		if unknown != nil {
-			if err = flush(i); err == nil {
+			if err = flush(); err == nil {
 				err = m.fail(unknown)
 			}
 			continue
 		}
-		entries = append(entries, fsm.Entry{Index: l.Index, Command: cmd})
+		run = append(run, i)
+		for _, cmd := range commands {
+			entries = append(entries, fsm.Entry{Index: l.Index, Command: cmd})
+		}
 	}
 	if err == nil {
-		err = flush(len(logs))
+		err = flush()
 	}
 	if err != nil {
 		for i := range responses {
@@ -112,17 +134,37 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return responses
 }
 
-// decode reads an entry and refuses what this program does not know: a command
-// type, or a protocol version that announces such types.
-func decode(l *raft.Log) (fsm.Command, error) {
-	cmd, err := fsm.DecodeCommand(l.Data)
-	if raise, ok := cmd.Body.(*fsm.ProtocolRaiseBody); err == nil && ok && raise.Version > fsm.ProtocolVersion {
-		err = fmt.Errorf("the cluster moved to protocol version %d and this node knows %d: upgrade it", raise.Version, fsm.ProtocolVersion)
+// expect hands in the commands that were read from an entry before it was
+// appended, so that they need not be read again. It must be followed by forget.
+func (m *machine) expect(entry []byte, commands []fsm.Command) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expected[&entry[0]] = commands
+}
+
+// forget undoes expect.
+func (m *machine) forget(entry []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.expected, &entry[0])
+}
+
+// commandsOf reads an entry, unless it is in this very memory one that was read
+// before.
+func (m *machine) commandsOf(l *raft.Log) ([]fsm.Command, error) {
+	if len(l.Data) > 0 {
+		m.mu.Lock()
+		commands := m.expected[&l.Data[0]]
+		m.mu.Unlock()
+		if commands != nil {
+			return commands, nil
+		}
 	}
+	commands, err := decodeEntry(l.Data)
 	if err != nil {
-		return cmd, fmt.Errorf("applying log entry %d of term %d: %w", l.Index, l.Term, err)
+		return nil, fmt.Errorf("applying log entry %d of term %d: %w", l.Index, l.Term, err)
 	}
-	return cmd, nil
+	return commands, nil
 }
 
 // apply turns a panic of the store, which means impossible state and leaves the

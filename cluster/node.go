@@ -43,6 +43,7 @@ type Node struct {
 
 	// raft is nil until Run has started it.
 	raft    atomic.Pointer[raft.Raft]
+	feed    atomic.Pointer[feed]
 	started atomic.Bool
 	// notify gets every beginning and end of this node's leadership, in order.
 	notify chan bool
@@ -58,8 +59,10 @@ type Node struct {
 
 	leaders   leaderWatch
 	terms     termWatch
-	indexes   rounds // the leader's: commit index, verified
-	reads     rounds // this node's: the index to wait for
+	indexes   rounds  // the leader's: commit index, verified
+	reads     rounds  // this node's: the index to wait for
+	entries   batcher // the leader's: commands for the log
+	outbox    batcher // commands for the leader
 	formation formation
 	addresses addressBook
 	caughtUp  atomic.Bool
@@ -120,6 +123,8 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n.addresses.init(n.self(), n.servers)
 	n.indexes = rounds{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
+	n.entries = batcher{carry: n.appendEntry, spawn: n.futures.Go, lanes: 1}
+	n.outbox = batcher{carry: n.forwardBatch, spawn: n.futures.Go, lanes: forwardLanes}
 	if err := n.formation.init(storage.Stable); err != nil {
 		return nil, err
 	}
@@ -161,6 +166,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer unregister()
 	r, err := n.startRaft()
 	if err != nil {
+		n.feed.Load().stop()
 		return errors.Join(err, n.close())
 	}
 	var tasks sync.WaitGroup
@@ -192,7 +198,9 @@ func (n *Node) Run(ctx context.Context) error {
 	r.DeregisterObserver(observer)
 	// The network goes first: Raft's goroutines may be waiting for a peer.
 	down := r.Shutdown()
-	return errors.Join(err, n.network.Close(), down.Error(), n.storage.Close())
+	err = errors.Join(err, n.network.Close(), down.Error())
+	n.feed.Load().stop()
+	return errors.Join(err, n.storage.Close())
 }
 
 // startRaft brings Raft up from what the storage holds.
@@ -207,14 +215,17 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	conf.SnapshotThreshold = n.cfg.SnapshotThreshold
 	conf.TrailingLogs = n.cfg.TrailingLogs
 	conf.CommitTimeout = n.cfg.CommitTimeout
-	conf.BatchApplyCh = true
+	// Unbuffered: while Raft is busy with one entry, the commands that come gather
+	// into the next (batch.go).
+	conf.BatchApplyCh = false
 	conf.NotifyCh = n.notify
 	conf.Logger = logger
 	conf.NoLegacyTelemetry = true
 	// A node that was removed goes on as a follower nobody calls; the operator
 	// stops it. Shutting Raft down under us would end nothing in an orderly way.
 	conf.ShutdownOnRemove = false
-	transport := n.network.Transport(&n.addresses, logger)
+	transport := newFeed(n.network.Transport(&n.addresses, logger))
+	n.feed.Store(transport)
 	r, err := raft.NewRaft(conf, n.machine, n.storage.Logs, n.storage.Stable, n.storage.Snapshots, transport)
 	if failure := n.machine.failure(); failure != nil {
 		// Raft would have gone on with an older snapshot, if it had one.

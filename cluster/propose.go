@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -25,12 +23,14 @@ const (
 // attempt is the outcome of trying a command once.
 type attempt struct {
 	certainty certainty
-	// index is the log index of the entry, with done.
-	index  uint64
-	result fsm.Result
+	// index and term are those of the log entry, with done.
+	index, term uint64
+	result      fsm.Result
 	// err is Apply's refusal, with done; with nothingDone a refusal before the
 	// log, after which trying again is no use. Otherwise nil.
 	err *fsm.Error
+	// here, if set, is closed when this node's store has the entry.
+	here <-chan struct{}
 }
 
 // Propose has the cluster apply cmd and returns what Apply answered, once this
@@ -82,7 +82,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 		switch {
 		case a.certainty == done:
 			// The answer stands even if this node does not catch up in time.
-			_ = n.store.Wait(ctx, a.index)
+			n.awaitStore(ctx, a)
 			return a.result, a.err
 		case a.certainty == maybeDone:
 			sent = true
@@ -96,6 +96,18 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 			wait = min(2*wait, retryMax)
 		case <-ctx.Done():
 		}
+	}
+}
+
+// awaitStore waits until this node's store has what was done.
+func (n *Node) awaitStore(ctx context.Context, a attempt) {
+	if a.here == nil {
+		_ = n.store.Wait(ctx, a.index)
+		return
+	}
+	select {
+	case <-a.here:
+	case <-ctx.Done():
 	}
 }
 
@@ -150,27 +162,7 @@ func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) attempt 
 	if err := n.admit(cmd); err != nil {
 		return attempt{err: err}
 	}
-	timeout := n.cfg.ProposeTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(deadline))
-	}
-	if timeout <= 0 { // for Raft that would mean none
-		return attempt{}
-	}
-	future := n.raft.Load().Apply(data, timeout)
-	err := n.await(ctx, future)
-	switch {
-	case err == nil:
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		return attempt{}
-	default: // lost leadership, shutdown, a full disk, the end of ctx
-		return attempt{certainty: maybeDone}
-	}
-	if a, ok := future.Response().(applied); ok {
-		return attempt{certainty: done, index: a.index, result: a.result, err: a.err}
-	}
-	// Committed, but this node could not apply it and stops.
-	return attempt{certainty: maybeDone}
+	return n.entries.send(ctx, &parcel{cmd: cmd, data: data})
 }
 
 // admit is the leader's last check before the log.

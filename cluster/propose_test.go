@@ -234,3 +234,34 @@ func TestNode_Propose_WaitsForALeaderDuringAnElection(t *testing.T) {
 		}
 	})
 }
+
+// hashicorp/raft tells a follower what is committed only CommitTimeout later, if
+// nothing else follows; whoever wrote or read through the follower does not wait
+// for that.
+func TestNode_Propose_AFollowerLearnsWhatItWroteAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 400 * time.Millisecond
+		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.CommitTimeout = slow })
+		defer c.Close()
+		follower := c.Follower()
+		other := 3 - follower - c.Leader()
+		time.Sleep(5 * time.Second)
+		for i := range 20 {
+			begin := time.Now()
+			if _, err := c.Propose(t.Context(), follower, put("ada", i+1)); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took > slow/10 {
+				t.Errorf("write %d through a follower took %v", i, took)
+			}
+			begin = time.Now()
+			v, err := c.Node(other).View(t.Context(), cluster.Linearizable)
+			if err != nil || got(v, "ada") != i+1 {
+				t.Errorf("the other follower reads %v, %v", v, err)
+			}
+			if took := time.Since(begin); took > slow/10 {
+				t.Errorf("read %d on the other follower took %v", i, took)
+			}
+		}
+	})
+}

@@ -111,6 +111,7 @@ func (n *Node) readIndex() (uint64, error) {
 	if !response.Leads {
 		return 0, errNotLeader
 	}
+	n.learnCommit(l, response.Index, response.Term)
 	return response.Index, nil
 }
 

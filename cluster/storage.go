@@ -19,7 +19,7 @@ const (
 	// snapshotsKept is how many snapshots stay on disk.
 	snapshotsKept = 2
 	// logCacheEntries are kept in memory for followers that are nearly there.
-	logCacheEntries = 512
+	logCacheEntries = 128
 	// lockTimeout is how long opening waits for another process that has the
 	// data directory.
 	lockTimeout = time.Second

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
@@ -201,28 +202,66 @@ func TestRaftLogger_KeepsLevelsAndKnownKeys(t *testing.T) {
 }
 
 func TestAttempt_TravelsAsData(t *testing.T) {
-	for _, a := range []attempt{
+	sent := []attempt{
 		{},
 		{err: fsm.Errorf(fsm.CodeProtocol, "too old")},
 		{certainty: maybeDone},
-		{certainty: done, index: 7, result: fsm.Result{Index: 5, Replayed: true}},
-		{certainty: done, index: 7, err: fsm.Errorf(fsm.CodeConflict, "taken")},
-	} {
-		b, err := encodeAttempt(a)
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := decodeAttempt(b)
-		if err != nil || back.certainty != a.certainty || back.index != a.index || back.result != a.result {
-			t.Errorf("%+v came back as %+v, %v", a, back, err)
-		}
-		if (a.err == nil) != (back.err == nil) || (a.err != nil && *a.err != *back.err) {
-			t.Errorf("error %v came back as %v", a.err, back.err)
+		{certainty: done, index: 7, term: 3, result: fsm.Result{Index: 5, Replayed: true}},
+		{certainty: done, index: 7, term: 3, err: fsm.Errorf(fsm.CodeConflict, "taken")},
+	}
+	for n := 1; n <= len(sent); n++ { // one alone is not in a list
+		for first := 0; first+n <= len(sent); first++ {
+			some := sent[first : first+n]
+			b, err := encodeAttempts(some)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back := make([]attempt, n)
+			if err := decodeAttempts(b, back); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(some, back, cmp.AllowUnexported(attempt{})); diff != "" {
+				t.Errorf("%s came back with (-sent +back):\n%s", b, diff)
+			}
 		}
 	}
 	for _, bad := range []string{"", "{}", "[]", `{"certainty":"perhaps"}`} {
-		if a, err := decodeAttempt([]byte(bad)); err == nil || a.certainty != maybeDone {
-			t.Errorf("%q was taken for %+v, %v", bad, a, err)
+		if err := decodeAttempts([]byte(bad), make([]attempt, 1)); err == nil {
+			t.Errorf("%q was taken for one answer", bad)
+		}
+	}
+	for _, bad := range []string{"", "{}", "[]", `[{"certainty":"done"}]`, `[{"certainty":"done"},{"certainty":"perhaps"}]`} {
+		if err := decodeAttempts([]byte(bad), make([]attempt, 2)); err == nil {
+			t.Errorf("%q was taken for two answers", bad)
+		}
+	}
+}
+
+// The results of a batch of small commands may be larger than an answer may be.
+func TestAttempts_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
+	const count = 12
+	large := &fsm.StartTask{Request: fsm.StartRequest{Title: new(strings.Repeat("x", 1<<20))}}
+	sent := make([]attempt, count)
+	for i := range sent {
+		sent[i] = attempt{certainty: done, index: 9, result: fsm.Result{Index: uint64(i), StartTask: large}}
+	}
+	b, err := encodeAttempts(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) > maxCallBytes {
+		t.Fatalf("the answer has %d bytes, at most %d travel", len(b), maxCallBytes)
+	}
+	back := make([]attempt, count)
+	if err := decodeAttempts(b, back); err != nil {
+		t.Fatal(err)
+	}
+	if back[0].certainty != done || back[0].result.StartTask == nil {
+		t.Errorf("the first is %+v: repeating would never get anywhere", back[0].certainty)
+	}
+	for i, a := range back {
+		if a.certainty == nothingDone || a.certainty == done && a.result.Index != uint64(i) {
+			t.Errorf("number %d: certainty %v, index %d", i, a.certainty, a.result.Index)
 		}
 	}
 }
@@ -304,8 +343,9 @@ func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, err := decodeAttempt(answer); err != nil || a.certainty != nothingDone || fsm.CodeOf(a.err) != code {
-			t.Errorf("%.60s: %v (%v), %v; want %s", request, a.err, a.certainty, err, code)
+		a := make([]attempt, 1)
+		if err := decodeAttempts(answer, a); err != nil || a[0].certainty != nothingDone || fsm.CodeOf(a[0].err) != code {
+			t.Errorf("%.60s: %v (%v), %v; want %s", request, a[0].err, a[0].certainty, err, code)
 		}
 	}
 }
@@ -374,17 +414,23 @@ func TestMachine_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
 	}
 	key := &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), Name: "k", UserID: "ada"}
 	configuration := &raft.Log{Index: 3, Term: 1, Type: raft.LogConfiguration}
+	other := *key
+	other.Lookup = "bbbbbbbbbbbb"
+	both := joinCommands([][]byte{entry(50, &other).Data, entry(51, key).Data})
 	responses := m.ApplyBatch([]*raft.Log{
-		entry(2, &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}), configuration, entry(4, key), entry(6, key),
-		{Index: 7, Term: 1, Data: []byte("moon.fly{}")}, entry(8, key),
+		entry(2, &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}), configuration, entry(4, key),
+		{Index: 5, Term: 2, Data: both}, entry(6, key),
+		{Index: 7, Term: 2, Data: joinCommands([][]byte{entry(52, &other).Data, []byte("moon.fly{}")})}, entry(8, key),
 	})
-	for i, want := range []string{"2 ", "3 ", "4 ", "6 conflict", "error", "error"} {
+	for i, want := range []string{"2/1 ", "3/1 ", "4/1 ", "5/2 5/2 conflict", "6/1 conflict", "error", "error"} {
 		var got string
 		switch r := responses[i].(type) {
-		case applied:
-			got = fmt.Sprint(r.index, " ")
-			if r.err != nil {
-				got += string(r.err.Code)
+		case []applied:
+			for _, a := range r {
+				got += fmt.Sprintf("%d/%d ", a.index, a.term)
+				if a.err != nil {
+					got += string(a.err.Code)
+				}
 			}
 		case error:
 			got = "error"

@@ -180,7 +180,12 @@ func (t *transaction) tooFast(scope, user string, limit int) *Error {
 // limit ones: an earlier one can't decide anything any more.
 func (t *transaction) noteStart(user string, limit int) {
 	if limit > 0 {
-		put(t, tableRecentStarts, nil, &recentStart{UserID: user, Time: t.now, Index: t.index})
+		start := &recentStart{UserID: user, Time: t.now, Index: t.index}
+		// One log entry may hold several starts of the same microsecond.
+		for first[recentStart](t.txn, tableRecentStarts, indexID, start.key()) != nil {
+			start.Time = start.Time.Add(time.Microsecond)
+		}
+		put(t, tableRecentStarts, nil, start)
 	}
 	for usageOf(t.txn, user).starts > limit {
 		drop(t, tableRecentStarts, firstWithPrefix[recentStart](t.txn, tableRecentStarts, indexID, prefixOf(user)))

@@ -328,6 +328,37 @@ func TestRetryAfterFreesASlot(t *testing.T) {
 	f.sandbox("bob", "s5")
 }
 
+// TestStartsOfOneLogEntryAllCount: an entry may hold several starts, made in the
+// same microsecond on different nodes.
+func TestStartsOfOneLogEntryAllCount(t *testing.T) {
+	f := newFixture(t).open()
+	f.do("", &InstallationConfigureBody{Installation: Installation{
+		PerUser: Limits{StartsPerMinute: 2}, Overall: Limits{StartsPerMinute: 4},
+	}})
+	index := f.store.Index() + 1
+	var entries []Entry
+	for i, user := range []string{"ada", "bob", "ada", "ada", "bob", "cyd"} {
+		entries = append(entries, Entry{index, NewCommand(fmt.Sprint("at-once-", i), f.now, user, newSandboxBody(fmt.Sprint("s", i)))})
+	}
+	var got []string
+	for _, o := range f.store.ApplyBatch(entries) {
+		answer := "ok"
+		if o.Err != nil {
+			answer = o.Err.Limit
+		}
+		got = append(got, answer)
+	}
+	want := []string{"ok", "ok", "ok", "user_starts_per_minute", "ok", "installation_starts_per_minute"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for user, want := range map[string]int{"ada": 2, "bob": 2, "cyd": 0, "": 4} {
+		if n := f.store.View().Usage(user).starts; n != want {
+			t.Errorf("%q has %d starts, want %d", user, n, want)
+		}
+	}
+}
+
 // TestLoweredStartsLimit: of the starts that are kept from a higher limit only
 // the latest decide.
 func TestLoweredStartsLimit(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -185,7 +186,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		"something behind": good + "{}\n",
 		"newer format":     strings.Replace(good, `"bivouac_snapshot":2`, `"bivouac_snapshot":3`, 1),
 		"no format":        strings.Replace(good, `"bivouac_snapshot":2,`, ``, 1),
-		"newer protocol":   strings.Replace(good, `"protocol_version":1`, `"protocol_version":2`, 1),
+		"newer protocol":   strings.Replace(good, `"protocol_version":1`, fmt.Sprintf(`"protocol_version":%d`, ProtocolVersion+1), 1),
 		"unknown table":    strings.Replace(good, `"table":"specs"`, `"table":"specz"`, 1),
 		"not JSON":         "hello\n",
 	}

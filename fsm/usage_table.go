@@ -143,7 +143,9 @@ type recentStart struct {
 func recentStartTable() *memdb.TableSchema {
 	return newTable(tableRecentStarts,
 		// Oldest first of one scope.
-		newIndex(indexID, func(s *recentStart) []byte {
-			return binary.BigEndian.AppendUint64(appendTime(prefixOf(s.UserID), s.Time), s.Index)
-		}))
+		newIndex(indexID, (*recentStart).key))
+}
+
+func (s *recentStart) key() []byte {
+	return binary.BigEndian.AppendUint64(appendTime(prefixOf(s.UserID), s.Time), s.Index)
 }

@@ -9,8 +9,9 @@ import "fmt"
 //
 // A version goes up with every new command type and with every change to what
 // an existing command does to the state, a stricter Validate included: until
-// all nodes agree, all must behave as the older ones do.
-const ProtocolVersion = 1
+// all nodes agree, all must behave as the older ones do. Version 2 lets one log
+// entry hold several commands.
+const ProtocolVersion = 2
 
 // MinVersion is the protocol version a command type came with. Propose asks it
 // before the log, Apply again.

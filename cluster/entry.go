@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+const (
+	// batchVersion is the protocol version from which a log entry, and the body
+	// of callApply, may hold several commands.
+	batchVersion = 2
+	// batchMark is the first byte of an entry with several commands. A command of
+	// its own begins with its type, so with a letter.
+	batchMark = 0x01
+	// maxBatch bounds the commands that travel together, and maxBatchBytes their
+	// bytes, one larger command apart.
+	maxBatch      = 512
+	maxBatchBytes = 256 << 10
+)
+
+// joinCommands gives the bytes of a log entry that holds the commands: one alone
+// as fsm.Command.Encode wrote it, several as the mark and then, for each, its
+// length as a uvarint and its bytes.
+func joinCommands(commands [][]byte) []byte {
+	if len(commands) == 1 {
+		return commands[0]
+	}
+	size := 1
+	for _, c := range commands {
+		size += binary.MaxVarintLen32 + len(c)
+	}
+	entry := append(make([]byte, 0, size), batchMark)
+	for _, c := range commands {
+		entry = binary.AppendUvarint(entry, uint64(len(c)))
+		entry = append(entry, c...)
+	}
+	return entry
+}
+
+// splitCommands is the inverse of joinCommands. What it gives shares the memory
+// of entry.
+func splitCommands(entry []byte) ([][]byte, error) {
+	if len(entry) == 0 || entry[0] != batchMark {
+		return [][]byte{entry}, nil
+	}
+	rest := entry[1:]
+	var commands [][]byte
+	for len(rest) > 0 {
+		length, n := binary.Uvarint(rest)
+		if n <= 0 || length == 0 || length > uint64(len(rest)-n) {
+			return nil, fmt.Errorf("command %d of the batch is cut short", len(commands)+1)
+		}
+		rest = rest[n:]
+		commands = append(commands, rest[:length:length])
+		rest = rest[length:]
+	}
+	if len(commands) < 2 {
+		return nil, errors.New("a batch of less than two commands")
+	}
+	return commands, nil
+}
+
+// decodeEntry reads the commands of a log entry. It refuses what this program
+// does not know: a command type, or a protocol version that announces such
+// types.
+func decodeEntry(entry []byte) ([]fsm.Command, error) {
+	parts, err := splitCommands(entry)
+	if err != nil {
+		return nil, err
+	}
+	commands := make([]fsm.Command, len(parts))
+	for i, part := range parts {
+		cmd, err := fsm.DecodeCommand(part)
+		if raise, ok := cmd.Body.(*fsm.ProtocolRaiseBody); err == nil && ok && raise.Version > fsm.ProtocolVersion {
+			err = fmt.Errorf("the cluster moved to protocol version %d and this node knows %d: upgrade it", raise.Version, fsm.ProtocolVersion)
+		}
+		if err != nil {
+			return nil, err
+		}
+		commands[i] = cmd
+	}
+	return commands, nil
+}
