@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/raft"
+
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -81,6 +83,15 @@ func decodeEntry(entry []byte) ([]fsm.Command, error) {
 			return nil, err
 		}
 		commands[i] = cmd
+	}
+	return commands, nil
+}
+
+// commandsIn is decodeEntry with an error that names the entry.
+func commandsIn(l *raft.Log) ([]fsm.Command, error) {
+	commands, err := decodeEntry(l.Data)
+	if err != nil {
+		return nil, fmt.Errorf("applying log entry %d of term %d: %w", l.Index, l.Term, err)
 	}
 	return commands, nil
 }

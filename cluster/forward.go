@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/raft"
+
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -13,7 +15,7 @@ import (
 const (
 	callApply    = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
 	callPropose  = "propose"  // to any node: an encoded command; proposeResponse
-	callIndex    = "index"    // to the leader: nothing; indexResponse
+	callIndex    = "index"    // to the leader: indexRequest, or nothing; indexResponse
 	callTerm     = "term"     // to a voter, by the leader: {}; termResponse
 	callHello    = "hello"    // to any node: helloRequest; helloResponse
 	callPromise  = "promise"  // to a node without state: promiseRequest; promiseResponse
@@ -45,6 +47,13 @@ const (
 type proposeResponse struct {
 	Result fsm.Result `json:"result"`
 	Error  *fsm.Error `json:"error,omitempty"`
+}
+
+// indexRequest asks for the leader's commit index.
+type indexRequest struct {
+	// Voter is the asking node's own term, as of a moment after the reads began
+	// that wait for the index.
+	Voter termResponse `json:"voter"`
 }
 
 // indexResponse carries the verified commit index of the leader.
@@ -213,7 +222,7 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	case callPropose:
 		return n.handlePropose(ctx, request)
 	case callIndex:
-		return n.handleIndex(ctx)
+		return n.handleIndex(ctx, request)
 	case callTerm:
 		return answer(request, func(struct{}) (termResponse, error) { return n.handleTerm() })
 	case callChecksum:
@@ -335,13 +344,19 @@ func (n *Node) handlePropose(ctx context.Context, request []byte) ([]byte, error
 }
 
 // handleIndex answers callIndex.
-func (n *Node) handleIndex(ctx context.Context) ([]byte, error) {
+func (n *Node) handleIndex(ctx context.Context, request []byte) ([]byte, error) {
+	var asked indexRequest
+	if len(request) > 0 {
+		if err := json.Unmarshal(request, &asked); err != nil {
+			return nil, fmt.Errorf("reading the call: %w", err)
+		}
+	}
 	ctx, leave, err := n.enter(ctx, roundTimeout)
 	if err != nil {
 		return json.Marshal(indexResponse{})
 	}
 	defer leave()
-	index, err := n.indexes.join(ctx)
+	index, err := n.indexFor(ctx, asked.Voter)
 	if err != nil {
 		return json.Marshal(indexResponse{})
 	}
@@ -350,4 +365,19 @@ func (n *Node) handleIndex(ctx context.Context) ([]byte, error) {
 		response.Term = t.number
 	}
 	return json.Marshal(response)
+}
+
+// indexFor gives the commit index to a node that told its term: among three that
+// is all there is to know, among more the other voters' words can be shared.
+func (n *Node) indexFor(ctx context.Context, told termResponse) (uint64, error) {
+	voters := 0
+	for _, s := range n.servers() {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if told.ID == "" || voters > 3 {
+		return n.indexes.join(ctx, n.stopping)
+	}
+	return n.verified(told)
 }

@@ -160,11 +160,7 @@ func (m *machine) commandsOf(l *raft.Log) ([]fsm.Command, error) {
 			return commands, nil
 		}
 	}
-	commands, err := decodeEntry(l.Data)
-	if err != nil {
-		return nil, fmt.Errorf("applying log entry %d of term %d: %w", l.Index, l.Term, err)
-	}
-	return commands, nil
+	return commandsIn(l)
 }
 
 // apply turns a panic of the store, which means impossible state and leaves the

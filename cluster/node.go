@@ -59,8 +59,9 @@ type Node struct {
 
 	leaders   leaderWatch
 	terms     termWatch
-	indexes   rounds  // the leader's: commit index, verified
-	reads     rounds  // this node's: the index to wait for
+	indexes   rounds // the leader's: commit index, verified
+	reads     rounds // this node's: the index to wait for
+	quickest  quickest
 	entries   batcher // the leader's: commands for the log
 	outbox    batcher // commands for the leader
 	formation formation

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -35,6 +36,10 @@ const (
 	retryAfter = time.Second
 )
 
+// askPatience is how long the voters that were asked first may take before the
+// others are asked as well.
+const askPatience = 5 * time.Millisecond
+
 // errNotLeader is the answer of a node that can't decide: it does not lead, or
 // not any more, or its term is not open yet.
 var errNotLeader = errors.New("not the leader")
@@ -51,30 +56,52 @@ func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	if c == Stale {
 		return n.store.View(), nil
 	}
-	ctx, leave, err := n.enter(ctx, n.cfg.ReadTimeout)
-	if err != nil {
-		return nil, err
+	if !n.calls.enter() {
+		return nil, errStopping()
 	}
-	defer leave()
+	defer n.calls.leave()
 	n.metrics.readWaiters.Inc()
 	defer n.metrics.readWaiters.Dec()
-
-	wait := retryMin
-	for {
-		index, err := n.reads.join(ctx)
-		if err == nil {
-			if n.store.Wait(ctx, index) == nil {
-				return n.store.View(), nil
-			}
-			return nil, n.gaveUp(fsm.Errorf(fsm.CodeTimeout, "this node is behind: it has index %d and the read needs %d", n.store.Index(), index))
+	deadline := time.Now().Add(n.cfg.ReadTimeout)
+	// Two rounds, one in progress and its own, are all a read waits for as a rule:
+	// they end in time by themselves.
+	if n.cfg.ReadTimeout > 2*roundTimeout {
+		if index, err := n.reads.join(ctx, n.stopping); err == nil {
+			return n.viewAt(ctx, index, deadline)
+		}
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		if index, err := n.reads.join(ctx, n.stopping); err == nil {
+			return n.viewAt(ctx, index, deadline)
 		}
 		select {
 		case <-time.After(wait):
-			wait = min(2*wait, retryMax)
+			continue
 		case <-ctx.Done():
-			return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
+		case <-n.stopping.Done():
 		}
+		return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
 	}
+}
+
+// viewAt gives a picture that shows the index.
+func (n *Node) viewAt(ctx context.Context, index uint64, deadline time.Time) (*fsm.View, error) {
+	if n.store.Index() >= index || n.catchUpTo(ctx, index, deadline) {
+		return n.store.View(), nil
+	}
+	return nil, n.gaveUp(fsm.Errorf(fsm.CodeTimeout, "this node is behind: it has index %d and the read needs %d", n.store.Index(), index))
+}
+
+// catchUpTo waits until this node's store has the index, and reports whether it
+// came to that before the deadline, the end of ctx and the node's.
+func (n *Node) catchUpTo(ctx context.Context, index uint64, deadline time.Time) bool {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	stop := context.AfterFunc(n.stopping, cancel)
+	defer stop()
+	return n.store.Wait(ctx, index) == nil
 }
 
 // gaveUp is e, or that the node is stopping.
@@ -98,9 +125,19 @@ func (n *Node) readIndex() (uint64, error) {
 	ctx, done := whileLeads(ctx, l)
 	defer done()
 	if l.id == n.id {
-		return n.indexes.join(ctx)
+		return n.indexes.join(ctx, n.stopping)
 	}
-	answer, err := n.network.Call(ctx, n.addressOf(l), callIndex, nil)
+	r := n.raft.Load()
+	if r == nil {
+		return 0, errNotLeader
+	}
+	// This node's own term, told after the round began, is one answer less for the
+	// leader to wait for.
+	request, err := json.Marshal(indexRequest{Voter: termResponse{ID: string(n.id), Term: r.CurrentTerm()}})
+	if err != nil {
+		return 0, err
+	}
+	answer, err := n.network.Call(ctx, n.addressOf(l), callIndex, request)
 	if err != nil {
 		return 0, err
 	}
@@ -117,14 +154,18 @@ func (n *Node) readIndex() (uint64, error) {
 
 // verifiedIndex runs one round of the leader: its answer was the commit index
 // of the whole cluster at some moment of the round.
-func (n *Node) verifiedIndex() (uint64, error) {
+func (n *Node) verifiedIndex() (uint64, error) { return n.verified(termResponse{}) }
+
+// verified is verifiedIndex with one voter's own word on its term, if it has an
+// id; that was given after the reads began which wait for the index.
+func (n *Node) verified(told termResponse) (uint64, error) {
 	t := n.terms.get()
 	r := n.raft.Load()
 	if t == nil || r == nil || t.ctx.Err() != nil {
 		return 0, errNotLeader
 	}
 	index := r.CommitIndex()
-	if err := n.confirm(t, r.GetConfiguration().Configuration().Servers); err != nil {
+	if err := n.confirm(t, r.GetConfiguration().Configuration().Servers, told); err != nil {
 		return 0, err
 	}
 	if r.State() != raft.Leader || r.CurrentTerm() != t.number {
@@ -133,43 +174,94 @@ func (n *Node) verifiedIndex() (uint64, error) {
 	return index, nil
 }
 
-// confirm asks the voters for their terms until a majority, this node included,
-// has answered that it is in no later one than t: then nobody can have been
-// elected before the asking began. raft.VerifyLeader would do with answers to heartbeats that
-// were sent before, and so rests on timing; a handover, which waits for no
-// timeout, could slip between.
-func (n *Node) confirm(t *term, servers []raft.Server) error {
+// confirm makes sure that a majority of the voters, this node included, is in no
+// later term than t: then nobody can have been elected before the asking began. It
+// asks as many as it takes, those that answered last time first, and the others
+// when one fails or is slow. told is what one voter has said without being asked.
+// raft.VerifyLeader would do with answers to heartbeats that were sent before, and so
+// rests on timing; a handover, which waits for no timeout, could slip between.
+func (n *Node) confirm(t *term, servers []raft.Server, told termResponse) error {
 	ctx, cancel := context.WithTimeout(t.ctx, roundTimeout)
 	defer cancel()
 	voters, granted := 0, 0
-	answers := make(chan error, len(servers))
+	var others []raft.Server
 	for _, s := range servers {
 		if s.Suffrage != raft.Voter {
 			continue
 		}
 		voters++
-		if s.ID == n.id {
+		switch {
+		case s.ID == n.id, told.ID == string(s.ID) && told.Term <= t.number:
 			granted++
-			continue
+		case told.ID == string(s.ID):
+			return fmt.Errorf("%w: %w", errNotLeader, errNewerTerm)
+		default:
+			others = append(others, s)
 		}
-		n.futures.Go(func() { answers <- n.askTerm(ctx, s, t.number) })
 	}
+	if granted > voters/2 {
+		return nil
+	}
+	return n.askTerms(ctx, t, n.quickest.order(others), voters/2+1-granted)
+}
+
+// askTerms asks voters, in order, until as many as needed have answered that they
+// are in no later term.
+func (n *Node) askTerms(ctx context.Context, t *term, voters []raft.Server, needed int) error {
+	type reply struct {
+		from raft.ServerID
+		err  error
+	}
+	answers := make(chan reply, len(voters))
+	asked, failed := 0, 0
+	ask := func(count int) {
+		for ; count > 0 && asked < len(voters); count-- {
+			s := voters[asked]
+			asked++
+			n.futures.Go(func() { answers <- reply{s.ID, n.askTerm(ctx, s, t.number)} })
+		}
+	}
+	ask(needed)
+	slow := time.NewTimer(askPatience)
+	defer slow.Stop()
 	var errs []error
-	for asked := granted; granted <= voters/2; asked++ {
-		if asked == voters {
+	for granted := 0; granted < needed; {
+		if len(voters)-failed < needed {
 			return fmt.Errorf("%w: %w", errNotLeader, errors.Join(errs...))
 		}
-		err := <-answers
-		switch {
-		case err == nil:
-			granted++
-		case errors.Is(err, errNewerTerm):
-			return fmt.Errorf("%w: %w", errNotLeader, err)
-		default:
-			errs = append(errs, err)
+		select {
+		case a := <-answers:
+			switch {
+			case a.err == nil:
+				granted++
+				n.quickest.answered(a.from)
+			case errors.Is(a.err, errNewerTerm):
+				return fmt.Errorf("%w: %w", errNotLeader, a.err)
+			default:
+				failed++
+				errs = append(errs, a.err)
+				ask(1)
+			}
+		case <-slow.C:
+			ask(len(voters))
 		}
 	}
 	return nil
+}
+
+// quickest remembers which voter answered last, to ask it first.
+type quickest struct{ id atomic.Value }
+
+func (q *quickest) answered(id raft.ServerID) { q.id.Store(id) }
+
+// order gives the voters with that one first.
+func (q *quickest) order(voters []raft.Server) []raft.Server {
+	for i, s := range voters {
+		if s.ID == q.id.Load() {
+			voters[0], voters[i] = voters[i], voters[0]
+		}
+	}
+	return voters
 }
 
 // errNewerTerm: a voter is in a later term than the one who asks.
@@ -221,8 +313,8 @@ type round struct {
 	err   error
 }
 
-// join waits for the answer of the next run.
-func (s *rounds) join(ctx context.Context) (uint64, error) {
+// join waits for the answer of the next run, or for the end of either context.
+func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
 	s.mu.Lock()
 	r := s.next
 	if r == nil {
@@ -239,6 +331,8 @@ func (s *rounds) join(ctx context.Context) (uint64, error) {
 		return r.index, r.err
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	case <-stopping.Done():
+		return 0, stopping.Err()
 	}
 }
 

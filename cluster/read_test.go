@@ -234,3 +234,51 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	}
 }
+
+// What a follower says of itself saves the leader a question: with three voters
+// a read on a follower is one call, and one on the leader too.
+func TestNode_Read_AsksNobodyMoreThanItTakes(t *testing.T) {
+	for count, want := range map[int][2]int64{3: {0, 1}, 5: {2, 2}} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := clustertest.New(t, count)
+				defer c.Close()
+				leader, follower := c.Leader(), c.Follower()
+				time.Sleep(5 * time.Second)
+				var calls atomic.Int64
+				c.SetFault(func(_, _, call string) bool {
+					if call == "term" {
+						calls.Add(1)
+					}
+					return false
+				})
+				for i, node := range []int{follower, leader} {
+					calls.Store(0)
+					for range 10 {
+						if _, err := c.Node(node).View(t.Context(), cluster.Linearizable); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if got := calls.Load(); got != 10*want[i] {
+						t.Errorf("ten reads on n%d (the leader is n%d) asked %d voters, want %d", node, leader, got, 10*want[i])
+					}
+				}
+				// The one that is asked first is gone: the other is asked, and first from then on.
+				c.SetFault(nil)
+				for gone := range count {
+					if gone == leader {
+						continue
+					}
+					c.Kill(gone)
+					for range 3 {
+						if _, err := c.Node(leader).View(t.Context(), cluster.Linearizable); err != nil {
+							t.Errorf("without n%d: %v", gone, err)
+						}
+					}
+					c.Start(gone)
+					c.Eventually("it is back", func() bool { return c.Node(gone).Ready() == nil })
+				}
+			})
+		})
+	}
+}

@@ -52,9 +52,3 @@ func Replay(dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm
 	}
 	return last, nil
 }
-
-// commandsIn reads an entry.
-func commandsIn(l *raft.Log) ([]fsm.Command, error) {
-	cmd, err := decode(l)
-	return []fsm.Command{cmd}, err
-}

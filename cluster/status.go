@@ -166,7 +166,7 @@ func (n *Node) Ready() error {
 // catchUp makes Ready true once the store has what a linearizable read needs.
 func (n *Node) catchUp(ctx context.Context) {
 	for ctx.Err() == nil {
-		if index, err := n.reads.join(ctx); err == nil && n.store.Wait(ctx, index) == nil {
+		if index, err := n.reads.join(ctx, n.stopping); err == nil && n.store.Wait(ctx, index) == nil {
 			n.caughtUp.Store(true)
 			n.logger.Info("cluster: the store has caught up", "index", index)
 			return

@@ -42,7 +42,7 @@ func TestRounds_Join_SharesOnlyRoundsThatStartLater(t *testing.T) {
 			calls.Go(func() {
 				time.Sleep(time.Duration(i) * 100 * time.Microsecond)
 				arrived := time.Now()
-				index, err := r.join(context.Background())
+				index, err := r.join(context.Background(), t.Context())
 				if err != nil {
 					t.Error(err)
 				}
@@ -67,7 +67,7 @@ func TestRounds_Join_EndsWithItsCaller(t *testing.T) {
 		r := rounds{spawn: goroutines.Go, run: func() (uint64, error) { time.Sleep(time.Hour); return 1, nil }}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if _, err := r.join(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.join(ctx, t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		goroutines.Wait()
@@ -300,6 +300,10 @@ type unplugged struct{ Network }
 
 func (unplugged) Addr() string { return "a:1" }
 
+func (unplugged) Call(context.Context, string, string, []byte) ([]byte, error) {
+	return nil, NotSent(errors.New("unplugged"))
+}
+
 // lonely is a node that was never run.
 func lonely(t testing.TB) *Node {
 	t.Helper()
@@ -441,5 +445,24 @@ func TestMachine_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
 	}
 	if m.store.Index() != 6 || !strings.Contains(m.failure().Error(), "log entry 7") {
 		t.Errorf("index %d, failure %v", m.store.Index(), m.failure())
+	}
+}
+
+func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
+	n := lonely(t)
+	servers := []raft.Server{{ID: n.id}, {ID: "b.1"}, {ID: "c.1"}, {ID: "d.1", Suffrage: raft.Nonvoter}}
+	four := &term{number: 4, ctx: t.Context()}
+	for told, want := range map[termResponse]error{
+		{ID: "b.1", Term: 4}: nil, {ID: "c.1", Term: 3}: nil,
+		{ID: "b.1", Term: 5}: errNewerTerm,
+		{}:                   errNotLeader, {ID: "d.1", Term: 4}: errNotLeader, {ID: "x.1", Term: 4}: errNotLeader, {ID: string(n.id), Term: 4}: errNotLeader,
+	} {
+		if err := n.confirm(four, servers, told); !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("told %+v: %v, want %v", told, err, want)
+		}
+	}
+	five := append(servers, raft.Server{ID: "e.1"}, raft.Server{ID: "f.1"})
+	if err := n.confirm(four, five, termResponse{ID: "b.1", Term: 4}); !errors.Is(err, errNotLeader) {
+		t.Errorf("two of five: %v", err)
 	}
 }

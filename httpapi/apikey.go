@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 )
@@ -18,17 +20,34 @@ const (
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// newAPIKey makes a key out of random (256 bits of it in the secret part).
-func newAPIKey(random io.Reader) (value, lookup string, err error) {
-	lookup, err = base62Text(random, lookupLen)
+// APIKey is an API key taken apart. Value is the key itself, which only its owner
+// keeps; Lookup and Hash are what the cluster stores of it.
+type APIKey struct {
+	Value, Lookup, Hash string
+}
+
+// NewAPIKey makes a key out of random (256 bits of it in the secret part). Its
+// errors are those of random.
+func NewAPIKey(random io.Reader) (APIKey, error) {
+	lookup, err := base62Text(random, lookupLen)
 	if err != nil {
-		return "", "", err
+		return APIKey{}, fmt.Errorf("making a key: %w", err)
 	}
 	secret, err := base62Text(random, secretLen)
 	if err != nil {
-		return "", "", err
+		return APIKey{}, fmt.Errorf("making a key: %w", err)
 	}
-	return keyPrefix + lookup + "_" + secret, lookup, nil
+	value := keyPrefix + lookup + "_" + secret
+	return APIKey{Value: value, Lookup: lookup, Hash: hashKey(value)}, nil
+}
+
+// ParseAPIKey takes a key apart. Its error does not show the key.
+func ParseAPIKey(value string) (APIKey, error) {
+	lookup := lookupOf(value)
+	if lookup == "" {
+		return APIKey{}, errors.New("this is not an API key of Bivouac")
+	}
+	return APIKey{Value: value, Lookup: lookup, Hash: hashKey(value)}, nil
 }
 
 // hashKey is what is stored of a key.

@@ -134,9 +134,16 @@ func TestAuth_GuessingIsBounded(t *testing.T) {
 }
 
 func TestLookupOf(t *testing.T) {
-	value, lookup, err := newAPIKey(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\xff", 100)))
+	key, err := NewAPIKey(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\xff", 100)))
+	value, lookup := key.Value, key.Lookup
 	if err != nil || lookupOf(value) != lookup || len(lookup) != lookupLen {
 		t.Fatalf("%s %s %v", value, lookup, err)
+	}
+	if parsed, err := ParseAPIKey(value); err != nil || parsed != key {
+		t.Errorf("taken apart it is %+v, %v", parsed, err)
+	}
+	if _, err := ParseAPIKey(value + "x"); err == nil || strings.Contains(err.Error(), value) {
+		t.Errorf("a longer key: %v", err)
 	}
 	for _, s := range []string{"", "bvk_", value + "x", strings.Replace(value, "bvk", "BVK", 1), strings.Replace(value, lookup+"_", lookup+"-", 1)} {
 		if lookupOf(s) != "" {

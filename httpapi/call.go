@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -28,6 +29,10 @@ const (
 	headerRequestID      = "X-Request-Id"
 	headerIdempotencyKey = "Idempotency-Key"
 )
+
+// maxAnnounced is how much memory the announced length of a body gets before the
+// body is there.
+const maxAnnounced = 64 << 10
 
 // maxIdempotencyKey bounds the Idempotency-Key header, in characters.
 const maxIdempotencyKey = 255
@@ -99,8 +104,10 @@ func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter)
 
 // read takes in body and query.
 func (c *call) read(w http.ResponseWriter, limit int64) error {
-	values, _ := url.ParseQuery(c.r.URL.RawQuery) // what can't be read is ignored
-	c.query = query{values: values, errs: c.errs}
+	c.query = query{errs: c.errs}
+	if c.r.URL.RawQuery != "" {
+		c.query.values, _ = url.ParseQuery(c.r.URL.RawQuery) // what can't be read is ignored
+	}
 	if c.r.Method == http.MethodPost {
 		c.readKey()
 	}
@@ -112,7 +119,7 @@ func (c *call) read(w http.ResponseWriter, limit int64) error {
 		w.Header().Set("Connection", "close")
 		return tooLarge
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, c.r.Body, limit))
+	body, err := readBody(http.MaxBytesReader(w, c.r.Body, limit), c.r.ContentLength)
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -122,6 +129,17 @@ func (c *call) read(w http.ResponseWriter, limit int64) error {
 	}
 	c.body = body
 	return nil
+}
+
+// readBody reads to the end; size is the length announced, -1 for none.
+func readBody(r io.Reader, size int64) ([]byte, error) {
+	if size < 0 || size > maxAnnounced {
+		return io.ReadAll(r)
+	}
+	var b bytes.Buffer
+	b.Grow(int(size) + bytes.MinRead)
+	_, err := b.ReadFrom(r)
+	return b.Bytes(), err
 }
 
 // readKey reads the Idempotency-Key header.

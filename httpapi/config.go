@@ -27,6 +27,10 @@ type Config struct {
 	ReadTimeout       time.Duration
 	WriteTimeout      time.Duration
 	IdleTimeout       time.Duration
+	// MaxConnections bounds the connections open at a time, WebSockets included;
+	// further ones are answered 503 and closed. It is lowered to what the limit of
+	// file descriptors allows.
+	MaxConnections int
 	// DrainTimeout bounds how long Run waits for requests in progress once its
 	// context has ended.
 	DrainTimeout time.Duration
@@ -85,6 +89,7 @@ func DefaultConfig() Config {
 		ReadTimeout:       60 * time.Second,
 		WriteTimeout:      90 * time.Second,
 		IdleTimeout:       120 * time.Second,
+		MaxConnections:    16384,
 		DrainTimeout:      15 * time.Second,
 		VerifyGitTokens:   true,
 		GitSchemes:        []string{"https"},
@@ -116,6 +121,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("MaxHeaderBytes must be at least 1 KiB, is %d bytes", c.MaxHeaderBytes)
 	case c.WriteTimeout <= c.RequestTimeout:
 		return fmt.Errorf("WriteTimeout (%s) must be longer than RequestTimeout (%s)", c.WriteTimeout, c.RequestTimeout)
+	case c.MaxConnections < 1:
+		return fmt.Errorf("MaxConnections must be at least 1, is %d", c.MaxConnections)
 	case c.RatePerSecond < 0:
 		return fmt.Errorf("RatePerSecond must not be negative, is %g", c.RatePerSecond)
 	case c.SandboxURL != SandboxURLDoor && !strings.Contains(c.SandboxURL, "://"):

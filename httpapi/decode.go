@@ -46,7 +46,7 @@ func decodeObject(p *problems, contentType string, body []byte) object {
 
 // isJSON reports whether a Content-Type names JSON. An absent one does.
 func isJSON(contentType string) bool {
-	if contentType == "" {
+	if contentType == "" || contentType == "application/json" {
 		return true
 	}
 	t, _, err := mime.ParseMediaType(contentType)

@@ -69,6 +69,15 @@ func (w *recorder) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// everyAnswer are headers of every answer, under their canonical names. The
+// values are shared by all answers: net/http replaces values, never changes them.
+var everyAnswer = http.Header{
+	"Cache-Control":          {"no-cache, no-store, must-revalidate, max-age=0"},
+	"Pragma":                 {"no-cache"},
+	"Expires":                {"0"},
+	"X-Content-Type-Options": {"nosniff"},
+}
+
 // edge is the outermost handler: it names the request, catches panics, measures
 // and writes the access log.
 func (s *Server) edge(next http.Handler) http.Handler {
@@ -76,11 +85,10 @@ func (s *Server) edge(next http.Handler) http.Handler {
 		start := time.Now()
 		ex := &exchange{id: requestID(r), route: "unknown"}
 		h := w.Header()
-		h.Set(headerRequestID, ex.id)
-		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
-		h.Set("Pragma", "no-cache")
-		h.Set("Expires", "0")
-		h.Set("X-Content-Type-Options", "nosniff")
+		h[headerRequestID] = []string{ex.id}
+		for name, values := range everyAnswer {
+			h[name] = values
+		}
 		// A length beside the chunks is not shown to us any more, and a proxy in front
 		// may have gone by it: what follows on the connection is nobody's request.
 		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
@@ -119,14 +127,11 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *exchange, took time.Du
 		w.status = http.StatusOK
 	}
 	method := knownMethod(r.Method)
-	s.metrics.requests.WithLabelValues(ex.route, method, strconv.Itoa(w.status)).Inc()
+	s.metrics.requests.WithLabelValues(ex.route, method, statusText(w.status)).Inc()
 	s.metrics.duration.WithLabelValues(ex.route).Observe(took.Seconds())
-	level := slog.LevelInfo
-	switch {
-	case w.status >= http.StatusInternalServerError:
-		level = slog.LevelWarn
-	case isQuiet(ex.route):
-		level = slog.LevelDebug
+	level := levelOf(method, ex.route, w.status)
+	if !s.log.Enabled(r.Context(), level) {
+		return
 	}
 	attrs := []slog.Attr{
 		slog.String("request", ex.id), slog.String("route", method+" "+ex.route), slog.Int("status", w.status),
@@ -141,6 +146,31 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *exchange, took time.Du
 	s.log.LogAttrs(r.Context(), level, "request served", attrs...)
 }
 
+// levelOf gives the level of a request's log line: a read that went well tells
+// little and there are many of them, so a line each would cost more than the
+// reads.
+func levelOf(method, route string, status int) slog.Level {
+	read := method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+	switch {
+	case status >= http.StatusInternalServerError:
+		return slog.LevelWarn
+	case isQuiet(route), read && status < http.StatusBadRequest && status != http.StatusSwitchingProtocols:
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// statusText is strconv.Itoa without a new string for the usual ones.
+func statusText(status int) string {
+	switch status {
+	case http.StatusOK:
+		return "200"
+	case http.StatusCreated:
+		return "201"
+	}
+	return strconv.Itoa(status)
+}
+
 // knownMethod keeps a client from making up metric labels.
 func knownMethod(m string) string {
 	switch m {
@@ -152,7 +182,11 @@ func knownMethod(m string) string {
 
 // isQuiet reports whether a route is asked by machines all day long.
 func isQuiet(path string) bool {
-	return slices.Contains([]string{"/alive", "/health", "/ready", "/metrics"}, path)
+	switch path {
+	case "/alive", "/health", "/ready", "/metrics":
+		return true
+	}
+	return false
 }
 
 // requestID takes the client's id when it is fit for a log line, else makes one.
@@ -174,6 +208,9 @@ func (s *Server) clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
+	}
+	if len(s.cfg.TrustedProxies) == 0 {
+		return host
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for i := len(hops) - 1; i >= 0 && s.trusted(host); i-- {

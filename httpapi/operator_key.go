@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -61,11 +60,11 @@ func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	value, lookup, err := newAPIKey(c.keySource())
+	key, err := NewAPIKey(c.keySource())
 	if err != nil {
-		return answer{}, fmt.Errorf("making a key: %w", err)
+		return answer{}, err
 	}
-	body.Lookup, body.Hash = lookup, hashKey(value)
+	body.Lookup, body.Hash = key.Lookup, key.Hash
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		return body, secretWrites{}, nil
 	}, func(res fsm.Result) (answer, error) {
@@ -75,7 +74,7 @@ func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 		if subtle.ConstantTimeCompare([]byte(res.APIKey.Hash), []byte(body.Hash)) != 1 {
 			return answer{}, refuse(http.StatusConflict, "this key was made with another operator key and is not shown again")
 		}
-		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: value}}, nil
+		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: key.Value}}, nil
 	})
 }
 

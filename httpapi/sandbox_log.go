@@ -23,6 +23,9 @@ const (
 // deleted: what the task says last is the most interesting part.
 const logGrace = 2 * time.Second
 
+// logWriteTime bounds how long a client may leave a log unread.
+const logWriteTime = time.Minute
+
 // handleSandboxLogs handles GET /api/v1/sandboxes/{sandbox_id}/logs, an extension
 // of ours: the end of what the sandbox's task wrote to stdout or stderr, and with
 // follow what it writes from then on.
@@ -89,7 +92,8 @@ func (s *Server) endWith(visit *visit, id, user string) {
 	}
 }
 
-// copyLog sends what comes as it comes, however long that takes.
+// copyLog sends what comes as it comes, however long that takes; a client that
+// does not read for logWriteTime has gone.
 func copyLog(ctx context.Context, w http.ResponseWriter, log io.ReadCloser) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a writer without deadlines has none to clear
@@ -105,10 +109,10 @@ func copyLog(ctx context.Context, w http.ResponseWriter, log io.ReadCloser) erro
 	for {
 		n, err := log.Read(chunk)
 		if n > 0 {
-			if _, err := w.Write(chunk[:n]); err != nil {
-				return nil // the client went away
+			_ = rc.SetWriteDeadline(time.Now().Add(logWriteTime)) // a writer without deadlines waits
+			if _, err := w.Write(chunk[:n]); err != nil || rc.Flush() != nil {
+				return nil // the client went away, or does not read
 			}
-			_ = rc.Flush()
 		}
 		switch {
 		case errors.Is(err, io.EOF), ctx.Err() != nil:

@@ -71,7 +71,9 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // progress, at most for Config.DrainTimeout, and returns. It closes the
 // listeners. The error is nil after an orderly end.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
+	conns := newConnections(s.cfg.MaxConnections, s.cfg.TLS == nil)
 	server := &http.Server{
+		ConnState:         conns.note,
 		Handler:           s.handler,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		ReadTimeout:       s.cfg.ReadTimeout,
@@ -83,11 +85,11 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
-		group.Go(func() error { return s.serve(server, l) })
+		group.Go(func() error { return s.serve(server, conns.listen(l)) })
 	}
 	group.Go(func() error {
 		<-ctx.Done()
-		return s.drain(server)
+		return s.drain(server, conns)
 	})
 	err := group.Wait()
 	s.discards.Wait()
@@ -107,11 +109,12 @@ func (s *Server) serve(server *http.Server, l net.Listener) error {
 	return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
 }
 
-func (s *Server) drain(server *http.Server) error {
+func (s *Server) drain(server *http.Server, conns *connections) error {
 	s.draining.Store(true)
 	s.door.streams.drain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
 	defer cancel()
+	conns.closeFresh()
 	var err error
 	if err = server.Shutdown(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())

@@ -154,7 +154,7 @@ func TestDev_NoSecretOutsideTheSealedFile(t *testing.T) {
 	leader := r.leader(t)
 	r.kill(t, leader)
 	r.revive(t, leader)
-	key := r.key.value
+	key := r.key.Value
 	r.end(t)
 	if files := c.search(t, dir); files < 12 {
 		t.Errorf("only %d files were searched", files)

@@ -43,7 +43,7 @@ const (
 type devCluster struct {
 	layout devLayout
 	log    *slog.Logger
-	key    apiKey
+	key    httpapi.APIKey
 	specs  []fsm.Spec
 	nodes  []*devNode
 	life   *lifecycle // what the nodes share; stopped after them
@@ -273,10 +273,10 @@ func (c *devCluster) provision(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the cluster's keys: %w", err)
 	}
-	if k := view.APIKeyByLookup(c.key.lookup); k != nil && k.Hash == c.key.hash && k.RevokedAt == nil {
+	if k := view.APIKeyByLookup(c.key.Lookup); k != nil && k.Hash == c.key.Hash && k.RevokedAt == nil {
 		return nil
 	}
-	if view.AnyAPIKey() && view.APIKeyByLookup(c.key.lookup) != nil {
+	if view.AnyAPIKey() && view.APIKeyByLookup(c.key.Lookup) != nil {
 		if c.key, err = c.layout.newKey(); err != nil { // revoked: a key is never issued twice
 			return err
 		}
@@ -291,7 +291,7 @@ func (c *devCluster) provision(ctx context.Context) error {
 
 // info is what dev.json says.
 func (c *devCluster) info() devInfo {
-	info := devInfo{APIKey: c.key.value}
+	info := devInfo{APIKey: c.key.Value}
 	for _, n := range c.nodes {
 		info.Nodes = append(info.Nodes, devInfoNode{Name: n.name, HTTP: "http://" + n.http})
 	}

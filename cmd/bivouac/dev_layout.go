@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi"
 )
 
 // devLayout names what `bivouac dev` keeps in its data directory.
@@ -170,23 +171,23 @@ func (l devLayout) checkNodes(nodes int) error {
 }
 
 // loadKey gives the API key of the directory, made and kept on the first call.
-func (l devLayout) loadKey() (apiKey, error) {
+func (l devLayout) loadKey() (httpapi.APIKey, error) {
 	b, err := os.ReadFile(l.key())
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.newKey()
 	}
 	if err != nil {
-		return apiKey{}, fmt.Errorf("reading the API key: %w", err)
+		return httpapi.APIKey{}, fmt.Errorf("reading the API key: %w", err)
 	}
-	return parseAPIKey(strings.TrimSpace(string(b)))
+	return httpapi.ParseAPIKey(strings.TrimSpace(string(b)))
 }
 
-func (l devLayout) newKey() (apiKey, error) {
+func (l devLayout) newKey() (httpapi.APIKey, error) {
 	key, err := newAPIKey()
 	if err != nil {
-		return apiKey{}, err
+		return httpapi.APIKey{}, err
 	}
-	return key, writeFile(l.key(), []byte(key.value+"\n"), 0o600)
+	return key, writeFile(l.key(), []byte(key.Value+"\n"), 0o600)
 }
 
 // writeInfo publishes dev.json.

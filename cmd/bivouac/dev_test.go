@@ -40,7 +40,7 @@ func startDev(t testing.TB, dir string) *running {
 		t.Fatal(err)
 	}
 	for _, n := range c.nodes {
-		r.all = append(r.all, caller{base: "http://" + n.http, key: c.key.value})
+		r.all = append(r.all, caller{base: "http://" + n.http, key: c.key.Value})
 	}
 	return r
 }
@@ -136,7 +136,7 @@ func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 			}
 			return err
 		})
-		for _, key := range []string{"", "bvk_nonsense", r.key.value[:len(r.key.value)-1] + "!"} {
+		for _, key := range []string{"", "bvk_nonsense", r.key.Value[:len(r.key.Value)-1] + "!"} {
 			caller{base: n.base, key: key}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/v1/sandboxes/search", nil)
 		}
 	}
@@ -300,7 +300,7 @@ func TestDev_RestartKeepsAllState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := startDev(t, dir)
-	key := r.key.value
+	key := r.key.Value
 	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "en", "llm_model": "m", "llm_api_key": "k"})
 	settings := r.all[0].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
 	task := r.all[1].awaitTask(t, r.all[0].startConversation(t, "hello"))
@@ -318,7 +318,7 @@ func TestDev_RestartKeepsAllState(t *testing.T) {
 	}
 
 	r = startDev(t, dir)
-	if r.key.value != key {
+	if r.key.Value != key {
 		t.Error("the second start has another key")
 	}
 	checkInfo(t, dir, r)
@@ -360,7 +360,7 @@ func TestDev_RevokedKeyIsReplacedOnTheNextStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := startDev(t, dir)
-	old := r.key.value
+	old := r.key.Value
 	r.all[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/keys/1", nil)
 	for _, n := range r.all {
 		eventually(t, "the revocation has reached "+n.base, func() error {
@@ -373,7 +373,7 @@ func TestDev_RevokedKeyIsReplacedOnTheNextStart(t *testing.T) {
 	}
 	r.end(t)
 	r = startDev(t, dir)
-	if r.key.value == old {
+	if r.key.Value == old {
 		t.Fatal("the revoked key is shown again")
 	}
 	r.all[2].do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil)

@@ -53,7 +53,7 @@ refused once any key was ever issued.`,
 			if err != nil {
 				return fmt.Errorf("issuing the first key: %w", err)
 			}
-			_, err = fmt.Fprintln(p.stdout, key.value)
+			_, err = fmt.Fprintln(p.stdout, key.Value)
 			return err
 		},
 	}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
 )
 
 // bootstrapRetry is the pause between two tries to reach a cluster that has no
@@ -125,7 +126,7 @@ func printStatus(w io.Writer, s statusReport) error {
 // bootstrapOverPeer issues the first key through the peer port of the node
 // whose configuration this is. It waits for a leader; the same command is sent
 // each time, so it is carried out once however often it is sent.
-func bootstrapOverPeer(ctx context.Context, cfg Config, key apiKey, user, name string) error {
+func bootstrapOverPeer(ctx context.Context, cfg Config, key httpapi.APIKey, user, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
 	client, err := peerClient(cfg)

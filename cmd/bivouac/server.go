@@ -54,6 +54,7 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	level := new(slog.LevelVar)
 	level.Set(logLevel(cfg.Log.Level))
 	log := newLogger(p.stderr, cfg.Log.Format, level)
+	paceCollector()
 
 	life := newLifecycle()
 	defer func() { err = errors.Join(err, life.stop(stopGrace)) }()

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+func TestPacePercent(t *testing.T) {
+	for alive, want := range map[uint64]int{
+		0: mostPercent, 1 << 20: mostPercent, 8 << 20: 800, 32 << 20: 200, 64 << 20: usualPercent, 10 << 30: usualPercent,
+	} {
+		if got := pacePercent(alive); got != want {
+			t.Errorf("%d bytes alive: %d %%, want %d %%", alive, got, want)
+		}
+	}
+}
+
+// The pace is set at once and follows the heap from one collection to the next.
+func TestPaceCollector_FollowsTheHeap(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(usualPercent)
+	// The finalizer goes on for the life of the test program.
+	defer debug.SetGCPercent(before)
+	paceCollector()
+	percent := func() int {
+		p := debug.SetGCPercent(usualPercent)
+		debug.SetGCPercent(p)
+		return p
+	}
+	if p := percent(); p <= usualPercent {
+		t.Fatalf("the heap of a test may grow by %d %%", p)
+	}
+	large := make([]byte, 2*leastGarbage)
+	eventually(t, "a large heap has the usual pace", func() error {
+		runtime.GC()
+		if p := percent(); p != usualPercent {
+			return fmt.Errorf("%d %%", p)
+		}
+		return nil
+	})
+	runtime.KeepAlive(large)
+}
