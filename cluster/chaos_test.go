@@ -60,7 +60,7 @@ func chaos(t *testing.T, seed uint64) {
 	w := &writers{c: c, fates: map[string]fate{}}
 	ctx, stop := context.WithCancel(t.Context())
 	for i := range count {
-		for range 3 { // so that commands meet and travel together
+		for range 2 { // so that commands meet and travel together
 			w.wg.Go(func() { w.write(ctx, t, i) })
 		}
 	}

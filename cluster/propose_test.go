@@ -165,6 +165,10 @@ func TestNode_Propose_InvalidOldAndHugeNeverReachTheLog(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
 		leader := c.Leader()
+		// Raising it is a command.
+		c.Eventually("the protocol version is raised", func() bool {
+			return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion
+		})
 		c.Settle()
 		before := c.Node(leader).Status().CommitIndex
 
