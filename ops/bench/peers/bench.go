@@ -79,6 +79,8 @@ type settings struct {
 	program string
 	more    string
 	store   string
+	// again is how often a disturbed measurement is made again.
+	again int
 	// etcdConns is how many connections each of etcd's nodes gets.
 	etcdConns int
 	out       string
@@ -221,7 +223,7 @@ func (b *bench) measure(ctx context.Context, row loadRow, who subject, repeat in
 		if rec, err = b.once(ctx, s, row, who, o); err != nil {
 			return err
 		}
-		if rec.Others <= disturbed || try == again {
+		if rec.Others <= disturbed || try >= b.again {
 			break
 		}
 		fmt.Fprintf(b.stdout, "%-14s %3d clients  %-17s disturbed: others used %.2f cores; again\n", row.name, o.Clients, who.system, rec.Others)

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-const (
-	// disturbed is how many cores the rest of the machine may use, the kernel's
-	// own work for the disk included, before a measurement is made again.
-	disturbed = 0.35
-	// again is how often at most.
-	again = 2
-)
+// disturbed is how many cores the rest of the machine may use, the kernel's own
+// work for the disk included, before a measurement is made again.
+const disturbed = 0.35
+
+// spoiled is how many make it count for nothing.
+const spoiled = 0.75
 
 // busy is what all programs have used of all cores since the machine started,
 // without what interrupts used: loopback packets are nobody's.

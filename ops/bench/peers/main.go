@@ -149,6 +149,7 @@ func (b *bench) parse(args []string) (into string, err error) {
 	f.StringVar(&b.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
 	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
 	f.StringVar(&b.store, "store", cluster.DefaultConfig().LogStore, "the log store of Bivouac and of raft alone: boltdb or wal")
+	f.IntVar(&b.again, "again", 2, "how often a measurement that other programs disturbed is made again")
 	f.IntVar(&b.etcdConns, "etcd-conns", etcdConns, "the gRPC connections to a node of etcd")
 	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")
 	f.StringVar(&into, "report", "", "write the tables into this RESULTS.md, and the plots beside it")
@@ -158,7 +159,7 @@ func (b *bench) parse(args []string) (into string, err error) {
 	}
 	if *quick {
 		clients, b.repeats, b.load.For, b.load.Warm = "4", 1, 500*time.Millisecond, 100*time.Millisecond
-		b.trials, b.starveFor, b.shrink = 1, 2*time.Second, 50
+		b.trials, b.starveFor, b.shrink, b.again = 1, 2*time.Second, 50, 0
 	}
 	b.rows = strings.Split(rows, ",")
 	for _, row := range b.rows {

@@ -127,8 +127,8 @@ func (r *results) where() string {
 			}
 		}
 	}
-	fmt.Fprintf(&out, "- A measurement is made again, at most %d times, when other programs used more than %.2f of a core meanwhile; in %d of %d they did the last time, too.\n",
-		again, disturbed, noisy, counted)
+	fmt.Fprintf(&out, "- During %d of the %d measurements that count other programs used more than %.2f of a core; %d more, when they used more than %.2f, do not count.\n",
+		noisy, counted, disturbed, r.spoiled, spoiled)
 	out.WriteString("- The runs:\n\n")
 	for _, c := range commands {
 		fmt.Fprintf(&out, "      %s\n", c)

@@ -33,6 +33,8 @@ func aims(row string) []aim {
 type results struct {
 	records  []record
 	machines map[string]*machine // by run
+	// spoiled counts what was left out because the machine was too busy.
+	spoiled int
 }
 
 func newResults(all []record) *results {
@@ -49,7 +51,11 @@ func newResults(all []record) *results {
 		}
 	}
 	for _, rec := range all {
-		if rec.Machine == nil && r.commit(rec) == newest[measured(rec)] {
+		switch {
+		case rec.Machine != nil || r.commit(rec) != newest[measured(rec)]:
+		case rec.Others > spoiled:
+			r.spoiled++
+		default:
 			r.records = append(r.records, rec)
 		}
 	}

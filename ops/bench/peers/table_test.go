@@ -24,6 +24,7 @@ func TestReport(t *testing.T) {
 		loaded("2", "write", sysBivouac, 1, 64, 20), loaded("2", "write", sysEtcd, 1, 64, 10),
 		loaded("2", "write", sysBivouac, 2, 64, 110), loaded("2", "write", sysEtcd, 2, 64, 100),
 		loaded("2", "write", sysRqlite, 2, 64, 100),
+		{Run: "2", Row: "write", System: sysRqlite, Repeat: 1, Others: 1.5, Load: &load.Result{Clients: 64, PerS: 1}},
 		{Run: "2", Row: rowFailover, System: sysBivouac, Millis: 550}, {Run: "2", Row: rowFailover, System: sysEtcd, Millis: 1100},
 		{Run: "2", Row: rowFailover, System: sysRqlite, Millis: 500},
 	}
