@@ -22,8 +22,9 @@ type Config struct {
 	// Deadline is when a request without an answer is a failure. It must leave
 	// room for what the API itself may take.
 	Deadline time.Duration
-	// Fault names the fault that is going on, "" for none; nil is never any.
-	Fault func() string
+	// Fault names the fault that was going on at some time since then, "" for
+	// none. It is asked about answers that a fault would excuse; nil is never any.
+	Fault func(since time.Time) string
 }
 
 // Report is what came of a walk.
@@ -63,7 +64,7 @@ func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	if cfg.Fault == nil {
-		cfg.Fault = func() string { return "" }
+		cfg.Fault = func(time.Time) string { return "" }
 	}
 	before, err := w.snapshot()
 	if err != nil {
@@ -92,13 +93,14 @@ func (k *walk) work(ctx context.Context, rng *rand.Rand) {
 	m := &maker{rng: rng, world: k.world, list: k.list}
 	for ctx.Err() == nil {
 		r := m.next()
-		fault := k.cfg.Fault()
+		begin := time.Now()
 		a, refused, err := r.send(k.client, k.cfg.Deadline)
 		if refused {
 			continue
 		}
-		if fault == "" {
-			fault = k.cfg.Fault()
+		fault := ""
+		if err != nil || a.status == http.StatusServiceUnavailable {
+			fault = k.cfg.Fault(begin)
 		}
 		k.note(r, a, err, fault)
 	}
@@ -142,7 +144,7 @@ func (k *walk) watch(ctx context.Context, before string) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if k.cfg.Fault() == "" && k.compare(before) != nil {
+			if k.compare(before) != nil {
 				k.stop()
 				return
 			}

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/ops/apiwalk"
+	"bivouac.dev/bivouac/ops/fleet"
 )
 
 // seedOf gives the seed of a random test: BIVOUAC_SEED, or a new one. It is
@@ -83,7 +85,7 @@ func TestAPIWalk(t *testing.T) {
 		}
 	}
 	report, err := world.Walk(t.Context(), apiwalk.Config{
-		Document: httpapi.Description(), Seed: seedOf(t), Workers: 6, For: duration, Deadline: 75 * time.Second,
+		Document: httpapi.Description(), Seed: seedOf(t), Workers: 6, For: duration, Deadline: 75 * time.Second, Fault: electionsOf(t, info),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +104,68 @@ func TestAPIWalk(t *testing.T) {
 	}
 	for _, one := range found {
 		t.Error(one)
+	}
+}
+
+// electionsOf watches the nodes and tells whether the cluster was without a
+// leader, or changed it, since a time: a starved machine can bring that about,
+// and then a 503 that says when to come again is the right answer.
+func electionsOf(t *testing.T, info devInfo) func(time.Time) string {
+	t.Helper()
+	type sample struct {
+		at   time.Time
+		term uint64
+		bad  bool
+	}
+	look := func() (s sample) {
+		for _, n := range info.Nodes {
+			var status struct {
+				Term  uint64
+				Ready bool
+			}
+			a, err := fleet.Client{Base: n.HTTP, Key: info.APIKey}.Try("GET", "/api/v1/operator/status", nil)
+			if err == nil {
+				err = a.Decode(&status)
+			}
+			s.bad = s.bad || err != nil || !status.Ready
+			s.term = max(s.term, status.Term)
+		}
+		s.at = time.Now()
+		return s
+	}
+	var mu sync.Mutex
+	calm, term := time.Now(), look().term // since when all was well
+	note := func() {
+		s := look()
+		mu.Lock()
+		defer mu.Unlock()
+		if s.bad || s.term != term {
+			calm, term = s.at, s.term
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(stop); <-stopped })
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				note()
+			}
+		}
+	}()
+	return func(since time.Time) string {
+		note()
+		mu.Lock()
+		defer mu.Unlock()
+		if calm.After(since.Add(-5 * time.Second)) {
+			return "an election"
+		}
+		return ""
 	}
 }
 
