@@ -144,7 +144,9 @@ func TestPoolEmpty_IsNotRemembered(t *testing.T) {
 	other := newSandboxBody("s2")
 	other.KeyHash = sha("m2")
 	f.do("ada", other)
-	f.fails(CodePoolEmpty, "ada", warmSandboxBody())
+	if e := f.fails(CodePoolEmpty, "ada", warmSandboxBody()); !strings.Contains(e.Message, "py") {
+		t.Errorf("it names no spec: %s", e.Message)
+	}
 }
 
 func goodClaim() Body { return warmSandboxBody() }
