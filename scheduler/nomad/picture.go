@@ -116,6 +116,9 @@ func observe(
 		o.Failure = failedTask(last)
 	default:
 		o.Waiting = waitingEval(job, last, evals)
+		if o.Waiting != nil && last != nil && last.ClientStatus == api.AllocClientStatusLost {
+			o.Waiting.Detail = lostWords(last) + ": " + o.Waiting.Detail
+		}
 	}
 	nameWorkspace(o.Failure, job.Meta[metaWorkspace])
 	nameWorkspace(o.Waiting, job.Meta[metaWorkspace])
@@ -154,7 +157,7 @@ func placement(a *allocFacts, workspace string) *fsm.Placement {
 func failedTask(a *allocFacts) *scheduler.Failure {
 	if a.ClientStatus == api.AllocClientStatusLost {
 		return &scheduler.Failure{
-			Reason: fsm.ReasonScheduler, Detail: fmt.Sprintf("the Nomad client %s was lost, and the sandbox with it", a.NodeName),
+			Reason: fsm.ReasonScheduler, Detail: lostWords(a),
 		}
 	}
 	for _, ev := range newestFirst(a) {
@@ -164,6 +167,11 @@ func failedTask(a *allocFacts) *scheduler.Failure {
 	}
 	detail := cmp.Or(a.ClientDescription, "the sandbox's task has ended")
 	return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: detail}
+}
+
+// lostWords says that Nomad has given up a client.
+func lostWords(a *allocFacts) string {
+	return fmt.Sprintf("the Nomad client %s was lost, and the sandbox with it", a.NodeName)
 }
 
 // waitingTask says what a live allocation's task waits for, nil when it runs

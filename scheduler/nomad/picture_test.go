@@ -41,6 +41,9 @@ func TestObserve(t *testing.T) {
 			NodesEvaluated: 2, NodesExhausted: 2, DimensionExhausted: map[string]int{"memory": 1, "cpu": 1},
 		}},
 	}
+	after := *full
+	after.ModifyIndex = 13
+	later := &after
 	for name, c := range map[string]struct {
 		job    func(j *jobFacts)
 		alloc  *allocFacts
@@ -57,6 +60,13 @@ func TestObserve(t *testing.T) {
 				return o.Live == 1 && o.Version == 3 && o.Placement.Equal(&fsm.Placement{
 					AllocID: "a1", NodeID: "n1", Address: "10.0.0.1", Workspace: "/w", Ports: map[string]int{"AGENT_SERVER": 23456},
 				})
+			},
+		},
+		"given up with its client, and no room elsewhere": {
+			alloc: anAlloc("stop", "lost"), eval: later,
+			check: func(o scheduler.Observed) bool {
+				return o.Live == 0 && o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity &&
+					strings.HasPrefix(o.Waiting.Detail, "the Nomad client one was lost, and the sandbox with it: no Nomad client")
 			},
 		},
 		"on a client that is away": {
