@@ -12,7 +12,7 @@ import (
 const disturbed = 0.35
 
 // spoiled is how many make it count for nothing.
-const spoiled = 0.75
+const spoiled = 1.4
 
 // busy is what all programs have used of all cores since the machine started,
 // without what interrupts used: loopback packets are nobody's.

@@ -254,9 +254,17 @@ func (r *results) sizeTable() string {
 		e, a, w := empty[row.key]/row.divisor, tenth[row.key]/row.divisor, whole[row.key]/row.divisor
 		line := e + (a-e)*(whole["people"]/tenth["people"])
 		cell := func(v float64) string { return fmt.Sprintf("%.1f %s", v, row.unit) }
-		t.row(row.name, fmt.Sprintf("**%.2f**", w/line), cell(e), cell(a), cell(line), cell(w), met(w <= line, "at most 1"))
+		t.row(row.name, fmt.Sprintf("**%.2f**", w/line), cell(e), cell(a), cell(line), cell(w), sizeAim(row.key, w <= line))
 	}
 	return t.String()
+}
+
+// sizeAim judges what issue 4 asks for: memory and the time of a snapshot.
+func sizeAim(key string, within bool) string {
+	if key == "heap" || key == "snapshot_ms" {
+		return met(within, "at most 1")
+	}
+	return ""
 }
 
 func (r *results) electionsTable() string {
