@@ -105,13 +105,13 @@ func linearSeed(t *testing.T) uint64 {
 }
 
 // keepDir is where a failure's evidence is kept.
-func keepDir(t *testing.T, seed uint64) string {
+func keepDir(t *testing.T, seed uint64, store string) string {
 	t.Helper()
 	base := os.Getenv(envKeep)
 	if base == "" {
 		base = os.TempDir()
 	}
-	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%d", seed, os.Getpid()))
+	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%s-%d", seed, store, os.Getpid()))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	if recovered != nil {
 		v.wrong = append(v.wrong, fmt.Sprintf("the fleet did not recover: %v", recovered))
 	}
-	keep := keepDir(t, seed)
+	keep := keepDir(t, seed, o.logStore)
 	ops := work.Rec.Ops()
 	judging := time.Now()
 	v.history = history.Judge(ops, keep)
