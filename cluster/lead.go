@@ -129,8 +129,9 @@ func (n *Node) watchTerms(ctx context.Context) {
 	}
 }
 
-// holdTerm lasts as long as one term of this node's leadership. It reports
-// whether the next notice was a new term again.
+// holdTerm lasts as long as one term of this node's leadership, or until its disk
+// stops to answer. It reports whether this node leads on: the next notice was a
+// new term again, or the disk answers again and nobody else was elected.
 func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	r := n.raft.Load()
 	termCtx, end := context.WithCancel(ctx)
@@ -143,9 +144,20 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	}()
 	n.refreshLeader(r)
 	opening.Go(func() { n.openTerm(termCtx, r) })
+	stalled, _ := n.storage.disk.stall()
 	select {
 	case leads = <-n.notify:
 	case <-ctx.Done():
+	case <-stalled:
+		end()
+		n.terms.set(nil)
+		_, healed := n.storage.disk.stall()
+		select {
+		case leads = <-n.notify:
+		case <-ctx.Done():
+		case <-healed:
+			leads = true
+		}
 	}
 	return leads
 }

@@ -86,7 +86,7 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if creds.node != cfg.NodeName {
 		return nil, fmt.Errorf("NodeName is %q but %s was issued to node %q", cfg.NodeName, cfg.TLS.CertFile, creds.node)
 	}
-	storage, err := openStorage(cfg.DataDir, cfg.LogStore, raftLogger(cfg.Logger))
+	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.form(n.stopping) })
 	tasks.Go(func() { n.catchUp(n.stopping) })
 	tasks.Go(func() { _ = n.Lead(n.stopping, n.tend) })
+	n.watchDisk(&tasks)
 
 	select {
 	case <-ctx.Done():
@@ -191,17 +192,25 @@ func (n *Node) Run(ctx context.Context) error {
 		err = fmt.Errorf("cluster: serving the peer port: %w", err)
 	case err = <-n.broken:
 		err = fmt.Errorf("cluster: the node stops: %w", err)
+	case <-n.storage.disk.failures():
+		err = fmt.Errorf("cluster: the node stops: %w", n.storage.disk.failure())
 	}
 	n.stop()
 	n.calls.close()
-	tasks.Wait()
-	n.drain()
-	r.DeregisterObserver(observer)
-	// The network goes first: Raft's goroutines may be waiting for a peer.
-	down := r.Shutdown()
-	err = errors.Join(err, n.network.Close(), down.Error())
-	n.feed.Load().stop()
-	return errors.Join(err, n.storage.Close())
+	end := func() error {
+		tasks.Wait()
+		n.drain()
+		r.DeregisterObserver(observer)
+		// The network goes first: Raft's goroutines may be waiting for a peer.
+		down := r.Shutdown()
+		err := errors.Join(n.network.Close(), down.Error())
+		n.feed.Load().stop()
+		return errors.Join(err, n.storage.noteEnd(), n.storage.Close())
+	}
+	if n.storage.disk.trouble() != nil {
+		return errors.Join(err, n.abandon(r, end))
+	}
+	return errors.Join(err, end())
 }
 
 // startRaft brings Raft up from what the storage holds.
@@ -225,9 +234,13 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	// A node that was removed goes on as a follower nobody calls; the operator
 	// stops it. Shutting Raft down under us would end nothing in an orderly way.
 	conf.ShutdownOnRemove = false
-	transport := newFeed(n.network.Transport(&n.addresses, logger))
+	inner := n.network.Transport(&n.addresses, logger)
+	if t, real := inner.(*raft.NetworkTransport); real && n.storage.disk != nil {
+		inner = &diskTransport{t, n.storage.disk}
+	}
+	transport := newFeed(inner)
 	n.feed.Store(transport)
-	r, err := raft.NewRaft(conf, n.machine, n.storage.Logs, n.storage.Stable, n.storage.Snapshots, transport)
+	r, err := n.newRaft(conf, transport)
 	if failure := n.machine.failure(); failure != nil {
 		// Raft would have gone on with an older snapshot, if it had one.
 		if r != nil {
@@ -237,6 +250,9 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("starting raft: %w", err)
+	}
+	if n.storage.arm != nil {
+		n.storage.arm()
 	}
 	return r, nil
 }

@@ -151,6 +151,9 @@ func (n *Node) Ready() error {
 	if err := n.machine.failure(); err != nil {
 		return err
 	}
+	if err := n.storage.disk.trouble(); err != nil {
+		return err
+	}
 	if n.raft.Load() == nil || n.stopping.Err() != nil {
 		return errors.New("the node does not run")
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,6 +24,8 @@ const (
 	// lockTimeout is how long opening waits for another process that has the
 	// data directory.
 	lockTimeout = time.Second
+	// openPatience is how long opening may take before it is said.
+	openPatience = 10 * time.Second
 )
 
 // Storage is where a node keeps Raft's state. New opens the real one; tests
@@ -34,72 +37,125 @@ type Storage struct {
 	Snapshots raft.SnapshotStore
 	// Close releases all of it; Run calls it when Raft has stopped.
 	Close func() error
+
+	// disk watches over the files, mark over the end of the log, and arm is
+	// called when Raft runs; all nil for stores in memory.
+	disk *disk
+	mark *logMark
+	arm  func()
 }
 
-// openStorage opens or makes everything under dir:
+// openStorage opens or makes everything under dir and verifies all of it:
 //
 //	dir/raft.db      votes, the node id, and the log unless it is a WAL
 //	dir/wal/         the log, with LogStoreWAL
-//	dir/snapshots/   by hashicorp/raft
-func openStorage(dir, logStore string, logger hclog.Logger) (Storage, error) {
+//	dir/snapshots/   by hashicorp/raft, with our checksums
+func openStorage(dir, logStore string, logger *slog.Logger) (Storage, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Storage{}, fmt.Errorf("making data directory: %w", err)
 	}
+	slow := time.AfterFunc(openPatience, func() {
+		logger.Error("cluster: opening the data directory takes long: is the disk all right?", "path", dir, "duration", openPatience)
+	})
+	defer slow.Stop()
+	d := newDisk(dir, logger)
+	if err := d.checkPlace(); err != nil {
+		return Storage{}, err
+	}
+	s := Storage{disk: d}
+	var err error
+	// What a library makes of a damaged file is an error, if only by panicking.
+	contain := contained(func() error { err = s.open(dir, logStore, raftLogger(logger)); return nil })
+	if contain != nil {
+		return Storage{}, d.damaged(dir, "%v", contain)
+	}
+	return s, err
+}
+
+// open opens the stores, each below its checks.
+func (s *Storage) open(dir, logStore string, logger hclog.Logger) error {
+	path := filepath.Join(dir, "raft.db")
 	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, "raft.db"),
+		Path: path,
 		// Without the freelist on disk an append writes less (10 to 25 % more
 		// appends per second); opening scans the file instead.
 		BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return Storage{}, fmt.Errorf("opening %s: another process uses this data directory", filepath.Join(dir, "raft.db"))
+		return fmt.Errorf("opening %s: another process uses this data directory", path)
 	}
 	if err != nil {
-		return Storage{}, fmt.Errorf("opening %s: %w", filepath.Join(dir, "raft.db"), err)
+		return fmt.Errorf("opening %s: %w; %s", path, err, s.disk.advice(err))
 	}
-	s := Storage{Stable: bolt, Close: bolt.Close}
-	if err := s.openLog(dir, logStore, bolt, logger); err != nil {
-		return Storage{}, errors.Join(err, s.Close())
+	s.Close = bolt.Close
+	if err := s.openOver(dir, path, logStore, bolt, logger); err != nil {
+		return errors.Join(err, s.Close())
 	}
-	if s.Snapshots, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger); err != nil {
-		return Storage{}, errors.Join(fmt.Errorf("opening snapshots: %w", err), s.Close())
-	}
-	return s, nil
+	return nil
 }
 
-// openLog chooses the log store. Changing the kind under a node would lose its
-// log, so finding the other kind is an error.
-func (s *Storage) openLog(dir, logStore string, bolt *raftboltdb.BoltStore, logger hclog.Logger) error {
-	walDir := filepath.Join(dir, "wal")
-	var logs raft.LogStore = bolt
-	switch logStore {
-	case LogStoreBoltDB:
-		if _, err := os.Stat(walDir); err == nil {
-			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreWAL)
-		}
-	case LogStoreWAL:
-		last, err := bolt.LastIndex()
-		if err != nil {
-			return fmt.Errorf("reading last index: %w", err)
-		}
-		if last > 0 {
-			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreBoltDB)
-		}
-		if err := os.MkdirAll(walDir, 0o700); err != nil {
-			return fmt.Errorf("making log directory: %w", err)
-		}
-		w, err := wal.Open(walDir, wal.WithLogger(logger.Named("wal")))
-		if err != nil {
-			return fmt.Errorf("opening write-ahead log %s: %w", walDir, err)
-		}
-		logs = w
-		s.Close = func() error { return errors.Join(w.Close(), bolt.Close()) }
+// openOver opens what needs the stable store, and verifies.
+func (s *Storage) openOver(dir, path, logStore string, bolt *raftboltdb.BoltStore, logger hclog.Logger) error {
+	stable := &checkedStable{inner: bolt, disk: s.disk, path: path}
+	s.Stable = stable
+	if err := s.loadMark(stable); err != nil {
+		return err
+	}
+	logs := &checkedLogs{inner: bolt, disk: s.disk, path: path, mark: s.mark}
+	if err := s.openLog(dir, logStore, logs, logger); err != nil {
+		return err
 	}
 	cached, err := raft.NewLogCache(logCacheEntries, logs)
 	if err != nil {
 		return fmt.Errorf("caching log: %w", err)
 	}
 	s.Logs = cached
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger)
+	if err != nil {
+		return fmt.Errorf("opening snapshots: %w; %s", err, s.disk.advice(err))
+	}
+	snapshots := &checkedSnapshots{SnapshotStore: files, disk: s.disk, dir: filepath.Join(dir, "snapshots"), mark: s.mark}
+	s.Snapshots = snapshots
+	s.arm = func() { snapshots.armed.Store(true) }
+	if err := s.verify(logs, snapshots); err != nil {
+		return err
+	}
+	stable.armed.Store(true)
+	logs.armed.Store(true)
+	return nil
+}
+
+// openLog chooses the log store. Changing the kind under a node would lose its
+// log, so finding the other kind is an error.
+func (s *Storage) openLog(dir, logStore string, logs *checkedLogs, logger hclog.Logger) error {
+	walDir := filepath.Join(dir, "wal")
+	switch logStore {
+	case LogStoreBoltDB:
+		if _, err := os.Stat(walDir); err == nil {
+			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreWAL)
+		}
+	case LogStoreWAL:
+		last, err := logs.LastIndex()
+		if err != nil {
+			return err
+		}
+		if last > 0 {
+			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreBoltDB)
+		}
+		if err := os.MkdirAll(walDir, 0o700); err != nil {
+			return fmt.Errorf("making log directory: %w; %s", err, s.disk.advice(err))
+		}
+		w, err := wal.Open(walDir, wal.WithLogger(logger.Named("wal")))
+		if err != nil && s.disk.advisable(err) {
+			return fmt.Errorf("opening write-ahead log %s: %w; %s", walDir, err, s.disk.advice(err))
+		}
+		if err != nil {
+			return s.disk.damaged(walDir, "%v", err)
+		}
+		logs.inner, logs.path = w, walDir
+		closeBolt := s.Close
+		s.Close = func() error { return errors.Join(w.Close(), closeBolt()) }
+	}
 	return nil
 }
 
@@ -107,6 +163,7 @@ func (s *Storage) openLog(dir, logStore string, bolt *raftboltdb.BoltStore, logg
 var (
 	keyNodeID  = []byte("bivouac_node_id")
 	keyPromise = []byte("bivouac_promise")
+	keyMark    = []byte("bivouac_log_mark")
 )
 
 // getString reads a key of ours; absent is "".

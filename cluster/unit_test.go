@@ -110,23 +110,23 @@ func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 func TestStorage_Open_RefusesTheOtherKindOfLog(t *testing.T) {
 	for _, test := range []struct{ first, second string }{{LogStoreBoltDB, LogStoreWAL}, {LogStoreWAL, LogStoreBoltDB}} {
 		dir := filepath.Join(t.TempDir(), "data")
-		s, err := openStorage(dir, test.first, hclog.NewNullLogger())
+		s, err := openStorage(dir, test.first, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Logs.StoreLog(&raft.Log{Index: 1, Term: 1, Data: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openStorage(dir, test.first, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "another process") {
+		if _, err := openStorage(dir, test.first, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
 			t.Errorf("%s: opened twice: %v", test.first, err)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openStorage(dir, test.second, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "holds a") {
+		if _, err := openStorage(dir, test.second, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "holds a") {
 			t.Errorf("%s after %s: %v", test.second, test.first, err)
 		}
-		if s, err = openStorage(dir, test.first, hclog.NewNullLogger()); err != nil {
+		if s, err = openStorage(dir, test.first, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatalf("%s again: %v", test.first, err)
 		}
 		if last, err := s.Logs.LastIndex(); err != nil || last != 1 {

@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// A data directory of a program without checksums is read, its values get
+// theirs, and so do all later entries.
+func TestStorage_OlderDataIsReadAndSealed(t *testing.T) {
+	dir := t.TempDir()
+	old, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(dir, "raft.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := uint64(1); i <= 5; i++ {
+		err = errors.Join(err, old.StoreLog(entryOf(i)))
+	}
+	err = errors.Join(err, old.SetUint64([]byte("CurrentTerm"), 7), old.Set([]byte("LastVoteCand"), []byte("n1:1")), old.Set(keyNodeID, []byte("n1.x")), old.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, dir, LogStoreBoltDB)
+	if term, err := s.Stable.GetUint64([]byte("CurrentTerm")); err != nil || term != 7 {
+		t.Errorf("CurrentTerm is %d, %v", term, err)
+	}
+	if err := errors.Join(s.Logs.StoreLog(entryOf(6)), s.noteEnd(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, dir, LogStoreBoltDB)
+	for i := uint64(1); i <= 6; i++ {
+		var l raft.Log
+		if err := s.Logs.GetLog(i, &l); err != nil || !bytes.Equal(l.Data, entryOf(i).Data) {
+			t.Errorf("entry %d: %v", i, err)
+		}
+	}
+	if s.mark.noted.SealedFrom != 6 || s.mark.noted.Last != 6 {
+		t.Errorf("the mark is %+v", s.mark.noted)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// From then on an entry or a value without its checksum is damage.
+	if old, err = raftboltdb.New(raftboltdb.Options{Path: filepath.Join(dir, "raft.db")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(old.SetUint64([]byte("CurrentTerm"), 6), old.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openStorage(dir, LogStoreBoltDB, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "CurrentTerm has no checksum") {
+		t.Errorf("a value without its checksum: %v", err)
+	}
+}
+
+// An older copy of the log, put back, is noticed.
+func TestStorage_LogThatLostItsEndIsRefused(t *testing.T) {
+	for _, logStore := range []string{LogStoreBoltDB, LogStoreWAL} {
+		t.Run(logStore, func(t *testing.T) {
+			dir := t.TempDir()
+			makeData(t, dir, logStore)
+			s := mustOpen(t, dir, logStore)
+			// The store itself, below our checks, forgets.
+			logs := s.Logs.(*raft.LogCache)
+			if err := logs.DeleteRange(damageEntries, damageEntries); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.mark.noted.Last; got != damageEntries-1 {
+				t.Errorf("after a truncation the mark is %d", got)
+			}
+			s.mark.last.Store(damageEntries)
+			if err := errors.Join(s.mark.note(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := openStorage(dir, logStore, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "ends with entry 299 and had 300") {
+				t.Errorf("a log that lost its end: %v", err)
+			}
+		})
+	}
+}
+
+// What a crash leaves of a snapshot in progress is removed: nobody else does,
+// and it fills the disk.
+func TestStorage_UnfinishedSnapshotsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	half := filepath.Join(dir, "snapshots", "2-10-123.tmp")
+	if err := os.MkdirAll(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, dir, LogStoreBoltDB)
+	defer s.Close()
+	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
+// The first failure is the last operation: a failed fsync is never followed by
+// one that succeeds.
+func TestDisk_NothingFollowsAFailure(t *testing.T) {
+	d := newDisk("/data", slog.New(slog.DiscardHandler))
+	err := d.do("writing X", func() error { return syscall.EIO })
+	if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "writing X") || !strings.Contains(err.Error(), runbook) {
+		t.Errorf("the failure: %v", err)
+	}
+	again := d.do("writing Y", func() error { t.Error("it was tried again"); return nil })
+	if !errors.Is(again, syscall.EIO) {
+		t.Errorf("after the failure: %v", again)
+	}
+	select {
+	case <-d.failures():
+	default:
+		t.Error("nobody is told")
+	}
+	full := newDisk("/data", slog.New(slog.DiscardHandler))
+	if err := full.do("writing X", func() error { return syscall.ENOSPC }); !strings.Contains(err.Error(), "make room") {
+		t.Errorf("a full disk: %v", err)
+	}
+	if err := newDisk("/data", d.logger).do("reading", func() error { panic("page 3: invalid") }); err == nil || !strings.Contains(err.Error(), "page 3") {
+		t.Errorf("a panic of a store: %v", err)
+	}
+}
+
+// A disk that hangs is noticed after a second, healed when it answers, and is
+// given up after thirty.
+func TestDisk_HangIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk("/data", slog.New(slog.DiscardHandler))
+		answer := make(chan struct{})
+		ended := make(chan error, 2)
+		hang := func() { ended <- d.do("writing X", func() error { <-answer; return nil }) }
+		go hang()
+		synctest.Wait()
+		d.look(time.Now())
+		if d.trouble() != nil {
+			t.Error("at once there is trouble")
+		}
+		time.Sleep(stallAfter)
+		d.look(time.Now())
+		stalled, healed := d.stall()
+		select {
+		case <-stalled:
+		default:
+			t.Error("after a second nobody knows")
+		}
+		if d.trouble() == nil {
+			t.Error("after a second the node still passes for a leader")
+		}
+		answer <- struct{}{}
+		synctest.Wait()
+		d.look(time.Now())
+		<-healed
+		if err := <-ended; err != nil || d.trouble() != nil {
+			t.Errorf("after it answered: %v, %v", err, d.trouble())
+		}
+		go hang()
+		synctest.Wait()
+		time.Sleep(hangAfter)
+		d.look(time.Now())
+		if err := d.failure(); err == nil || !strings.Contains(err.Error(), "hangs") {
+			t.Errorf("after half a minute: %v", err)
+		}
+		answer <- struct{}{}
+		synctest.Wait()
+	})
+}
