@@ -3,8 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/fsm"
@@ -16,7 +16,7 @@ import (
 // log must begin at its first entry: a node that takes snapshots cuts it off. The
 // last entries may never have been committed. It is for drills.
 func Replay(dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error) (last uint64, err error) {
-	storage, err := openStorage(dir, logStore, hclog.NewNullLogger())
+	storage, err := openStorage(dir, logStore, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}

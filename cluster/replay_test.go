@@ -3,10 +3,10 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/fsm"
@@ -17,7 +17,7 @@ import (
 func TestReplay(t *testing.T) {
 	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
 		dir := t.TempDir()
-		storage, err := openStorage(dir, kind, hclog.NewNullLogger())
+		storage, err := openStorage(dir, kind, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestReplay(t *testing.T) {
 		if last, err := Replay(dir, kind, func(*fsm.Store, fsm.Command, fsm.Outcome) error { return boom }); !errors.Is(err, boom) || last != 2 {
 			t.Errorf("%s: %d, %v", kind, last, err)
 		}
-		if storage, err = openStorage(dir, kind, hclog.NewNullLogger()); err == nil {
+		if storage, err = openStorage(dir, kind, slog.New(slog.DiscardHandler)); err == nil {
 			err = errors.Join(storage.Logs.DeleteRange(1, 5), storage.Close())
 		}
 		if err != nil {

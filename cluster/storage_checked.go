@@ -105,7 +105,7 @@ func (c *checkedLogs) StoreLogs(logs []*raft.Log) error {
 		sealed[i] = &copies[i]
 	}
 	last := logs[len(logs)-1].Index
-	err := c.disk.do(fmt.Sprintf("writing log entries %d to %d to %s", logs[0].Index, last, c.path), func() error { return c.inner.StoreLogs(sealed) })
+	err := c.disk.alter(fmt.Sprintf("writing log entries %d to %d to %s", logs[0].Index, last, c.path), func() error { return c.inner.StoreLogs(sealed) })
 	if err == nil {
 		c.mark.last.Store(last)
 	}
@@ -124,7 +124,7 @@ func (c *checkedLogs) DeleteRange(first, last uint64) error {
 			return err
 		}
 	}
-	return c.disk.do(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path), func() error { return c.inner.DeleteRange(first, last) })
+	return c.disk.alter(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path), func() error { return c.inner.DeleteRange(first, last) })
 }
 
 // seal gives an entry's Extensions with its checksum behind them.
@@ -252,7 +252,7 @@ type checkedStable struct {
 func (c *checkedStable) Set(key, value []byte) error {
 	sealed := append([]byte(sealedMagic), value...)
 	sealed = binary.BigEndian.AppendUint32(sealed, crcOf(key, value))
-	return c.disk.do(fmt.Sprintf("writing %s to %s", key, c.path), func() error { return c.inner.Set(key, sealed) })
+	return c.disk.alter(fmt.Sprintf("writing %s to %s", key, c.path), func() error { return c.inner.Set(key, sealed) })
 }
 
 // Get implements raft.StableStore. An older program's value has no checksum.

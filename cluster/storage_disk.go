@@ -37,6 +37,9 @@ type disk struct {
 	// failed is closed at the first failure.
 	failed chan struct{}
 
+	// altering is held by the one operation that changes files.
+	altering sync.Mutex
+
 	mu  sync.Mutex
 	err error
 	// busy are the operations in progress.
@@ -78,6 +81,19 @@ func (d *disk) do(what string, operation func() error) error {
 		return d.fail(fmt.Errorf("%s: %w; %s", what, err, d.advice(err)))
 	}
 	return nil
+}
+
+// alter is do for an operation that changes files. There is one at a time, so
+// that none is on its way when another fails.
+func (d *disk) alter(what string, operation func() error) error {
+	return d.do(what, func() error {
+		d.altering.Lock()
+		defer d.altering.Unlock()
+		if err := d.failure(); err != nil {
+			return err
+		}
+		return operation()
+	})
 }
 
 // contained runs fn and turns a panic, or a fault in mapped memory, into an

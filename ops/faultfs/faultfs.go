@@ -157,7 +157,48 @@ type node struct {
 	fs *FS
 }
 
+// handle is an open file without the way past this process that a kernel may
+// offer (FUSE passthrough): its accesses would never be seen here.
+type handle struct {
+	fs.FileReader
+	fs.FileWriter
+	fs.FileReleaser
+	fs.FileFlusher
+	fs.FileFsyncer
+	fs.FileGetattrer
+	fs.FileSetattrer
+	fs.FileLseeker
+	fs.FileAllocater
+}
+
+func handleOf(h fs.FileHandle) fs.FileHandle {
+	return &handle{
+		h.(fs.FileReader), h.(fs.FileWriter), h.(fs.FileReleaser), h.(fs.FileFlusher), h.(fs.FileFsyncer),
+		h.(fs.FileGetattrer), h.(fs.FileSetattrer), h.(fs.FileLseeker), h.(fs.FileAllocater),
+	}
+}
+
+// Open implements fs.NodeOpener.
+func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, fuseFlags, e := n.LoopbackNode.Open(ctx, flags)
+	if e != 0 {
+		return nil, 0, e
+	}
+	return handleOf(h), fuseFlags, 0
+}
+
+// Create implements fs.NodeCreater.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	inode, h, fuseFlags, e := n.LoopbackNode.Create(ctx, name, flags, mode, out)
+	if e != 0 {
+		return nil, nil, 0, e
+	}
+	return inode, handleOf(h), fuseFlags, 0
+}
+
 var (
+	_ fs.NodeOpener  = (*node)(nil)
+	_ fs.NodeCreater = (*node)(nil)
 	_ fs.NodeWriter  = (*node)(nil)
 	_ fs.NodeReader  = (*node)(nil)
 	_ fs.NodeFsyncer = (*node)(nil)
