@@ -25,7 +25,7 @@ func TestStorage_OlderDataIsReadAndSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := uint64(1); i <= 5; i++ {
-		err = errors.Join(err, old.StoreLog(entryOf(i)))
+		err = errors.Join(err, old.StoreLog(logEntry(i)))
 	}
 	err = errors.Join(err, old.SetUint64([]byte("CurrentTerm"), 7), old.Set([]byte("LastVoteCand"), []byte("n1:1")), old.Set(keyNodeID, []byte("n1.x")), old.Close())
 	if err != nil {
@@ -35,13 +35,13 @@ func TestStorage_OlderDataIsReadAndSealed(t *testing.T) {
 	if term, err := s.Stable.GetUint64([]byte("CurrentTerm")); err != nil || term != 7 {
 		t.Errorf("CurrentTerm is %d, %v", term, err)
 	}
-	if err := errors.Join(s.Logs.StoreLog(entryOf(6)), s.noteEnd(), s.Close()); err != nil {
+	if err := errors.Join(s.Logs.StoreLog(logEntry(6)), s.noteEnd(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	s = mustOpen(t, dir, LogStoreBoltDB)
 	for i := uint64(1); i <= 6; i++ {
 		var l raft.Log
-		if err := s.Logs.GetLog(i, &l); err != nil || !bytes.Equal(l.Data, entryOf(i).Data) {
+		if err := s.Logs.GetLog(i, &l); err != nil || !bytes.Equal(l.Data, logEntry(i).Data) {
 			t.Errorf("entry %d: %v", i, err)
 		}
 	}

@@ -34,7 +34,7 @@ func makeData(t *testing.T, dir, logStore string) {
 		var batch []*raft.Log
 		for range 1 + i%7 {
 			if i <= damageEntries {
-				batch = append(batch, entryOf(i))
+				batch = append(batch, logEntry(i))
 				i++
 			}
 		}
@@ -70,7 +70,7 @@ func makeData(t *testing.T, dir, logStore string) {
 	}
 }
 
-func entryOf(i uint64) *raft.Log {
+func logEntry(i uint64) *raft.Log {
 	return &raft.Log{Index: i, Term: 1 + i/100, Type: raft.LogCommand, Data: bytes.Repeat([]byte(fmt.Sprintf("entry %d;", i)), 1+int(i%40))}
 }
 
@@ -103,7 +103,7 @@ func sameData(s Storage) error {
 	}
 	for i := first; i <= last; i++ {
 		var l raft.Log
-		want := entryOf(i)
+		want := logEntry(i)
 		if err := s.Logs.GetLog(i, &l); err != nil || l.Term != want.Term || l.Type != want.Type || !bytes.Equal(l.Data, want.Data) || len(l.Extensions) > 0 {
 			return fmt.Errorf("entry %d differs (%v)", i, err)
 		}
