@@ -98,7 +98,7 @@ func TestStorage_UnfinishedSnapshotsAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := mustOpen(t, dir, LogStoreBoltDB)
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}

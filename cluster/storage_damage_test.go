@@ -273,7 +273,7 @@ func tryDamaged(t *testing.T, dir, logStore, what string) bool {
 		}
 		return true
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	if err := sameData(s); err != nil && !isNew(s) {
 		t.Errorf("%s: it was opened, and %v", what, err)
 	}
