@@ -18,11 +18,13 @@ import (
 	"bivouac.dev/bivouac/ops/fleet"
 )
 
-// mockSpec costs nothing to run: Nomad's word is enough.
+// mockSpec costs nothing to run: Nomad's word is enough. Its deadline is longer
+// than Nomad alone needs to place a thousand jobs that came at once.
 const mockSpec = `
 spec "mock" {
   driver      = "mock_driver"
   readiness   = "allocation"
+  start_timeout = "10m"
   working_dir = "project"
   cpu         = 10
   memory      = 10
