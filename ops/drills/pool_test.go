@@ -123,7 +123,7 @@ func TestWarmPool_KilledLeader(t *testing.T) {
 			here := f.Followers(t)[0]
 			d.arm(t, label)
 			id := here.StartSandbox(t, d.spec)
-			d.died(t, label)
+			here = d.died(t, label, append([]*fleet.Node{here}, f.Nodes...)...)
 			if slices.Contains(members, "sandbox-"+id) {
 				warm++
 			}
@@ -141,7 +141,7 @@ func TestWarmPool_KilledLeader(t *testing.T) {
 	here := f.Followers(t)[0]
 	d.arm(t, "before pool drop")
 	here.Sure(t, http.MethodPost, "/api/v1/operator/specs/raw/pool", map[string]int{"size": 0}, nil)
-	d.died(t, "before pool drop")
+	d.died(t, "before pool drop", f.Nodes...)
 	f.Restart(t)
 	awaitPool(t, here.Client, d.spec, 0)
 	for _, id := range d.running {

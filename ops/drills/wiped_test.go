@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"bivouac.dev/bivouac/ops/fleet"
 )
 
 // serversWiped: the servers forget everything, the clients keep their disks.
@@ -41,7 +43,9 @@ func (o *operators) serversWiped(t *testing.T) {
 		if got := o.workspaceOnDisk(t, id); got != volume["HostPath"] {
 			t.Errorf("the workspace of %s is at %s, Nomad said %s", id, got, volume["HostPath"])
 		}
-		o.nomadDo(t, http.MethodPut, "volume/host/register", map[string]any{"Volume": volume})
+		fleet.Eventually(t, "Nomad takes the volume, its client being back", func() error {
+			return o.Nomad.Do(t.Context(), http.MethodPut, "volume/host/register", map[string]any{"Volume": volume}, nil)
+		})
 		o.recovers(t, id)
 		hasFile(t, o.node.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
 	}
