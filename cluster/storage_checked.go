@@ -52,11 +52,10 @@ type checkedLogs struct {
 
 var _ raft.MonotonicLogStore = (*checkedLogs)(nil)
 
-// IsMonotonic implements raft.MonotonicLogStore.
-func (c *checkedLogs) IsMonotonic() bool {
-	m, ok := c.inner.(raft.MonotonicLogStore)
-	return ok && m.IsMonotonic()
-}
+// IsMonotonic implements raft.MonotonicLogStore: with either store Raft empties
+// the log when it takes a leader's snapshot. What raft-boltdb would keep lies
+// before a hole and may differ from what the majority has.
+func (c *checkedLogs) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
 func (c *checkedLogs) FirstIndex() (index uint64, err error) {

@@ -173,3 +173,77 @@ func TestDisk_HangIsNoticed(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// snapshotUpTo writes a snapshot like one a leader sent.
+func snapshotUpTo(t *testing.T, s Storage, index uint64) {
+	t.Helper()
+	_, transport := raft.NewInmemTransport("")
+	sink, err := s.Snapshots.Create(1, index, 3, raft.Configuration{}, 0, transport)
+	if err == nil {
+		_, err = sink.Write(stateOf(index))
+	}
+	if err = errors.Join(err, sink.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that is killed between storing a leader's snapshot and emptying its log
+// goes on behind the snapshot, and starts again later.
+func TestStorage_SnapshotBeyondTheLog(t *testing.T) {
+	for _, logStore := range []string{LogStoreBoltDB, LogStoreWAL} {
+		t.Run(logStore, func(t *testing.T) {
+			dir := t.TempDir()
+			s := mustOpen(t, dir, logStore)
+			for i := uint64(1); i <= 10; i++ {
+				if err := s.Logs.StoreLog(logEntry(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			snapshotUpTo(t, s, 20)
+			if err := errors.Join(s.noteEnd(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			s = mustOpen(t, dir, logStore)
+			if err := errors.Join(s.Logs.StoreLog(logEntry(21)), s.noteEnd(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			wantLog(t, dir, logStore, 21, 21)
+		})
+	}
+}
+
+// Entries that Raft kept before a snapshot of the leader's, with a hole behind
+// them, are dropped; a hole that no snapshot covers is damage.
+func TestStorage_HoleBelowTheSnapshot(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, LogStoreBoltDB)
+	for _, i := range []uint64{8, 9, 10, 21, 22} {
+		if err := s.Logs.StoreLog(logEntry(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshotUpTo(t, s, 20)
+	if err := errors.Join(s.noteEnd(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	wantLog(t, dir, LogStoreBoltDB, 21, 22)
+	s = mustOpen(t, dir, LogStoreBoltDB)
+	if err := errors.Join(s.Logs.StoreLog(logEntry(24)), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openStorage(dir, LogStoreBoltDB, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "entry 23 is missing") {
+		t.Errorf("a hole behind the snapshot: %v", err)
+	}
+}
+
+// wantLog opens a data directory and compares what its log holds.
+func wantLog(t *testing.T, dir, logStore string, first, last uint64) {
+	t.Helper()
+	s := mustOpen(t, dir, logStore)
+	defer func() { _ = s.Close() }()
+	gotFirst, err := s.Logs.FirstIndex()
+	gotLast, err2 := s.Logs.LastIndex()
+	if err := errors.Join(err, err2); err != nil || gotFirst != first || gotLast != last {
+		t.Errorf("the log is %d to %d (%v), want %d to %d", gotFirst, gotLast, err, first, last)
+	}
+}

@@ -185,15 +185,35 @@ func (s *Storage) verify(logs *checkedLogs, snapshots *checkedSnapshots) error {
 	case reach < s.mark.noted.Last:
 		return d.damaged(logs.path, "it ends with entry %d and had %d", last, s.mark.noted.Last)
 	}
+	return s.verifyEntries(logs, first, last, base)
+}
+
+// verifyEntries reads the log, and drops what a snapshot of the leader's left
+// behind: it lies before a hole, or the whole log ends before the snapshot, if
+// the node was killed before Raft emptied it. Raft would append behind that, and
+// a write-ahead log refuses to.
+func (s *Storage) verifyEntries(logs *checkedLogs, first, last, base uint64) error {
+	stale := uint64(0)
+	if base > last {
+		stale = last
+	}
 	for i := max(first, 1); i <= last && last > 0; i++ {
 		var l raft.Log
-		if err := logs.GetLog(i, &l); errors.Is(err, raft.ErrLogNotFound) {
-			return d.damaged(logs.path, "entry %d is missing, there are %d to %d", i, first, last)
-		} else if err != nil {
+		switch err := logs.GetLog(i, &l); {
+		case errors.Is(err, raft.ErrLogNotFound) && i <= base:
+			stale = max(stale, i)
+		case errors.Is(err, raft.ErrLogNotFound):
+			return logs.disk.damaged(logs.path, "entry %d is missing, there are %d to %d", i, first, last)
+		case err != nil:
 			return err
 		}
 	}
-	s.mark.last.Store(last)
+	if stale > 0 {
+		if err := logs.DeleteRange(first, stale); err != nil {
+			return err
+		}
+	}
+	s.mark.last.Store(max(last, base))
 	return nil
 }
 

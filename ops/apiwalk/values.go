@@ -150,7 +150,7 @@ func (g *generator) object(s *openapi3.Schema, depth int) any {
 		}
 	}
 	if example, there := s.Example.(map[string]any); there {
-		return example
+		return clone(example) // it will be broken
 	}
 	if more := s.AdditionalProperties.Schema; more != nil && depth <= deepest {
 		for range g.rng.IntN(3) {
@@ -158,6 +158,25 @@ func (g *generator) object(s *openapi3.Schema, depth int) any {
 		}
 	}
 	return m
+}
+
+// clone copies a value of JSON.
+func clone(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for name, e := range v {
+			m[name] = clone(e)
+		}
+		return m
+	case []any:
+		list := make([]any, len(v))
+		for i, e := range v {
+			list[i] = clone(e)
+		}
+		return list
+	}
+	return v
 }
 
 func sorted[V any](m map[string]V) []string {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,7 +150,8 @@ func damageOne(t *testing.T, n *fleet.Node, round int) string {
 }
 
 // TestFollowerAway keeps a follower away for longer than the log is kept: it
-// gets a snapshot while writes go on, and has the state of the others.
+// gets a snapshot while writes go on, is killed once more, starts on what Raft
+// left of its log, and has the state of the others.
 func TestFollowerAway(t *testing.T) {
 	if !long() {
 		t.Skip("make drill runs this")
@@ -161,15 +164,76 @@ func TestFollowerAway(t *testing.T) {
 			d.progress(t, 50)
 			n := d.pick(t, false)
 			n.Kill()
-			d.progress(t, 1500)
+			d.forget(t)
+			n.Start(t)
+			n.Ready(t)
+			fleet.Eventually(t, n.Name+" gets a snapshot", func() error {
+				raw, err := os.ReadFile(n.Log)
+				if err == nil && !strings.Contains(strings.ToLower(string(raw)), "installed remote snapshot") {
+					err = errors.New("not yet")
+				}
+				return err
+			})
+			d.progress(t, 50)
+			n.Kill()
 			n.Start(t)
 			n.Ready(t)
 			d.whole(t, stop)
-			if raw, err := os.ReadFile(n.Log); err != nil || !strings.Contains(strings.ToLower(string(raw)), "installed remote snapshot") {
-				t.Errorf("%s came back without a snapshot: %v", n.Name, err)
-			}
 		})
 	}
+}
+
+// forget writes until the leader keeps no entry of those it has now. A
+// write-ahead log gives entries that Raft deleted for as long as the segment
+// they are in is written to, so that must go.
+func (d *diskDrill) forget(t *testing.T) {
+	t.Helper()
+	leader := d.Leader(t)
+	at, _, err := leader.PeerClient(t).Checksum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := d.Run(t, "keys", "create", "--user", "big", "--name", "drill", "--address", leader.Base, "--api-key-file", d.KeyFile)
+	c := fleet.Client{Base: leader.Base, Key: key}
+	big := strings.Repeat("<", 4096) // six bytes each, in JSON
+	segment := firstSegment(t, leader)
+	for compactedTo(t, leader) < at || segment != "" && firstSegment(t, leader) == segment {
+		a, err := c.Try(http.MethodPost, "/api/settings", map[string]any{"agent": big, "llm_model": big, "llm_base_url": big, "security_analyzer": big, "git_user_name": big})
+		if err != nil || a.Status != http.StatusOK {
+			t.Fatalf("a big write: %d %s (%v)", a.Status, a.Body, err)
+		}
+	}
+}
+
+// firstSegment is the oldest file of a node's write-ahead log, "" without one.
+func firstSegment(t *testing.T, n *fleet.Node) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(n.Data, "wal", "*.wal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return slices.Min(list)
+}
+
+// compactedTo is the last index that a node deleted from its log, by what it
+// said.
+func compactedTo(t *testing.T, n *fleet.Node) (index uint64) {
+	t.Helper()
+	raw, err := os.ReadFile(n.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile(`compacting logs from=\d+ to=(\d+)`).FindAllSubmatch(raw, -1)
+	if len(said) == 0 {
+		return 0
+	}
+	if index, err = strconv.ParseUint(string(said[len(said)-1][1]), 10, 64); err != nil {
+		t.Fatal(err)
+	}
+	return index
 }
 
 // TestOutOfMemory has the kernel kill the leader for want of memory.
