@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -128,33 +127,11 @@ func (s *Storage) openOver(dir, path, logStore string, bolt *raftboltdb.BoltStor
 // openLog chooses the log store. Changing the kind under a node would lose its
 // log, so finding the other kind is an error.
 func (s *Storage) openLog(dir, logStore string, logs *checkedLogs, logger hclog.Logger) error {
-	walDir := filepath.Join(dir, "wal")
-	switch logStore {
-	case LogStoreBoltDB:
-		if _, err := os.Stat(walDir); err == nil {
-			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreWAL)
-		}
-	case LogStoreWAL:
-		last, err := logs.LastIndex()
-		if err != nil {
-			return err
-		}
-		if last > 0 {
-			return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreBoltDB)
-		}
-		if err := os.MkdirAll(walDir, 0o700); err != nil {
-			return fmt.Errorf("making log directory: %w; %s", err, s.disk.advice(err))
-		}
-		w, err := wal.Open(walDir, wal.WithLogger(logger.Named("wal")))
-		if err != nil && s.disk.advisable(err) {
-			return fmt.Errorf("opening write-ahead log %s: %w; %s", walDir, err, s.disk.advice(err))
-		}
-		if err != nil {
-			return s.disk.damaged(walDir, "%v", err)
-		}
-		logs.inner, logs.path = w, walDir
-		closeBolt := s.Close
-		s.Close = func() error { return errors.Join(w.Close(), closeBolt()) }
+	if logStore == LogStoreWAL {
+		return s.openWAL(dir, logs, logger)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "wal")); err == nil {
+		return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, LogStoreWAL)
 	}
 	return nil
 }

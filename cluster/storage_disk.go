@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	wal "github.com/hashicorp/raft-wal"
 )
 
 const (
@@ -153,20 +155,12 @@ func (d *disk) trouble() error {
 	if d == nil {
 		return nil
 	}
-	if err := d.failure(); err != nil {
-		return err
-	}
-	select {
-	case <-d.stallOnly():
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil && d.slow {
 		return errors.New("the disk of this node does not answer")
-	default:
-		return nil
 	}
-}
-
-func (d *disk) stallOnly() <-chan struct{} {
-	stalled, _ := d.stall()
-	return stalled
+	return d.err
 }
 
 // look compares the oldest operation with the bounds.
@@ -211,6 +205,8 @@ func (d *disk) advice(err error) string {
 		return fmt.Sprintf("make room on the file system of %s and start the node again; nothing that was acknowledged is lost (%s)", d.dir, runbook)
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Sprintf("make %s writable for this process and start the node again (%s)", d.dir, runbook)
+	case errors.Is(err, wal.ErrSealed):
+		return fmt.Sprintf("the log's next file could not be made, the log says why (\"rotate error\"): mend that, make room if there is none, and start the node again; nothing that was acknowledged is lost (%s)", runbook)
 	}
 	return fmt.Sprintf("do not trust this disk: give the node another one, with an empty data directory, and it fetches everything from the others (%s)", runbook)
 }

@@ -61,7 +61,7 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 	if r.op.id == "sandbox.secret" && r.caller.who == "box" {
 		delete(hidden, "A's secret")
 	}
-	if r.op.id == "settings.get" && r.caller.who == "a" {
+	if r.method == http.MethodGet && r.op.path == "/api/settings" && r.caller.who == "a" {
 		delete(hidden, "A's MCP secret") // so that clients can send back what they read
 	}
 	text := string(a.body)
@@ -77,6 +77,9 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 
 // judgeAccess: nobody gets what their key does not open.
 func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
+	if r.sound && a.status == http.StatusUnauthorized && r.op.access != "sandbox" && (r.caller.who == "a" || r.caller.who == "operator") {
+		bad("%s has a key that does not work any more", r.caller.name)
+	}
 	if a.status/100 != 2 || r.op.access == "open" || r.method == http.MethodOptions {
 		return
 	}
@@ -84,7 +87,7 @@ func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
 	if !slices.Contains(mayPass, r.caller.who) {
 		bad("%s got through", r.caller.name)
 	}
-	if r.caller.who == "box" && !strings.Contains(r.target, w.a.sandbox) {
+	if r.caller.who == "box" && !strings.Contains(r.target, r.caller.sandbox) {
 		bad("A's sandbox reached beyond itself")
 	}
 }

@@ -20,7 +20,7 @@ func (w *World) Stolen(document []byte) (failures []Failure, requests int, err e
 	for _, op := range list {
 		for _, target := range w.targets(op) {
 			for _, header := range w.places() {
-				r := &request{op: op, caller: caller{name: "A's sandbox", who: "box", key: w.a.box}, node: w.nodes[requests%len(w.nodes)], method: op.method, target: target, header: header, body: []byte("{}")}
+				r := &request{op: op, caller: w.box(), node: w.nodes[requests%len(w.nodes)], method: op.method, target: target, header: header, body: []byte("{}")}
 				if op.method == http.MethodGet {
 					r.body = nil
 				}

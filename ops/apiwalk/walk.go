@@ -29,8 +29,10 @@ type Config struct {
 
 // Report is what came of a walk.
 type Report struct {
-	Requests   int
-	Statuses   map[int]int
+	Requests int
+	Statuses map[int]int
+	// Refused counts the 401s by who was refused.
+	Refused    map[string]int
 	Operations map[string]int
 	// Good is how many requests had nothing broken on purpose, Passed how many
 	// of them got a 2xx.
@@ -72,7 +74,7 @@ func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
 	}
 	ctx, stop := context.WithTimeout(ctx, cfg.For)
 	defer stop()
-	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Operations: map[string]int{}}}
+	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Refused: map[string]int{}, Operations: map[string]int{}}}
 	transport := &http.Transport{MaxIdleConnsPerHost: cfg.Workers, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	run.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -112,7 +114,9 @@ func (k *walk) note(r *request, a answer, err error, fault string) {
 	switch {
 	case err == nil:
 		found = k.world.judge(r, a, fault)
-		k.world.learn(r.op, r.caller, a.body)
+		if !r.elsewhere { // a list of keys has those that the walk needs
+			k.world.learn(r.op, r.caller, a.body)
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		found = []Failure{{Rule: fmt.Sprintf("no answer within %s", k.cfg.Deadline), Request: r.String(), Detail: err.Error()}}
 	case fault == "" && r.missing == 0 && len(r.body) < 1<<20 && r.sound:
@@ -123,6 +127,9 @@ func (k *walk) note(r *request, a answer, err error, fault string) {
 	k.report.Requests++
 	k.report.Statuses[a.status]++
 	k.report.Operations[r.op.id]++
+	if a.status == http.StatusUnauthorized {
+		k.report.Refused[r.caller.name]++
+	}
 	if r.sound {
 		k.report.Good++
 		if a.status/100 == 2 {
@@ -148,6 +155,7 @@ func (k *walk) watch(ctx context.Context, before string) {
 				k.stop()
 				return
 			}
+			_ = k.world.renewBox() // a fault may be going on; there is a next time
 		}
 	}
 }

@@ -46,6 +46,8 @@ type caller struct {
 	bearer    bool
 	// who is "a", "operator", "box" (A's sandbox) or "" for a stranger.
 	who string
+	// sandbox is the box's.
+	sandbox string
 }
 
 // kinds of ids by the words a description uses for them.
@@ -177,11 +179,47 @@ func (w *World) token(rng *rand.Rand) string {
 	return pick(rng, []string{"", "0", "100", "-1", "AAAA", "////", "bm90YXRva2Vu", "%", strings.Repeat("A", 1000), w.b.sandbox, w.b.conversation})
 }
 
+// box is a sandbox of A's, with its key.
+func (w *World) box() caller {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return caller{name: "A's sandbox", key: w.a.box, who: "box", sandbox: w.a.sandbox}
+}
+
+// renewBox takes another sandbox of A's for the one whose key opens nothing any
+// more: A deletes and pauses what is A's.
+func (w *World) renewBox() error {
+	box := w.box()
+	err := w.call(box.key, http.MethodGet, "/api/v1/sandboxes/"+box.sandbox+"/settings/secrets", nil, nil)
+	if !errors.Is(err, errUnexpected) {
+		return err
+	}
+	var page struct {
+		Items []struct {
+			ID     string
+			Status string
+			Key    *string `json:"session_api_key"`
+		}
+	}
+	if err := w.call(w.a.key, http.MethodGet, "/api/v1/sandboxes/search?limit=100", nil, &page); err != nil {
+		return err
+	}
+	for _, one := range page.Items {
+		if one.Key != nil && one.Status == "RUNNING" {
+			w.mu.Lock()
+			w.a.sandbox, w.a.box = one.ID, *one.Key
+			w.mu.Unlock()
+			return nil
+		}
+	}
+	return nil // A has none now; the next look may find one
+}
+
 // callerOf chooses who sends a request to an operation with that access.
 func (w *World) callerOf(rng *rand.Rand, access string) caller {
 	a := caller{name: "A", key: w.a.key, who: "a", bearer: rng.IntN(3) == 0}
 	operator := caller{name: "the operator", key: w.operator, who: "operator"}
-	box := caller{name: "A's sandbox", key: w.a.box, who: "box"}
+	box := w.box()
 	strangers := []caller{{name: "nobody"}, {name: "a stranger", key: "bvk_AAAAAAAAAAAA_" + strings.Repeat("B", 43)}, {name: "a liar", key: w.a.key + "x"}, {name: "B's id", key: w.b.sandbox, bearer: true}}
 	n := rng.IntN(100)
 	switch {

@@ -90,7 +90,7 @@ func TestAPIWalk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d requests, of which %d good (%d of them answered 2xx), %d looks at what is B's; statuses %v", report.Requests, report.Good, report.Passed, report.Snapshots, report.Statuses)
+	t.Logf("%d requests, of which %d good (%d of them answered 2xx), %d looks at what is B's; statuses %v, the 401s to %v", report.Requests, report.Good, report.Passed, report.Snapshots, report.Statuses, report.Refused)
 	for _, f := range report.Failures {
 		t.Error(f)
 	}
