@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	reader "github.com/go-json-experiment/json/v1"
 )
 
 // CommandType names what a command does, as "noun.verb". The list is
@@ -102,6 +104,10 @@ func (c Command) Encode() ([]byte, error) {
 // DecodeCommand reads what Encode wrote. An unknown type is an error; in
 // Apply it stops the node, because skipping it would let this node's state
 // drift from the others'.
+//
+// Every node reads every command, so it is read with what is to be Go's next
+// encoding/json, in a third of the time; FuzzDecodeCommand holds the two
+// together.
 func DecodeCommand(b []byte) (Command, error) {
 	start := bytes.IndexByte(b, '{')
 	if start < 0 {
@@ -114,7 +120,7 @@ func DecodeCommand(b []byte) (Command, error) {
 	}
 	// A pointer inside an interface is decoded into.
 	c := Command{Body: body}
-	if err := json.Unmarshal(b[start:], &c); err != nil {
+	if err := reader.Unmarshal(b[start:], &c); err != nil {
 		return Command{}, fmt.Errorf("decoding command %s: %w", t, err)
 	}
 	if c.Type != t || c.Body == nil {

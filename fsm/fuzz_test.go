@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"runtime/metrics"
 	"testing"
 	"time"
@@ -74,6 +75,7 @@ func FuzzDecodeCommand(f *testing.F) {
 		if used := allocated() - before; used > 4<<20+512*uint64(len(raw)) {
 			t.Fatalf("%d bytes took %d bytes to decode", len(raw), used)
 		}
+		readAlike(t, raw, cmd, err)
 		if err != nil {
 			return
 		}
@@ -91,6 +93,24 @@ func FuzzDecodeCommand(f *testing.F) {
 			t.Fatalf("said again it is another: %q, %q, %v", again, third, err)
 		}
 	})
+}
+
+// readAlike holds DecodeCommand to encoding/json, with which earlier releases
+// read the same log.
+func readAlike(t testing.TB, raw []byte, cmd Command, refused error) {
+	t.Helper()
+	start := max(bytes.IndexByte(raw, '{'), 0)
+	body, err := newBody(CommandType(raw[:start]))
+	if err != nil {
+		return
+	}
+	old := Command{Body: body}
+	if err := json.Unmarshal(raw[start:], &old); (err == nil && old.Body != nil && old.Type == CommandType(raw[:start])) != (refused == nil) {
+		t.Fatalf("%q: encoding/json says %v, DecodeCommand %v", raw, err, refused)
+	}
+	if refused == nil && !reflect.DeepEqual(old, cmd) {
+		t.Fatalf("%q: encoding/json reads %+v, DecodeCommand %+v", raw, old, cmd)
+	}
 }
 
 // allocated is how many bytes this process has ever allocated.

@@ -21,30 +21,31 @@ type Settings struct {
 }
 
 // SettingsValues are the members of Settings that are no secrets. A nil
-// pointer is JSON null.
+// pointer is the API's null; it is left out here, because every node stores and
+// reads what is written.
 type SettingsValues struct {
-	Language                           *string  `json:"language"`
-	Agent                              *string  `json:"agent"`
-	MaxIterations                      *int64   `json:"max_iterations"`
-	SecurityAnalyzer                   *string  `json:"security_analyzer"`
-	ConfirmationMode                   *bool    `json:"confirmation_mode"`
-	LLMModel                           *string  `json:"llm_model"`
-	LLMBaseURL                         *string  `json:"llm_base_url"`
-	RemoteRuntimeResourceFactor        *int64   `json:"remote_runtime_resource_factor"`
+	Language                           *string  `json:"language,omitempty"`
+	Agent                              *string  `json:"agent,omitempty"`
+	MaxIterations                      *int64   `json:"max_iterations,omitempty"`
+	SecurityAnalyzer                   *string  `json:"security_analyzer,omitempty"`
+	ConfirmationMode                   *bool    `json:"confirmation_mode,omitempty"`
+	LLMModel                           *string  `json:"llm_model,omitempty"`
+	LLMBaseURL                         *string  `json:"llm_base_url,omitempty"`
+	RemoteRuntimeResourceFactor        *int64   `json:"remote_runtime_resource_factor,omitempty"`
 	EnableDefaultCondenser             bool     `json:"enable_default_condenser"`
 	EnableSoundNotifications           bool     `json:"enable_sound_notifications"`
 	EnableProactiveConversationStarter bool     `json:"enable_proactive_conversation_starters"`
 	EnableSolvabilityAnalysis          bool     `json:"enable_solvability_analysis"`
-	UserConsentsToAnalytics            *bool    `json:"user_consents_to_analytics"`
-	SandboxBaseContainerImage          *string  `json:"sandbox_base_container_image"`
-	SandboxRuntimeContainerImage       *string  `json:"sandbox_runtime_container_image"`
-	MaxBudgetPerTask                   *float64 `json:"max_budget_per_task"`
-	Email                              *string  `json:"email"`
-	EmailVerified                      *bool    `json:"email_verified"`
-	GitUserName                        *string  `json:"git_user_name"`
-	GitUserEmail                       *string  `json:"git_user_email"`
-	CondenserMaxSize                   *int64   `json:"condenser_max_size"`
-	V1Enabled                          *bool    `json:"v1_enabled"`
+	UserConsentsToAnalytics            *bool    `json:"user_consents_to_analytics,omitempty"`
+	SandboxBaseContainerImage          *string  `json:"sandbox_base_container_image,omitempty"`
+	SandboxRuntimeContainerImage       *string  `json:"sandbox_runtime_container_image,omitempty"`
+	MaxBudgetPerTask                   *float64 `json:"max_budget_per_task,omitempty"`
+	Email                              *string  `json:"email,omitempty"`
+	EmailVerified                      *bool    `json:"email_verified,omitempty"`
+	GitUserName                        *string  `json:"git_user_name,omitempty"`
+	GitUserEmail                       *string  `json:"git_user_email,omitempty"`
+	CondenserMaxSize                   *int64   `json:"condenser_max_size,omitempty"`
+	V1Enabled                          *bool    `json:"v1_enabled,omitempty"`
 }
 
 // CustomSecret is a named secret of a user (secrets_store.custom_secrets).

@@ -16,7 +16,7 @@ type SettingsPutBody struct {
 	SearchAPIKey  *SecretRef `json:"search_api_key,omitempty"`
 	SandboxAPIKey *SecretRef `json:"sandbox_api_key,omitempty"`
 	// MCPConfig is not sticky: zero clears.
-	MCPConfig SecretRef `json:"mcp_config"`
+	MCPConfig SecretRef `json:"mcp_config,omitzero"`
 	// Providers and CustomSecrets (secrets_store) are merged over what is
 	// stored. A provider with a zero Ref keeps its stored token.
 	Providers     []Provider     `json:"providers,omitempty"`

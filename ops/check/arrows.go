@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 // owners says which folder alone may import a dependency, by prefix.
 var owners = map[string][]string{
 	"github.com/hashicorp/go-memdb":       {"fsm"},
+	"github.com/go-json-experiment/json":  {"fsm"},
 	"github.com/hashicorp/vault/api":      {"secrets", "deploy"},
 	"github.com/hashicorp/raft":           {"cluster"},
 	"github.com/hashicorp/raft-boltdb":    {"cluster"},
