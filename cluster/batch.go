@@ -109,7 +109,16 @@ func (b *batcher) take() []*parcel {
 	return batch
 }
 
-// send adds a parcel and waits for its delivery, or for the end of ctx.
+// lost ends when whom a forwarded command is for no longer leads.
+func (p *parcel) lost() <-chan struct{} {
+	if p.leader == nil {
+		return nil
+	}
+	return p.leader.ctx.Done()
+}
+
+// send adds a parcel and waits for its delivery, or for the end of ctx or of the
+// leader it is for.
 func (b *batcher) send(ctx context.Context, p *parcel) attempt {
 	done := make(chan delivery, 1)
 	p.done = done
@@ -118,6 +127,7 @@ func (b *batcher) send(ctx context.Context, p *parcel) attempt {
 	case d := <-done:
 		return d.attempt
 	case <-ctx.Done():
+	case <-p.lost():
 	}
 	if b.withdraw(p) {
 		return attempt{}

@@ -158,3 +158,24 @@ func TestBatcher_Send_WhoGivesUpKnowsWhetherItLeft(t *testing.T) {
 		goroutines.Wait()
 	})
 }
+
+func TestBatcher_Send_EndsWithTheLeaderItIsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var goroutines sync.WaitGroup
+		b := batcher{lanes: 1, spawn: goroutines.Go}
+		b.carry = func(batch []*parcel, _ func()) {
+			time.Sleep(time.Minute)
+			for _, p := range batch {
+				p.deliver(attempt{certainty: done})
+			}
+		}
+		begin := time.Now()
+		l := &leadership{}
+		l.ctx, l.end = context.WithTimeout(context.Background(), time.Second)
+		defer l.end()
+		if lost := b.send(t.Context(), &parcel{leader: l}); lost.certainty != maybeDone || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", lost.certainty, time.Since(begin))
+		}
+		goroutines.Wait()
+	})
+}

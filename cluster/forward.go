@@ -74,10 +74,10 @@ type termResponse struct {
 // their way at the same time. Whatever is not a clear answer may have been
 // applied, unless the call never left.
 func (n *Node) forward(ctx context.Context, l *leadership, data []byte) attempt {
-	ctx, done := whileLeads(ctx, l)
-	defer done()
 	p := &parcel{data: data, leader: l}
 	if n.store.View().ProtocolVersion() < batchVersion { // the leader may not know batches
+		ctx, done := whileLeads(ctx, l)
+		defer done()
 		return n.callLeader(ctx, []*parcel{p})[0]
 	}
 	return n.outbox.send(ctx, p)

@@ -84,7 +84,7 @@ func (c *callClient) post(ctx context.Context, url string, request []byte) ([]by
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxCallBytes+1))
+	body, err := readBody(io.LimitReader(response.Body, maxCallBytes+1), response.ContentLength)
 	if err != nil {
 		return nil, fmt.Errorf("reading answer: %w", err)
 	}
@@ -95,6 +95,14 @@ func (c *callClient) post(ctx context.Context, url string, request []byte) ([]by
 		return nil, fmt.Errorf("the peer answered %d: %s", response.StatusCode, strings.TrimSpace(string(body[:min(len(body), 200)])))
 	}
 	return body, nil
+}
+
+// readBody reads a whole body. What the peer announces, within reason, is made
+// room for at once.
+func readBody(r io.Reader, announced int64) ([]byte, error) {
+	body := bytes.NewBuffer(make([]byte, 0, min(max(announced, 0), 2*maxBatchBytes)+bytes.MinRead))
+	_, err := body.ReadFrom(r)
+	return body.Bytes(), err
 }
 
 func (c *callClient) close() { c.transport.CloseIdleConnections() }
@@ -163,7 +171,7 @@ func callHandler(handle Handler, running *gate) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
-		request, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCallBytes))
+		request, err := readBody(http.MaxBytesReader(w, r.Body, maxCallBytes), r.ContentLength)
 		if err != nil {
 			http.Error(w, "reading the call: "+err.Error(), http.StatusBadRequest)
 			return
@@ -174,6 +182,7 @@ func callHandler(handle Handler, running *gate) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		_, _ = w.Write(answer) // a lost answer is the caller's to notice
 	})
 }
