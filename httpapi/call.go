@@ -37,9 +37,11 @@ const maxAnnounced = 64 << 10
 // maxIdempotencyKey bounds the Idempotency-Key header, in characters.
 const maxIdempotencyKey = 255
 
+// longestRead is what cluster.Config allows for ReadTimeout at most.
+const longestRead = 30 * time.Second
+
 // call is one authenticated request on its way through a handler.
 type call struct {
-	ctx    context.Context
 	server *Server
 	r      *http.Request
 	params httprouter.Params
@@ -54,6 +56,27 @@ type call struct {
 	key string
 	// index is the log index the answer rests on.
 	index uint64
+
+	// timed is ctx's, once somebody has asked for it; end ends it.
+	timed context.Context
+	end   context.CancelFunc
+}
+
+// ctx gives the context of the request's work, which ends with RequestTimeout.
+// Most reads wait for nothing that it would have to end, so it is made when it is
+// asked for.
+func (c *call) ctx() context.Context {
+	if c.timed == nil {
+		c.timed, c.end = context.WithDeadline(c.r.Context(), c.now.Add(c.server.cfg.RequestTimeout))
+	}
+	return c.timed
+}
+
+// close releases what ctx made.
+func (c *call) close() {
+	if c.end != nil {
+		c.end()
+	}
 }
 
 // dispatch runs one route: authentication, then the body, then the handler,
@@ -65,12 +88,11 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 		found.serve(s, w, r)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
-	defer cancel()
-	c := &call{ctx: ctx, server: s, r: r, params: params, now: time.Now(), errs: &problems{}}
+	c := &call{server: s, r: r, params: params, now: time.Now(), errs: &problems{}}
+	defer c.close()
 	out, err := s.run(found, c, ex, w)
 	if c.index > 0 {
-		w.Header().Set(headerIndex, strconv.FormatUint(c.index, 10))
+		w.Header()[headerIndex] = []string{strconv.FormatUint(c.index, 10)}
 	}
 	if err != nil {
 		ex.err = err
@@ -82,7 +104,7 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 
 func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter) (answer, error) {
 	if found.access == user || found.access == operator {
-		who, err := s.keys.authenticate(c.ctx, c.r)
+		who, err := s.keys.authenticate(c.r.Context(), c.r)
 		if err != nil {
 			return answer{}, err
 		}
@@ -177,7 +199,11 @@ func (c *call) view() (*fsm.View, error) {
 }
 
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
-	v, err := c.server.cluster.View(c.ctx, consistency)
+	ctx := c.r.Context()
+	if c.server.cfg.RequestTimeout < longestRead { // else the read's own limit comes first
+		ctx = c.ctx()
+	}
+	v, err := c.server.cluster.View(ctx, consistency)
 	if err != nil {
 		return nil, fmt.Errorf("reading: %w", err)
 	}
@@ -200,7 +226,7 @@ func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 	if c.key != "" {
 		cmd.Fingerprint = c.fingerprint()
 	}
-	res, err := c.server.cluster.Propose(c.ctx, cmd)
+	res, err := c.server.cluster.Propose(c.ctx(), cmd)
 	if err != nil {
 		var coded *fsm.Error
 		if !errors.As(err, &coded) {
@@ -236,7 +262,7 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 	if err := body.Validate(); err != nil {
 		return answer{}, err
 	}
-	if err := writes.write(c.ctx, c.server.secrets); err != nil {
+	if err := writes.write(c.ctx(), c.server.secrets); err != nil {
 		return answer{}, err
 	}
 	res, err := c.propose(body)
@@ -262,7 +288,7 @@ func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
 		return
 	}
 	s := c.server
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), s.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), s.cfg.RequestTimeout)
 	s.discards.Go(func() {
 		defer cancel()
 		if err := writes.discard(ctx, s.secrets); err != nil {

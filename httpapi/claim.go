@@ -41,7 +41,7 @@ func (c *call) claimedSandbox(res fsm.Result) (answer, error) {
 		return c.sandboxCreated(res)
 	}
 	row := res.Sandbox
-	ctx, cancel := context.WithTimeout(c.ctx, claimPatience)
+	ctx, cancel := context.WithTimeout(c.ctx(), claimPatience)
 	defer cancel()
 	key := make(chan sandboxKeys, 1)
 	go func() { key <- c.server.readKeys(ctx, []*fsm.Sandbox{row}) }()

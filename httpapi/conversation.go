@@ -160,8 +160,8 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 			placed = append(placed, box)
 		}
 	}
-	keys := s.sandboxKeys(c.ctx, placed)
-	statuses := s.executionStatuses(c.ctx, rows, sandboxes, keys)
+	keys := s.sandboxKeys(c.ctx(), placed)
+	statuses := s.executionStatuses(c.ctx(), rows, sandboxes, keys)
 	bodies := make([]conversationBody, len(rows))
 	for i, row := range rows {
 		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.r))

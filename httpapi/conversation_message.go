@@ -51,7 +51,7 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	if err := s.canReceive(box); err != nil {
 		return answer{}, err
 	}
-	exchangeOf(c.ctx).sandbox = box.ID
+	exchangeOf(c.r.Context()).sandbox = box.ID
 	if err := s.deliver(c, box, id, msg); err != nil {
 		return answer{}, err
 	}

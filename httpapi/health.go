@@ -66,17 +66,17 @@ func (s *Server) handleServerInfo(c *call) (answer, error) {
 		Uptime:   c.now.Sub(s.started).Seconds(),
 		IdleTime: c.now.Sub(time.Unix(0, s.lastRequest.Load())).Seconds(),
 	}
-	if p, err := process.NewProcessWithContext(c.ctx, int32(os.Getpid())); err == nil {
-		info.Resources.CPUPercent, _ = p.CPUPercentWithContext(c.ctx)
-		if m, err := p.MemoryInfoWithContext(c.ctx); err == nil {
+	if p, err := process.NewProcessWithContext(c.ctx(), int32(os.Getpid())); err == nil {
+		info.Resources.CPUPercent, _ = p.CPUPercentWithContext(c.ctx())
+		if m, err := p.MemoryInfoWithContext(c.ctx()); err == nil {
 			info.Resources.Memory.RSS, info.Resources.Memory.VMS = m.RSS, m.VMS
 		}
-		info.Resources.Memory.Percent, _ = p.MemoryPercentWithContext(c.ctx)
-		if io, err := p.IOCountersWithContext(c.ctx); err == nil {
+		info.Resources.Memory.Percent, _ = p.MemoryPercentWithContext(c.ctx())
+		if io, err := p.IOCountersWithContext(c.ctx()); err == nil {
 			info.Resources.IO.ReadBytes, info.Resources.IO.WriteBytes = io.ReadBytes, io.WriteBytes
 		}
 	}
-	if d, err := disk.UsageWithContext(c.ctx, "/"); err == nil {
+	if d, err := disk.UsageWithContext(c.ctx(), "/"); err == nil {
 		info.Resources.Disk.Total, info.Resources.Disk.Used = d.Total, d.Used
 		info.Resources.Disk.Free, info.Resources.Disk.Percent = d.Free, d.UsedPercent
 	}

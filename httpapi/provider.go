@@ -133,7 +133,7 @@ func (s *Server) verifyProviders(c *call, providers []providerInput) error {
 	for _, p := range v.Providers(c.who.user) {
 		stored[p.Type] = p
 	}
-	group, ctx := errgroup.WithContext(c.ctx)
+	group, ctx := errgroup.WithContext(c.ctx())
 	for _, in := range providers {
 		group.Go(func() error { return s.verifyProvider(ctx, in, stored[in.kind]) })
 	}

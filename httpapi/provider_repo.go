@@ -32,12 +32,12 @@ func (s *Server) checkRepository(c *call, v *fsm.View, q *fsm.StartRequest) erro
 	if !known || !slices.Contains(s.cfg.GitSchemes, schemeOf(question.url)) {
 		return nil
 	}
-	token, err := s.readSecret(c.ctx, p.Ref, "token")
+	token, err := s.readSecret(c.ctx(), p.Ref, "token")
 	if err != nil {
 		return nil
 	}
 	var answered providerStatus
-	if errors.As(s.providers.ask(c.ctx, p.Type, token, question), &answered) {
+	if errors.As(s.providers.ask(c.ctx(), p.Type, token, question), &answered) {
 		switch int(answered) {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
 			text := "Unable to access repo " + repo

@@ -19,7 +19,7 @@ func (s *Server) handleSandboxSearch(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.Sandboxes(c.who.user, p)
-	keys := s.sandboxKeys(c.ctx, rows)
+	keys := s.sandboxKeys(c.ctx(), rows)
 	items := make([]sandboxBody, len(rows))
 	for i, row := range rows {
 		items[i] = newSandboxBody(row, keys, s.linksFor(c.r))
@@ -45,7 +45,7 @@ func (s *Server) handleSandboxGet(c *call) (answer, error) {
 	for i, id := range ids {
 		rows[i] = v.Sandbox(c.who.user, id)
 	}
-	keys := s.sandboxKeys(c.ctx, rows)
+	keys := s.sandboxKeys(c.ctx(), rows)
 	items := make([]*sandboxBody, len(ids))
 	for i, row := range rows {
 		if row != nil {

@@ -47,7 +47,7 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 	case s.cfg.Logs == nil:
 		return answer{}, refuse(http.StatusNotImplemented, "This installation can't read the logs of sandboxes")
 	}
-	exchangeOf(c.ctx).sandbox = row.ID
+	exchangeOf(c.r.Context()).sandbox = row.ID
 	// Beyond the time that one request has: a log is followed for hours.
 	visit := s.door.streams.enroll(c.r.Context())
 	if follow && !s.door.streams.stream(visit) {

@@ -57,7 +57,7 @@ func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 	}
 	value := ""
 	if ref := list[i].ref; !ref.IsZero() {
-		if value, err = s.readSecret(c.ctx, ref, list[i].member); err != nil {
+		if value, err = s.readSecret(c.ctx(), ref, list[i].member); err != nil {
 			return answer{}, err
 		}
 	}
@@ -111,7 +111,7 @@ func (c *call) ownSandbox() (*fsm.Sandbox, error) {
 		return nil, refuse(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID
-	exchangeOf(c.ctx).sandbox = row.ID
+	exchangeOf(c.r.Context()).sandbox = row.ID
 	switch {
 	case row.ID != c.params.ByName("sandbox_id"):
 		return nil, refuse(http.StatusForbidden, "Session API key does not match sandbox")
@@ -125,7 +125,7 @@ func (c *call) ownSandbox() (*fsm.Sandbox, error) {
 // goes by this node's own store unless the key is unknown there, since another
 // node may have made it a moment ago.
 func (s *Server) sandboxOfKey(c *call, key string) (*fsm.Sandbox, error) {
-	v, err := s.door.view(c.ctx)
+	v, err := s.door.view(c.ctx())
 	if err != nil {
 		return nil, err
 	}

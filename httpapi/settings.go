@@ -226,7 +226,7 @@ func (s *Server) handleSettingsGet(c *call) (answer, error) {
 	}
 	mcp := json.RawMessage("null")
 	if !stored.MCPConfig.IsZero() {
-		text, err := s.readSecret(c.ctx, stored.MCPConfig, "json")
+		text, err := s.readSecret(c.ctx(), stored.MCPConfig, "json")
 		if err != nil {
 			return answer{}, err
 		}

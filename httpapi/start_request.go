@@ -73,7 +73,7 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 			return fsm.Errorf(fsm.CodeNotFound, "Parent conversation not found: %s", *id)
 		}
 	}
-	v, err := c.server.cluster.View(c.ctx, cluster.Stale)
+	v, err := c.server.cluster.View(c.ctx(), cluster.Stale)
 	if err != nil {
 		return fmt.Errorf("reading the limits: %w", err)
 	}
