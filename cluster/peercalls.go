@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -21,6 +22,13 @@ const (
 	callPath = "/v1/"
 	// timeoutHeader carries how many milliseconds the caller still waits.
 	timeoutHeader = "Bivouac-Timeout"
+	// messageHeader carries the request or the answer of a short call in the place
+	// of the body, which would cost each end a write and a read of its own. Empty in
+	// a request, it only asks for such an answer: the caller does not know yet whether
+	// the peer's program is new enough to look there.
+	messageHeader = "Bivouac-Message"
+	// maxHeaderMessage bounds what messageHeader carries.
+	maxHeaderMessage = 1 << 10
 
 	callIdle        = 2 * time.Minute
 	callPing        = 5 * time.Second
@@ -31,6 +39,8 @@ const (
 // callClient makes peer calls over pooled HTTP/2 connections.
 type callClient struct {
 	transport *http.Transport
+	// headers are the addresses whose peers are known to read messageHeader.
+	headers sync.Map
 }
 
 func newCallClient(creds *credentials) *callClient {
@@ -45,7 +55,13 @@ func newCallClient(creds *credentials) *callClient {
 		DisableCompression:     true,
 	}
 	t.Protocols.SetHTTP2(true)
-	return &callClient{t}
+	return &callClient{transport: t}
+}
+
+// isShort reports whether a call's messages may travel in messageHeader: these are
+// JSON and go around with every linearizable read.
+func isShort(name string, message []byte) bool {
+	return (name == callIndex || name == callTerm) && len(message) > 0 && len(message) <= maxHeaderMessage
 }
 
 // call posts request to the peer and reads its answer, within ctx and
@@ -58,7 +74,7 @@ func (c *callClient) call(ctx context.Context, address, name string, request []b
 		GotConn:      func(httptrace.GotConnInfo) { connected.Store(true) },
 		WroteHeaders: func() { connected.Store(true) },
 	})
-	answer, err := c.post(ctx, "https://"+address+callPath+name, request)
+	answer, err := c.post(ctx, address, name, request)
 	if err != nil {
 		err = fmt.Errorf("calling %s of peer %s: %w", name, address, err)
 		if !connected.Load() {
@@ -68,10 +84,23 @@ func (c *callClient) call(ctx context.Context, address, name string, request []b
 	return answer, err
 }
 
-func (c *callClient) post(ctx context.Context, url string, request []byte) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(request))
+func (c *callClient) post(ctx context.Context, address, name string, request []byte) (answer []byte, err error) {
+	short := isShort(name, request)
+	inHeader := ""
+	if _, reads := c.headers.Load(address); reads && short {
+		inHeader, request = string(request), nil
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+callPath+name, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
+	}
+	if short {
+		r.Header.Set(messageHeader, inHeader)
+		defer func() {
+			if err != nil { // whoever answers there next may run an older program
+				c.headers.Delete(address)
+			}
+		}()
 	}
 	// A replay by net/http itself would be harmless, but then "sent" would no
 	// longer mean what it says.
@@ -84,6 +113,10 @@ func (c *callClient) post(ctx context.Context, url string, request []byte) ([]by
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if sent := response.Header[messageHeader]; short && len(sent) == 1 && response.StatusCode == http.StatusOK {
+		c.headers.LoadOrStore(address, true)
+		return []byte(sent[0]), nil
+	}
 	body, err := readBody(io.LimitReader(response.Body, maxCallBytes+1), response.ContentLength)
 	if err != nil {
 		return nil, fmt.Errorf("reading answer: %w", err)
@@ -171,14 +204,20 @@ func callHandler(handle Handler, running *gate) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
-		request, err := readBody(http.MaxBytesReader(w, r.Body, maxCallBytes), r.ContentLength)
-		if err != nil {
-			http.Error(w, "reading the call: "+err.Error(), http.StatusBadRequest)
-			return
+		request := []byte(r.Header.Get(messageHeader))
+		if len(request) == 0 {
+			if request, err = readBody(http.MaxBytesReader(w, r.Body, maxCallBytes), r.ContentLength); err != nil {
+				http.Error(w, "reading the call: "+err.Error(), http.StatusBadRequest)
+				return
+			}
 		}
 		answer, err := handle(ctx, from, name, request)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if _, asked := r.Header[messageHeader]; asked && isShort(name, answer) {
+			w.Header().Set(messageHeader, string(answer))
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
