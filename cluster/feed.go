@@ -23,6 +23,9 @@ type feed struct {
 	rpcs chan raft.RPC
 	done chan struct{}
 	end  sync.WaitGroup
+	// sends tells whether entries of a term still have to reach a peer; see
+	// AppendEntries. Nil means that Raft decides.
+	sends func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
 
 	mu sync.Mutex
 	// passed is the last entry that has been handed to Raft; a message for it or

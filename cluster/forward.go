@@ -311,7 +311,7 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, attempts []atte
 		}
 		parcels = append(parcels, &parcel{cmd: cmd, data: part, exact: true, slot: i, done: answers})
 	}
-	if n.terms.get() == nil || len(parcels) == 0 {
+	if len(parcels) == 0 || !n.awaitOpen(ctx) {
 		return
 	}
 	for _, p := range parcels {

@@ -117,6 +117,25 @@ func (n *Node) awaitLeader(ctx context.Context) (*leadership, error) {
 	return nil, ctx.Err()
 }
 
+// awaitOpen reports whether this node leads, once its term is open: who hears of
+// a new leader asks it while it still opens its term.
+func (n *Node) awaitOpen(ctx context.Context) bool {
+	for {
+		l, changed := n.leaders.get()
+		if n.terms.get() != nil {
+			return true
+		}
+		if l.id != n.id {
+			return false
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // whileLeads derives a context that also ends when l no longer leads.
 func whileLeads(ctx context.Context, l *leadership) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -180,6 +180,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.catchUp(n.stopping) })
 	tasks.Go(func() { _ = n.Lead(n.stopping, n.tend) })
 	n.watchDisk(&tasks)
+	n.watchLeader(r, &tasks)
 
 	select {
 	case <-ctx.Done():
@@ -239,6 +240,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 		inner = &diskTransport{t, n.storage.disk}
 	}
 	transport := newFeed(inner)
+	transport.sends = n.sends
 	n.feed.Store(transport)
 	r, err := n.newRaft(conf, transport)
 	if failure := n.machine.failure(); failure != nil {

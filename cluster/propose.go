@@ -94,6 +94,8 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, retryMax)
+		case <-l.ctx.Done(): // the pause is for this leader, not for the next
+			wait = retryMin
 		case <-ctx.Done():
 		}
 	}

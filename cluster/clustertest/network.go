@@ -197,6 +197,12 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	}
 }
 
+// Gone says of an address, as the real peer port does, that nobody listens there.
+func (p *port) Gone(_ context.Context, address string) bool {
+	to, cut := p.fabric.reach(p, address)
+	return to == nil && !cut
+}
+
 // serve runs one call in the node's own time: it goes on when the caller is
 // gone, until the node stops.
 func (p *port) serve(ctx context.Context, call func(context.Context, cluster.Handler)) bool {
