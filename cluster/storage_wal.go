@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -45,15 +46,18 @@ func (s *Storage) openWAL(dir string, logs *checkedLogs, logger hclog.Logger) er
 	return nil
 }
 
+// frameHeader is the length of what precedes an index in a file of the log.
+const frameHeader = 8
+
 // finishRotation does what the library (raft-wal v0.4.2, runRotate in wal.go)
-// says that opening does: the append that fills a segment seals its file, and a
-// goroutine notes that in the metadata later. A node that was stopped between
-// the two, or had no room for the next file, would be refused every append
-// (ErrSealed), for good.
+// says that opening does: the append that fills a segment also writes an index
+// behind it, which seals the file, and a goroutine notes that in the metadata
+// later. A node that was stopped between the two, or within the index, or had no
+// room for the next file, would be refused every append (ErrSealed), for good.
 func finishRotation(walDir string) error {
 	var meta metadb.BoltMetaDB
 	state, err := meta.Load(walDir)
-	if err == nil && len(state.Segments) > 0 {
+	if err == nil && len(state.Segments) > 0 && state.Segments[len(state.Segments)-1].SealTime.IsZero() {
 		var sealed bool
 		if sealed, err = noteSealed(walDir, &state); err == nil && sealed {
 			err = meta.CommitState(state)
@@ -63,29 +67,75 @@ func finishRotation(walDir string) error {
 }
 
 // noteSealed brings the state up to a last file that is sealed, with the next
-// one to come, as WAL.rotateSegmentLocked does; opening makes that file.
+// one to come, as WAL.rotateSegmentLocked does; opening makes that file. An
+// index that is not whole is taken away: nothing behind it was acknowledged.
 func noteSealed(walDir string, state *types.PersistentState) (sealed bool, err error) {
 	tail := &state.Segments[len(state.Segments)-1]
-	if !tail.SealTime.IsZero() {
-		return false, nil
-	}
-	file, err := segment.NewFiler(walDir, fs.New()).RecoverTail(*tail)
+	filer := segment.NewFiler(walDir, fs.New())
+	file, err := filer.RecoverTail(*tail)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	sealed, start, err := file.Sealed()
-	last := file.LastIndex()
-	if err = errors.Join(err, file.Close()); err != nil || !sealed {
+	if err != nil || !sealed {
 		return false, err
 	}
-	tail.SealTime, tail.MaxIndex, tail.IndexStart = time.Now(), last, start
+	full := *tail
+	full.SealTime, full.MaxIndex, full.IndexStart = time.Now(), file.LastIndex(), start
+	if !sameEntries(filer, full, file) {
+		return false, zero(filepath.Join(walDir, segment.FileName(full)), int64(start)-frameHeader, frameHeader)
+	}
+	*tail = full
 	state.Segments = append(state.Segments, types.SegmentInfo{
-		ID: state.NextSegmentID, BaseIndex: last + 1, MinIndex: last + 1,
-		SizeLimit: tail.SizeLimit, Codec: tail.Codec, CreateTime: time.Now(),
+		ID: state.NextSegmentID, BaseIndex: full.MaxIndex + 1, MinIndex: full.MaxIndex + 1,
+		SizeLimit: full.SizeLimit, Codec: full.Codec, CreateTime: time.Now(),
 	})
 	state.NextSegmentID++
 	return true, nil
+}
+
+// sameEntries reports whether a file gives, by its index, the entries that were
+// found by reading it from the beginning.
+func sameEntries(filer *segment.Filer, full types.SegmentInfo, file types.SegmentReader) bool {
+	byIndex, err := filer.Open(full)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = byIndex.Close() }()
+	same := func(i uint64) bool {
+		want, err := file.GetLog(i)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = want.Close() }()
+		got, err := byIndex.GetLog(i)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = got.Close() }()
+		return bytes.Equal(got.Bs, want.Bs)
+	}
+	for i := full.MinIndex; i <= full.MaxIndex; i++ {
+		if !same(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// zero overwrites a part of a file, durably.
+func zero(path string, at int64, length int) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, length), at)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
