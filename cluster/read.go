@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,10 @@ const (
 // askPatience is how long the voters that were asked first may take before the
 // others are asked as well.
 const askPatience = 5 * time.Millisecond
+
+// gatherLooks bounds how often a round looks whether more calls have joined it
+// before it starts.
+const gatherLooks = 8
 
 // errNotLeader is the answer of a node that can't decide: it does not lead, or
 // not any more, or its term is not open yet.
@@ -309,6 +314,7 @@ type rounds struct {
 
 type round struct {
 	done  chan struct{}
+	calls int // that share it; the rounds' mu guards it
 	index uint64
 	err   error
 }
@@ -321,6 +327,7 @@ func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
 		r = &round{done: make(chan struct{})}
 		s.next = r
 	}
+	r.calls++
 	if !s.running {
 		s.running = true
 		s.spawn(s.loop)
@@ -336,9 +343,30 @@ func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
 	}
 }
 
+// gather lets calls join that are ready to run already, while each look finds new
+// ones: a round costs as much as many calls. Where nothing else wants to run it
+// costs nothing.
+func (s *rounds) gather() {
+	before := 0
+	for range gatherLooks {
+		runtime.Gosched()
+		s.mu.Lock()
+		now := 0
+		if s.next != nil {
+			now = s.next.calls
+		}
+		s.mu.Unlock()
+		if now <= before {
+			return
+		}
+		before = now
+	}
+}
+
 // loop runs rounds, one after the other, while calls wait.
 func (s *rounds) loop() {
 	for {
+		s.gather()
 		s.mu.Lock()
 		r := s.next
 		s.next = nil
