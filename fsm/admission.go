@@ -44,7 +44,7 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 
 // transaction is one that only reads.
 func (v *View) transaction(now time.Time) *transaction {
-	return &transaction{txn: v.txn, meta: v.meta, now: now}
+	return &transaction{before: v, txn: v.txn, meta: v.meta, now: now}
 }
 
 // refusal gives the error of admit.

@@ -43,7 +43,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.View()
-	t := &transaction{store: s, txn: s.db.Txn(true), meta: old.meta, index: old.index}
+	t := &transaction{store: s, before: old, txn: s.db.Txn(true), meta: old.meta, index: old.index, settings: map[string]*Settings{}}
 	// After a panic nothing of the batch is published.
 	defer t.txn.Abort()
 	outcomes := make([]Outcome, len(entries))
@@ -61,9 +61,13 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 // makes a command atomic inside the shared transaction.
 type transaction struct {
 	store *Store
-	txn   *memdb.Txn
-	meta  meta
-	index uint64
+	// before is the store as the batch found it.
+	before *View
+	txn    *memdb.Txn
+	meta   meta
+	index  uint64
+	// settings are the rows that the batch has put.
+	settings map[string]*Settings
 	// cmd is the command in hand; now is its time.
 	cmd Command
 	now time.Time

@@ -106,7 +106,7 @@ func (c Command) Encode() ([]byte, error) {
 // drift from the others'.
 //
 // Every node reads every command, so it is read with what is to be Go's next
-// encoding/json, in a third of the time; FuzzDecodeCommand holds the two
+// encoding/json, in about half the time; FuzzDecodeCommand holds the two
 // together.
 func DecodeCommand(b []byte) (Command, error) {
 	start := bytes.IndexByte(b, '{')

@@ -99,7 +99,7 @@ func (t *transaction) promise(user string) *Coming {
 	if err != nil {
 		return &Coming{} // there is none to start: the task will say so
 	}
-	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	template := spec.Template.resolve(t.settingsOf(user))
 	return &Coming{CPU: template.CPU, Memory: template.Memory}
 }
 

@@ -63,7 +63,7 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 	if err != nil {
 		return nil, err
 	}
-	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	template := spec.Template.resolve(t.settingsOf(user))
 	if b.Warm {
 		return t.claim(user, spec, &template, promised)
 	}

@@ -74,7 +74,7 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	if err := t.checkCustomSecretCount(user, b.CustomSecrets); err != nil {
 		return Result{}, err
 	}
-	old := first[Settings](t.txn, tableSettings, indexID, []byte(user))
+	old := t.settingsOf(user)
 	var kept Settings
 	if old != nil {
 		kept = *old
@@ -89,6 +89,7 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	s.Values.LLMBaseURL = firstOf(s.Values.LLMBaseURL, kept.Values.LLMBaseURL)
 	s.Values.UserConsentsToAnalytics = firstOf(s.Values.UserConsentsToAnalytics, kept.Values.UserConsentsToAnalytics)
 	put(t, tableSettings, old, s)
+	t.settings[user] = s
 	for i := range b.Providers {
 		t.putProvider(user, b.Providers[i])
 	}
@@ -97,6 +98,16 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 		put(t, tableCustomSecrets, first[CustomSecret](t.txn, tableCustomSecrets, indexID, keyOf(user, c.Name)), &c)
 	}
 	return Result{}, nil
+}
+
+// settingsOf gives a user's settings as they are at this point of the batch. It
+// does not ask the table that the batch writes: go-memdb would copy what it has
+// changed so far, again for each write behind such a read.
+func (t *transaction) settingsOf(user string) *Settings {
+	if s := t.settings[user]; s != nil {
+		return s
+	}
+	return t.before.Settings(user)
 }
 
 // checkCustomSecretCount bounds how many named secrets a user has after adding.

@@ -110,7 +110,7 @@ func (t *transaction) memberFor(user string, q *StartRequest) *Sandbox {
 	if err != nil || q.ConversationID != nil {
 		return nil
 	}
-	template := spec.Template.resolve(first[Settings](t.txn, tableSettings, indexID, []byte(user)))
+	template := spec.Template.resolve(t.settingsOf(user))
 	return claimable(t.txn, spec, &template, nil)
 }
 
