@@ -53,7 +53,7 @@ type linearVerdict struct {
 // an order that explains it, stale reads must only be stale, and what was asked
 // for once must be there once.
 func TestLinearizable(t *testing.T) {
-	d := linearDuration(t, 30*time.Second, 5*time.Minute)
+	d := linearDuration(t, 30*time.Second, 10*time.Minute)
 	stores := []string{"boltdb"}
 	if os.Getenv("BIVOUAC_DRILL") == "long" || os.Getenv(envLinear) != "" {
 		stores = []string{"wal", "boltdb"}
