@@ -109,9 +109,9 @@ func DefaultConfig() Config {
 	return Config{
 		PeerAddress:        "0.0.0.0:8301",
 		LogStore:           LogStoreBoltDB,
-		HeartbeatTimeout:   250 * time.Millisecond,
-		ElectionTimeout:    250 * time.Millisecond,
-		LeaderLeaseTimeout: 150 * time.Millisecond,
+		HeartbeatTimeout:   500 * time.Millisecond,
+		ElectionTimeout:    500 * time.Millisecond,
+		LeaderLeaseTimeout: 300 * time.Millisecond,
 		CommitTimeout:      3 * time.Millisecond,
 		ProposeTimeout:     5 * time.Second,
 		ReadTimeout:        5 * time.Second,

@@ -43,9 +43,9 @@
 //	}
 //	raft {
 //	  log_store                       "boltdb" (default) or "wal"
-//	  heartbeat_timeout               250ms; 10ms to 1m
-//	  election_timeout                250ms; not below heartbeat_timeout
-//	  leader_lease_timeout            150ms; not above heartbeat_timeout
+//	  heartbeat_timeout               500ms; 10ms to 1m
+//	  election_timeout                500ms; not below heartbeat_timeout
+//	  leader_lease_timeout            300ms; not above heartbeat_timeout
 //	  snapshot_interval               time between looks at the threshold
 //	  snapshot_threshold              log entries that make a snapshot worth while
 //	  trailing_logs                   log entries kept after a snapshot

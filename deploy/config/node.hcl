@@ -37,9 +37,9 @@ peer {
 
 # raft {
 #   log_store            = "boltdb"
-#   heartbeat_timeout    = "250ms" # raise all three between distant machines
-#   election_timeout     = "250ms"
-#   leader_lease_timeout = "150ms"
+#   heartbeat_timeout    = "500ms" # raise all three between distant machines
+#   election_timeout     = "500ms"
+#   leader_lease_timeout = "300ms"
 # }
 
 # Where sandboxes run. Clients need the drivers the specs name, the volume

@@ -23,6 +23,6 @@ vault {
   secret_id_file = "secret-id"
 }
 
-raft { # want: raft: leader_lease_timeout (300ms) must not be above heartbeat_timeout (250ms)
-  leader_lease_timeout = "300ms"
+raft { # want: raft: leader_lease_timeout (600ms) must not be above heartbeat_timeout (500ms)
+  leader_lease_timeout = "600ms"
 }

@@ -23,6 +23,6 @@ vault {
   secret_id_file = "secret-id"
 }
 
-raft { # want: raft: election_timeout (100ms) must not be below heartbeat_timeout (250ms)
+raft { # want: raft: election_timeout (100ms) must not be below heartbeat_timeout (500ms)
   election_timeout = "100ms"
 }
