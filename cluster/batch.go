@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -48,6 +49,8 @@ type batcher struct {
 	mu      sync.Mutex
 	waiting []*parcel
 	busy    int
+	// gathering is set while a lane waits for its batch to be whole.
+	gathering bool
 }
 
 // add takes parcels for one leader, in order.
@@ -72,16 +75,53 @@ func (b *batcher) withdraw(p *parcel) bool {
 	return false
 }
 
-// dispatch puts free lanes to work. The caller holds mu.
+// dispatch puts a free lane to work. The caller holds mu.
 func (b *batcher) dispatch() {
-	for b.busy < b.lanes && len(b.waiting) > 0 {
-		batch := b.take()
-		b.busy++
-		b.spawn(func() {
-			release := sync.OnceFunc(b.release)
-			defer release()
+	if b.gathering || b.busy == b.lanes || len(b.waiting) == 0 {
+		return
+	}
+	b.gathering = true
+	b.busy++
+	b.spawn(func() {
+		release := sync.OnceFunc(b.release)
+		defer release()
+		if batch := b.gather(); len(batch) > 0 { // else it was withdrawn
 			b.carry(batch, release)
-		})
+		}
+	})
+}
+
+// gather makes a batch with the parcels of those who are ready to run too: the
+// answers to one batch wake many, and the first of them would leave alone.
+func (b *batcher) gather() []*parcel {
+	gather(func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.waiting)
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gathering = false
+	batch := b.take()
+	b.dispatch()
+	return batch
+}
+
+// gatherLooks bounds how often gather looks.
+const gatherLooks = 8
+
+// gather lets goroutines that are ready to run join what is about to leave, while
+// each look finds that more have joined. Where nothing else wants to run it costs
+// nothing.
+func gather(joined func() int) {
+	before := 0
+	for range gatherLooks {
+		runtime.Gosched()
+		now := joined()
+		if now <= before {
+			return
+		}
+		before = now
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +39,6 @@ const (
 // askPatience is how long the voters that were asked first may take before the
 // others are asked as well.
 const askPatience = 5 * time.Millisecond
-
-// gatherLooks bounds how often a round looks whether more calls have joined it
-// before it starts.
-const gatherLooks = 8
 
 // errNotLeader is the answer of a node that can't decide: it does not lead, or
 // not any more, or its term is not open yet.
@@ -343,24 +338,16 @@ func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
 	}
 }
 
-// gather lets calls join that are ready to run already, while each look finds new
-// ones: a round costs as much as many calls. Where nothing else wants to run it
-// costs nothing.
+// gather lets calls join that are ready to run: a round costs as much as many.
 func (s *rounds) gather() {
-	before := 0
-	for range gatherLooks {
-		runtime.Gosched()
+	gather(func() int {
 		s.mu.Lock()
-		now := 0
-		if s.next != nil {
-			now = s.next.calls
+		defer s.mu.Unlock()
+		if s.next == nil {
+			return 0
 		}
-		s.mu.Unlock()
-		if now <= before {
-			return
-		}
-		before = now
-	}
+		return s.next.calls
+	})
 }
 
 // loop runs rounds, one after the other, while calls wait.
