@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -76,9 +77,15 @@ func newReal(t testing.TB, count int, logStore string) *real {
 	return r
 }
 
+// listen takes a port that nobody else gets while its node is down: one of the
+// kernel's own could become the source of some connection.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := local.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		t.Fatal(err)
 	}
