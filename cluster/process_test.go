@@ -183,8 +183,8 @@ func killNine(t *testing.T, logStore string) {
 	for w := range 12 {
 		wg.Go(func() {
 			for cmd := range commands {
-				cmd.Time = time.Now().UTC().Truncate(time.Microsecond)
-				if result, err := clients[w%3].Propose(replay, cmd); err != nil || !result.Replayed {
+				result, err := repeat(replay, clients[w%3], cmd)
+				if err != nil || !result.Replayed {
 					lost.Add(1)
 					t.Errorf("command %s was acknowledged; repeating it: %+v, %v", cmd.ID, result, err)
 				}
@@ -199,4 +199,17 @@ func killNine(t *testing.T, logStore string) {
 	close(commands)
 	wg.Wait()
 	t.Logf("%d acknowledged commands, %d lost", len(acked), lost.Load())
+}
+
+// repeat proposes a command again until the answer is known, as clients are told
+// to: a leader may be lost even now, and this test is about what was acknowledged.
+func repeat(ctx context.Context, c *cluster.PeerClient, cmd fsm.Command) (fsm.Result, error) {
+	for {
+		cmd.Time = time.Now().UTC().Truncate(time.Microsecond)
+		result, err := c.Propose(ctx, cmd)
+		if code := fsm.CodeOf(err); ctx.Err() != nil || code != fsm.CodeOutcomeUnknown && code != fsm.CodeNoLeader && code != fsm.CodeTimeout {
+			return result, err
+		}
+		pauseFor(ctx, 20*time.Millisecond)
+	}
 }
