@@ -164,7 +164,7 @@ func (n *Nomad) Start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for try := 0; ; try++ {
+	for {
 		logged := size(n.Log)
 		var err error
 		if n.proc, err = n.cmd.start(); err != nil {
@@ -176,7 +176,7 @@ func (n *Nomad) Start(ctx context.Context) error {
 			if err := n.Kill(); err != nil {
 				return err
 			}
-		case err == nil || try == 20 || n.proc.alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
+		case err == nil || n.proc.alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
 			return err
 		}
 		// A helper of the agent before, killed between its fork and its exec, can

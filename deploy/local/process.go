@@ -172,12 +172,26 @@ func startTime(pid int) string {
 	if err != nil {
 		return ""
 	}
+	return startTimeOf(raw)
+}
+
+// startTimeOf reads a process's stat file (proc(5)). A killed process passes for
+// a zombie as soon as its first thread has ended; as long as others have not, its
+// sockets are open.
+func startTimeOf(stat []byte) string {
+	const state, threads, started = 0, 17, 19
 	// The name in parentheses may hold anything; the fields follow the last ")".
-	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
-	if len(fields) < 20 || string(fields[0]) == "Z" || string(fields[0]) == "X" {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) <= started {
 		return ""
 	}
-	return string(fields[19])
+	switch left := string(fields[threads]); string(fields[state]) {
+	case "Z", "X":
+		if left == "0" || left == "1" {
+			return ""
+		}
+	}
+	return string(fields[started])
 }
 
 // tail gives the last lines of a file.
