@@ -102,6 +102,8 @@ type LimitsConfig struct {
 	BodySize int64
 	// RatePerSecond counts requests of one client address; 0 means no limit.
 	RatePerSecond float64
+	// Connections are those open at a time; 0 means package httpapi's default.
+	Connections int
 	// TrustedProxies may name the client's address in X-Forwarded-For.
 	TrustedProxies []string
 	// User, Installation and OnLimit are fsm.Installation's.
@@ -318,6 +320,7 @@ func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "body_size", set: setInt(&c.BodySize, 1<<10, 64<<20)},
 		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
+		{name: "connections", set: setInt(&c.Connections, 64, 1<<20)},
 		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},
 		{name: "on_limit", set: setString((*string)(&c.OnLimit), oneOf(string(fsm.OnLimitRefuse), string(fsm.OnLimitPauseOldest)))},
 	}, []nested{

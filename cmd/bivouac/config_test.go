@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
 )
 
 // wanted reads the expectations of a file in testdata: every "# want: text" is
@@ -112,7 +113,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			PlacementGrace: 30 * time.Second, URL: "door",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
-		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
+		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, Connections: 2048, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
 			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192},
 			Installation: fsm.Limits{Running: 500, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
 		Git:  GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
@@ -199,5 +200,14 @@ func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
 	got, err := loadSpecs("testdata/specs/good_pool.hcl")
 	if err != nil || len(got) != 1 || got[0].Pool != 3 || got[0].Template.Policy != (fsm.Policy{DeletePausedAfter: 72 * time.Hour}) {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestConfig_ConnectionsReachTheAPI(t *testing.T) {
+	for given, want := range map[int]int{0: httpapi.DefaultConfig().MaxConnections, 128: 128} {
+		api, err := Config{Limits: LimitsConfig{Connections: given}}.apiConfig()
+		if err != nil || api.MaxConnections != want {
+			t.Errorf("%d connections became %d (%v), want %d", given, api.MaxConnections, err, want)
+		}
 	}
 }

@@ -100,6 +100,8 @@
 //	  body_size                       bytes of a request body; 4 MiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
 //	                                  second; 429 above twice that; 0 (default) is no limit
+//	  connections                     open at a time, WebSockets included, 64 to 1048576; further
+//	                                  ones are answered 503; 16384, or what file descriptors allow
 //	  trusted_proxies                 addresses whose X-Forwarded-For is believed
 //	  user { ... }                    of each user without limits of their own (`bivouac users set`)
 //	  installation { ... }            of all users together; both have these members, where 0

@@ -181,6 +181,7 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 func (c Config) apiConfig() (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
+	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)
 	for _, s := range c.Limits.TrustedProxies {
 		prefix, err := parsePrefix(s)
 		if err != nil {

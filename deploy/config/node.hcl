@@ -98,6 +98,7 @@ limits {
 
   # body_size       = 4194304
   # rate_per_second = 0 # of one client address; 0 is no limit
+  # connections     = 16384 # open at a time; less if file descriptors are
 
   # What sandboxes may use; 0 is no limit. `bivouac users set` gives a user others.
   # user {
