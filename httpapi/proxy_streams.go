@@ -15,6 +15,9 @@ import (
 // node: its user must not be able to use up the node's sockets.
 const maxVisits = 1024
 
+// maxFollowed is how many may follow one sandbox's logs on one node at a time.
+const maxFollowed = 32
+
 // errCut is why a stream was ended by us.
 type errCut struct{ reason string }
 
@@ -34,6 +37,7 @@ type streams struct {
 	mu       sync.Mutex
 	watches  map[watchKey]*watch
 	visits   map[*visit]struct{}
+	followed map[string]int // by sandbox
 	draining bool
 	// done is closed by the last visit to end while draining.
 	done chan struct{}
@@ -66,7 +70,7 @@ type visit struct {
 }
 
 func newStreams(c Cluster) *streams {
-	return &streams{cluster: c, watches: map[watchKey]*watch{}, visits: map[*visit]struct{}{}, done: make(chan struct{})}
+	return &streams{cluster: c, watches: map[watchKey]*watch{}, visits: map[*visit]struct{}{}, followed: map[string]int{}, done: make(chan struct{})}
 }
 
 // open registers a visit to a sandbox that serves, as seen at a log index. The
@@ -84,7 +88,7 @@ func (s *streams) open(ctx context.Context, row *fsm.Sandbox, index uint64) (*vi
 		go s.watch(w, row, index)
 	}
 	if w.visits >= maxVisits {
-		return nil, &refusal{status: http.StatusServiceUnavailable, text: "Too many connections to this sandbox", retryAfter: time.Second}
+		return nil, errCrowded()
 	}
 	w.visits++
 	v := s.add(ctx)
@@ -113,6 +117,35 @@ func (s *streams) enroll(ctx context.Context) *visit {
 		s.remove(v)
 	})
 	return v
+}
+
+// follow registers a visit that reads a sandbox's log as long as it is written.
+// The caller must call end.
+func (s *streams) follow(ctx context.Context, id string) (*visit, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.draining:
+		return nil, errStopping()
+	case s.followed[id] >= maxFollowed:
+		return nil, errCrowded()
+	}
+	s.followed[id]++
+	v := s.add(ctx)
+	v.live = true
+	v.end = sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(v)
+		if s.followed[id]--; s.followed[id] == 0 {
+			delete(s.followed, id)
+		}
+	})
+	return v, nil
+}
+
+func errCrowded() error {
+	return &refusal{status: http.StatusServiceUnavailable, text: "Too many connections to this sandbox", retryAfter: time.Second}
 }
 
 // add and remove keep the set of visits. The caller holds mu.

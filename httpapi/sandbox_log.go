@@ -49,10 +49,9 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 	}
 	exchangeOf(c.r.Context()).sandbox = row.ID
 	// Beyond the time that one request has: a log is followed for hours.
-	visit := s.door.streams.enroll(c.r.Context())
-	if follow && !s.door.streams.stream(visit) {
-		visit.end()
-		return answer{}, errStopping()
+	visit, err := s.visitLog(c.r.Context(), row.ID, follow)
+	if err != nil {
+		return answer{}, err
 	}
 	log, err := s.cfg.Logs.Logs(visit.ctx, v.ClusterID(), row.ID, stream, tail, follow)
 	if err != nil {
@@ -67,6 +66,13 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 		}
 		return copyLog(visit.ctx, w, log)
 	}}, nil
+}
+
+func (s *Server) visitLog(ctx context.Context, id string, follow bool) (*visit, error) {
+	if follow {
+		return s.door.streams.follow(ctx, id)
+	}
+	return s.door.streams.enroll(ctx), nil
 }
 
 // endWith ends a visit when the sandbox does not run any more, or is another's.

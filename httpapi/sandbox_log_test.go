@@ -148,3 +148,25 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 		h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?follow=1", "").want(t, 503)
 	})
 }
+
+func TestSandboxLogs_FollowersAreBounded(t *testing.T) {
+	h, id, write, read, _ := follower(t)
+	s := h.server.door.streams
+	add := func(n int) (now int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.followed[id] += n
+		return s.followed[id]
+	}
+	add(maxFollowed - 1) // besides the one that there is
+	if res := h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?follow=1", "").want(t, 503); res.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs", "").want(t, 200)
+	add(1 - maxFollowed)
+	write.Close()
+	if _, err := read(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	until(t, "the follower's place is free", func() bool { return add(0) == 0 })
+}
