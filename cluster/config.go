@@ -77,7 +77,7 @@ type Config struct {
 	CommitTimeout time.Duration
 	// ProposeTimeout bounds one Propose, waiting for a leader included.
 	ProposeTimeout time.Duration
-	// ReadTimeout bounds one linearizable View.
+	// ReadTimeout bounds one linearizable View; at most MaxReadTimeout.
 	ReadTimeout time.Duration
 	// SnapshotInterval is how often Raft looks whether SnapshotThreshold
 	// entries were written since the last snapshot; TrailingLogs entries stay

@@ -131,16 +131,20 @@ func TestBatcher_Batches(t *testing.T) {
 	})
 }
 
+// slowBatcher has one lane, on which each batch takes a minute.
+func slowBatcher(spawn func(func())) *batcher {
+	return &batcher{lanes: 1, spawn: spawn, carry: func(batch []*parcel, _ func()) {
+		time.Sleep(time.Minute)
+		for _, p := range batch {
+			p.deliver(attempt{certainty: done})
+		}
+	}}
+}
+
 func TestBatcher_Send_WhoGivesUpKnowsWhetherItLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
-		b := batcher{lanes: 1, spawn: goroutines.Go}
-		b.carry = func(batch []*parcel, _ func()) {
-			time.Sleep(time.Minute)
-			for _, p := range batch {
-				p.deliver(attempt{certainty: done})
-			}
-		}
+		b := slowBatcher(goroutines.Go)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var callers sync.WaitGroup
@@ -162,13 +166,7 @@ func TestBatcher_Send_WhoGivesUpKnowsWhetherItLeft(t *testing.T) {
 func TestBatcher_Send_EndsWithTheLeaderItIsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
-		b := batcher{lanes: 1, spawn: goroutines.Go}
-		b.carry = func(batch []*parcel, _ func()) {
-			time.Sleep(time.Minute)
-			for _, p := range batch {
-				p.deliver(attempt{certainty: done})
-			}
-		}
+		b := slowBatcher(goroutines.Go)
 		begin := time.Now()
 		l := &leadership{}
 		l.ctx, l.end = context.WithTimeout(context.Background(), time.Second)

@@ -38,6 +38,9 @@ const (
 	maxCallBytes = 4 << 20
 	// maxCallTimeout bounds every peer call on both ends.
 	maxCallTimeout = 30 * time.Second
+	// MaxReadTimeout is the most that Config.ReadTimeout may be; a caller of View
+	// who allows as much needs no deadline of its own.
+	MaxReadTimeout = maxCallTimeout
 )
 
 var errNotSent = errors.New("peer not reached")

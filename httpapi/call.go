@@ -37,9 +37,6 @@ const maxAnnounced = 64 << 10
 // maxIdempotencyKey bounds the Idempotency-Key header, in characters.
 const maxIdempotencyKey = 255
 
-// longestRead is what cluster.Config allows for ReadTimeout at most.
-const longestRead = 30 * time.Second
-
 // call is one authenticated request on its way through a handler.
 type call struct {
 	server *Server
@@ -200,7 +197,7 @@ func (c *call) view() (*fsm.View, error) {
 
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 	ctx := c.r.Context()
-	if c.server.cfg.RequestTimeout < longestRead { // else the read's own limit comes first
+	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout { // else the read's own limit comes first
 		ctx = c.ctx()
 	}
 	v, err := c.server.cluster.View(ctx, consistency)

@@ -240,7 +240,7 @@ func (c *RaftConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "snapshot_threshold", set: setInt(&c.SnapshotThreshold, 1, math.MaxInt32)},
 		{name: "trailing_logs", set: setInt(&c.TrailingLogs, 1, math.MaxInt32)},
 		{name: "propose_timeout", set: setDuration(&c.ProposeTimeout, 100*time.Millisecond, 30*time.Second)},
-		{name: "read_timeout", set: setDuration(&c.ReadTimeout, 100*time.Millisecond, 30*time.Second)},
+		{name: "read_timeout", set: setDuration(&c.ReadTimeout, 100*time.Millisecond, cluster.MaxReadTimeout)},
 	}, nil)
 	heartbeat, election, lease := c.timers()
 	if election < heartbeat {

@@ -35,9 +35,6 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// isLong reports whether the long drills were asked for (make drill).
-func isLong() bool { return os.Getenv("BIVOUAC_DRILL") == "long" }
-
 // devInfo is what `bivouac dev` writes down once it is ready.
 type devInfo struct {
 	APIKey string `json:"api_key"`
@@ -76,7 +73,7 @@ func TestAPIWalk(t *testing.T) {
 		t.Fatalf("%v\n%s", err, dev.output())
 	}
 	duration := 12 * time.Second
-	if isLong() {
+	if long() {
 		duration = 10 * time.Minute
 	}
 	if given := os.Getenv("BIVOUAC_WALK"); given != "" { // a duration of one's own

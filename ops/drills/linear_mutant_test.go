@@ -3,7 +3,6 @@
 package drills
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 // without asking whether it still leads, and one that forgets which commands it
 // has had, must both be found out.
 func TestLinearizable_NoticesMutations(t *testing.T) {
-	if os.Getenv("BIVOUAC_DRILL") != "long" {
+	if !long() {
 		t.Skip("one of the long drills")
 	}
 	for name, o := range map[string]linearOptions{

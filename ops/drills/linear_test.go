@@ -55,7 +55,7 @@ type linearVerdict struct {
 func TestLinearizable(t *testing.T) {
 	d := linearDuration(t, 30*time.Second, 10*time.Minute)
 	stores := []string{"boltdb"}
-	if os.Getenv("BIVOUAC_DRILL") == "long" || os.Getenv(envLinear) != "" {
+	if long() || os.Getenv(envLinear) != "" {
 		stores = []string{"wal", "boltdb"}
 		d /= 2
 	}
@@ -74,15 +74,15 @@ func TestLinearizable(t *testing.T) {
 }
 
 // linearDuration is how long the nemesis works: as the environment says, or
-// short, or long in the long drill.
-func linearDuration(t *testing.T, short, long time.Duration) time.Duration {
+// brief, or nightly in the long drill.
+func linearDuration(t *testing.T, brief, nightly time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(envLinear)
 	if text == "" {
-		if os.Getenv("BIVOUAC_DRILL") == "long" {
-			return long
+		if long() {
+			return nightly
 		}
-		return short
+		return brief
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
