@@ -60,11 +60,7 @@ func (v *View) Conversation(userID, id string) *Conversation {
 	return first[Conversation](v.txn, tableConversations, indexID, keyOf(userID, id))
 }
 
-// ConversationByV0ID finds a user's conversation by the id a V0 client chose.
-func (v *View) ConversationByV0ID(userID, v0 string) *Conversation {
-	return conversationByV0ID(v.txn, userID, v0)
-}
-
+// conversationByV0ID finds a user's conversation by the id a V0 client chose.
 func conversationByV0ID(txn *memdb.Txn, userID, v0 string) *Conversation {
 	if v0 == "" {
 		return nil
@@ -78,12 +74,6 @@ func (v *View) Conversations(userID string, f ConversationFilter, p Page) ([]*Co
 	return page(v.txn, tableConversations, indexCreated, userID, p,
 		func(c *Conversation) bool { return c.UserID == userID }, f.takes,
 		func(c *Conversation) []byte { return newestKey(userID, c.CreatedAt, c.ID) })
-}
-
-// ConversationsOfSandbox lists the conversations in a sandbox, sub-conversations
-// too, by id.
-func (v *View) ConversationsOfSandbox(sandboxID string) []*Conversation {
-	return collect(withPrefix[Conversation](v.txn, tableConversations, indexSandbox, prefixOf(sandboxID)))
 }
 
 // CountConversations counts what Conversations would list on all its pages.

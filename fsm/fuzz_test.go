@@ -223,7 +223,6 @@ func askAround(v *View) {
 		v.Expiry(sb)
 		_ = sb.State()
 		v.SandboxesFolded(sb.ID)
-		v.ConversationsOfSandbox(sb.ID)
 	}
 	for _, u := range v.Users() {
 		v.Usage(u.ID)

@@ -241,8 +241,8 @@ func TestSmallLookups(t *testing.T) {
 	if !v.AnyAPIKey() || v.APIKeyByLookup("k1").RevokedAt == nil || v.APIKeyByLookup("k2").RevokedAt != nil || v.APIKeyByLookup("") != nil {
 		t.Error("the wrong keys")
 	}
-	if v.ConversationByV0ID("ada", "mine") == nil || v.ConversationByV0ID("bob", "mine") != nil ||
-		v.ConversationByV0ID("ada", "min") != nil || v.ConversationByV0ID("ada", "") != nil {
+	if conversationByV0ID(v.txn, "ada", "mine") == nil || conversationByV0ID(v.txn, "bob", "mine") != nil ||
+		conversationByV0ID(v.txn, "ada", "min") != nil || conversationByV0ID(v.txn, "ada", "") != nil {
 		t.Error("the wrong conversation")
 	}
 	if v.User("ada") == nil || v.User("bob") != nil || v.Settings("ada") != nil || v.Spec("nope") != nil ||
