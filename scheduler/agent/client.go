@@ -75,6 +75,8 @@ func New(cfg Config) *Client {
 			MaxIdleConnsPerHost:   2,
 			IdleConnTimeout:       30 * time.Second,
 			ResponseHeaderTimeout: cfg.CreateTimeout,
+			// A sandbox may be hostile, and many are asked at once.
+			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
 	return &Client{cfg: cfg, http: &http.Client{
@@ -290,7 +292,8 @@ func transportDetail(err error) string {
 	}
 	var oe *net.OpError
 	if errors.As(err, &oe) && oe.Err != nil {
-		return oe.Op + ": " + oe.Err.Error()
+		return clip(oe.Op + ": " + oe.Err.Error())
 	}
-	return strings.TrimSpace(err.Error())
+	// net/http quotes what it could not read: a header of any length.
+	return clip(strings.TrimSpace(err.Error()))
 }
