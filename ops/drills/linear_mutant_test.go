@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/ops/history"
 	"bivouac.dev/bivouac/ops/nemesis"
 )
 
 // TestLinearizable_NoticesMutations checks the check: a program that reads
-// without asking whether it still leads, and one that forgets which commands it
-// has had, must both be found out.
+// without asking whether it still leads, one that forgets which commands it has
+// had, and listings with gaps or of two states must all be found out.
 func TestLinearizable_NoticesMutations(t *testing.T) {
 	if !long() {
 		t.Skip("one of the long drills")
@@ -19,11 +20,19 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 	for name, o := range map[string]linearOptions{
 		"stale reads": {
 			mutations: []nemesis.Mutation{nemesis.StaleReads}, kinds: []nemesis.Kind{nemesis.PauseLeader},
-			settings: 10, duration: 15 * time.Second,
+			clients: history.Crowd{Settings: 10}, duration: 15 * time.Second,
 		},
 		"no command ids": {
 			mutations: []nemesis.Mutation{nemesis.NoCommandIDs}, kinds: []nemesis.Kind{nemesis.KillLeader},
-			settings: 1, once: 2, duration: 8 * time.Second,
+			clients: history.Crowd{Settings: 1, Once: 2}, duration: 8 * time.Second,
+		},
+		"listings with gaps": {
+			mutations: []nemesis.Mutation{nemesis.MissingItems}, kinds: []nemesis.Kind{nemesis.ClockJump},
+			clients: history.Crowd{Conversations: 2}, duration: 8 * time.Second,
+		},
+		"mixed listings": {
+			mutations: []nemesis.Mutation{nemesis.MixedListings}, kinds: []nemesis.Kind{nemesis.ClockJump},
+			clients: history.Crowd{Conversations: 4}, duration: 10 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,8 +36,7 @@ type linearOptions struct {
 	duration  time.Duration
 	kinds     []nemesis.Kind
 	mutations []nemesis.Mutation
-	// The clients of each kind on each node; see history.Work.Run.
-	settings, conversations, sandboxes, once int
+	clients   history.Crowd
 }
 
 // linearVerdict is what a run came to.
@@ -48,10 +47,10 @@ type linearVerdict struct {
 }
 
 // TestLinearizable has clients on all nodes write and read settings,
-// conversations and sandboxes while a nemesis is at work, and repeat POSTs with
-// their Idempotency-Key on every node at once. All that was answered must have
-// an order that explains it, stale reads must only be stale, and what was asked
-// for once must be there once.
+// conversations and sandboxes while a nemesis is at work, and repeat POSTs
+// with their Idempotency-Key on every node at once. All that was answered must
+// have an order that explains it, listings as one look at all they show; stale
+// reads must only be stale, and what was asked for once must be there once.
 func TestLinearizable(t *testing.T) {
 	d := linearDuration(t, 30*time.Second, 10*time.Minute)
 	stores := []string{"boltdb"}
@@ -64,7 +63,7 @@ func TestLinearizable(t *testing.T) {
 			t.Parallel() // two fleets at once have twice the faults in the time
 			v := runLinear(t, linearOptions{
 				nodes: 3 + 2*(i%2), logStore: store, duration: d,
-				settings: 4, conversations: 2, sandboxes: 1, once: 2,
+				clients: history.Crowd{Settings: 4, Conversations: 2, Sandboxes: 1, Once: 2},
 			})
 			for _, w := range v.wrong {
 				t.Error(w)
@@ -151,7 +150,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	working := make(chan struct{})
 	go func() {
 		defer close(working)
-		work.Run(ctx, o.settings, o.conversations, o.sandboxes, o.once)
+		work.Run(ctx, o.clients)
 	}()
 	disturbed, calm := context.WithTimeout(ctx, o.duration)
 	began := time.Now()
@@ -171,7 +170,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	v.history = history.Judge(ops, keep)
 	judged := time.Since(judging)
 	v.wrong = append(v.wrong, v.history.Wrong...)
-	if o.once > 0 && recovered == nil {
+	if o.clients.Once > 0 && recovered == nil {
 		v.once = work.Once(t.Context())
 		v.wrong = append(v.wrong, v.once.Wrong...)
 	}

@@ -1,8 +1,8 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
-	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -40,6 +40,8 @@ func Judge(ops []Op, dir string) Verdict {
 	v.indexes(ops)
 	v.lives(ops)
 	v.values(ops)
+	v.listings(ops)
+	v.shown(ops)
 	return v
 }
 
@@ -52,12 +54,13 @@ type objectKey struct {
 	key    string
 }
 
-// order is the linearizability check proper, object by object.
+// order is the linearizability check proper, object by object, and group by
+// group where there are listings.
 func (v *Verdict) order(ops []Op, dir string) {
 	byKey := map[objectKey][]Op{}
 	for _, op := range ops {
 		if op.takesPart() {
-			k := objectKey{op.Object, op.Key}
+			k := objectKey{op.Object, cmp.Or(op.Of, op.Key)}
 			byKey[k] = append(byKey[k], op)
 		}
 	}
@@ -84,36 +87,17 @@ func (v *Verdict) order(ops []Op, dir string) {
 
 // takesPart: not what had no effect and no answer.
 func (op Op) takesPart() bool {
-	return !op.Stale && op.Outcome != Nothing && (op.Do != Read || op.Outcome == Done)
-}
-
-// prune drops the writes of unknown outcome that nobody saw: a history that can
-// be explained with one of them can be explained without it. Every put and
-// rename has a value of its own to be seen by.
-func prune(ops []Op) []Op {
-	seen := map[string]bool{}
-	for _, op := range ops {
-		if op.Do == Read || op.Outcome == Done {
-			seen[op.Out.A], seen[op.Out.B] = true, true
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(ops), func(op Op) bool {
-		unseen := op.Outcome == Unknown && (op.Do == Put || op.Do == Rename)
-		return unseen && (op.In.Keep || op.In.A == "" || !seen[op.In.A]) && (op.In.B == "" || !seen[op.In.B])
-	})
+	return !op.Stale && op.Outcome != Nothing && (!op.reads() || op.Outcome == Done)
 }
 
 // checkOrder gives "" when the ops have an order.
 func checkOrder(k objectKey, ops []Op, dir string) string {
-	model := modelOf(models()[k.object])
+	model := modelFor(k.object, ops)
 	list := make([]porcupine.Operation, len(ops))
 	for i, op := range ops {
 		list[i] = porcupine.Operation{
 			ClientId: op.Client, Input: input{op}, Call: int64(op.Call),
 			Output: output{known: op.Outcome == Done, value: op.Out}, Return: int64(op.Return),
-		}
-		if op.Outcome == Unknown {
-			list[i].Return = math.MaxInt64
 		}
 	}
 	result := porcupine.CheckOperationsTimeout(model, list, checkPatience)
@@ -164,12 +148,12 @@ func (v *Verdict) indexes(ops []Op) {
 				everywhere = mark{op.Index, op}
 			}
 			l := life{op.Node, op.Life}
-			late := op.Do != Read && op.Return-op.Call > writeAnswerPatience
+			late := !op.reads() && op.Return-op.Call > writeAnswerPatience
 			if op.Life > 0 && !late && op.Index > here[l].index {
 				here[l] = mark{op.Index, op}
 			}
 		}
-		if read.Do != Read || read.Outcome != Done {
+		if !read.reads() || read.Outcome != Done {
 			continue
 		}
 		if read.Stale {
@@ -198,7 +182,7 @@ func (v *Verdict) lives(ops []Op) {
 	}
 	nodes := map[string]shown{}
 	for _, op := range ops {
-		if op.Do != Read || op.Outcome != Done || op.Life == 0 {
+		if !op.reads() || op.Outcome != Done || op.Life == 0 {
 			continue
 		}
 		s := nodes[op.Node]

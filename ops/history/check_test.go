@@ -41,7 +41,7 @@ func boxOp(do string, there bool, state string) Op {
 }
 
 func talkOp(do, title string, there bool) Op {
-	op := Op{Object: Conversation, Do: do, Out: Value{There: there, A: title}}
+	op := Op{Object: Conversation, Of: "u", Do: do, Out: Value{There: there, A: title}}
 	if do == Create || do == Rename {
 		op.In = Value{There: true, A: title}
 	}

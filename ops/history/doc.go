@@ -8,6 +8,8 @@
 // that nothing was done must not have taken effect: the record believes what
 // the API says, and so tests that too.
 //
-// Every object (a user's settings, a conversation, a sandbox) is checked by
-// itself; that is sound, because linearizability is a property of each object.
+// Every object (a user's settings, a sandbox) is checked by itself; that is
+// sound, because linearizability is a property of each object. What is listed
+// together (a user's conversations, a set of specs) is one object in this: a
+// listing reads all of it at one moment.
 package history

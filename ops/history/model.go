@@ -12,8 +12,7 @@ import (
 // git_user_name and C the URL of an MCP server, which a write without them
 // clears. C goes through the secret store.
 //
-// Conversation: A is the title. "create" is the whole of a start, until the
-// conversation was seen.
+// Conversations, and specs: see group.
 //
 // Sandbox: A is the part of the state that only requests change: "running",
 // "pausing" until somebody saw it PAUSED, "paused" from then on. The other
@@ -30,6 +29,7 @@ const (
 // The names of writes.
 const (
 	Read   = "read"
+	List   = "list"
 	Put    = "put"
 	Create = "create"
 	Rename = "rename"
@@ -53,8 +53,16 @@ type output struct {
 // told; if not, anything may have been the answer.
 type stepFunc func(state Value, op Op, known bool) (bool, Value)
 
-func models() map[Object]stepFunc {
-	return map[Object]stepFunc{Settings: stepSettings, Conversation: stepConversation, Sandbox: stepSandbox}
+// modelFor makes the model of one object, or of the group that ops are about.
+func modelFor(object Object, ops []Op) porcupine.Model {
+	switch object {
+	case Settings:
+		return modelOf(stepSettings)
+	case Sandbox:
+		return modelOf(stepSandbox)
+	default:
+		return newGroup(ops).model()
+	}
 }
 
 func stepSettings(state Value, op Op, known bool) (bool, Value) {
@@ -70,22 +78,6 @@ func stepSettings(state Value, op Op, known bool) (bool, Value) {
 		next.A = state.A
 	}
 	return true, next
-}
-
-func stepConversation(state Value, op Op, known bool) (bool, Value) {
-	switch {
-	case op.Do == Read:
-		return !known || op.Out == state, state
-	case op.Do == Create:
-		return !state.There, Value{There: true, A: op.In.A}
-	case !state.There:
-		return !known || !op.Out.There, state
-	case op.Do == Rename:
-		next := Value{There: true, A: op.In.A}
-		return !known || op.Out == next, next
-	default: // Delete
-		return !known || op.Out.There, Value{}
-	}
 }
 
 func stepSandbox(state Value, op Op, known bool) (bool, Value) {
@@ -146,16 +138,26 @@ func modelOf(step stepFunc) porcupine.Model {
 			op.Out = o.value
 			return step(state.(Value), op, o.known)
 		},
-		DescribeOperation: func(in, out any) string {
-			op, o := in.(input).op, out.(output)
-			told := "?"
-			if o.known {
-				told = o.value.String()
-			}
-			return fmt.Sprintf("%s(%s) on %s -> %s [index %d]", op.Do, op.In, op.Node, told, op.Index)
-		},
-		DescribeState: func(state any) string { return state.(Value).String() },
+		DescribeOperation: describe,
+		DescribeState:     func(state any) string { return state.(Value).String() },
 	}
+}
+
+// describe shows an op in a visualisation.
+func describe(in, out any) string {
+	op, o := in.(input).op, out.(output)
+	told := "?"
+	if o.known {
+		told = o.value.String()
+	}
+	about := op.In.String()
+	if op.Of != "" {
+		about = fmt.Sprintf("%.8s %s", op.Key, about)
+	}
+	for _, item := range op.Items {
+		told += fmt.Sprintf(" %.8s=%s", item.ID, item.Value)
+	}
+	return fmt.Sprintf("%s(%s) on %s -> %s [index %d]", op.Do, about, op.Node, told, op.Index)
 }
 
 // String shows a value in a visualisation.

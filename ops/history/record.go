@@ -29,6 +29,7 @@ const (
 	Settings     Object = "settings"
 	Conversation Object = "conversation"
 	Sandbox      Object = "sandbox"
+	Spec         Object = "spec"
 )
 
 // Op is one request about one object. In and Out mean what the object's model
@@ -37,9 +38,17 @@ type Op struct {
 	Client int    `json:"client"`
 	Object Object `json:"object"`
 	Key    string `json:"key"`
-	Do     string `json:"do"` // "read", or the write's name
-	In     Value  `json:"in,omitzero"`
-	Out    Value  `json:"out,omitzero"`
+	// Of names the group that the object is listed in, and that is judged as a
+	// whole: a user's conversations, or specs that are applied together. "" for
+	// an object that stands alone.
+	Of  string `json:"of,omitempty"`
+	Do  string `json:"do"` // "read", or the write's name
+	In  Value  `json:"in,omitzero"`
+	Out Value  `json:"out,omitzero"`
+	// Items is what a listing showed, or what one request wrote together; Page is
+	// which part of a listing it is.
+	Items []Item `json:"items,omitempty"`
+	Page  Page   `json:"page,omitzero"`
 	// Call and Return are since the recorder began, on the monotonic clock.
 	Call    time.Duration `json:"call"`
 	Return  time.Duration `json:"return"`
@@ -53,6 +62,28 @@ type Op struct {
 	// Error is the answer's words when it was not a success.
 	Error string `json:"error,omitempty"`
 }
+
+// Item is one object of a group as a listing shows it.
+type Item struct {
+	ID    string `json:"id"`
+	Value string `json:"value"`
+	// Born orders a listing, newest first; zero where nothing is said of it.
+	Born time.Time `json:"born,omitzero"`
+}
+
+// Page is a part of a listing: at most Limit items behind the item After ("" for
+// the beginning). More is whether the answer says that others follow.
+type Page struct {
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+	More  bool   `json:"more,omitempty"`
+}
+
+// whole reports whether a listing showed all there is.
+func (p Page) whole() bool { return p.After == "" && !p.More }
+
+// reads reports whether the op changes nothing.
+func (op Op) reads() bool { return op.Do == Read || op.Do == List }
 
 // Value is the part of an object that the models know.
 type Value struct {

@@ -14,157 +14,208 @@ import (
 const conversationsPath = "/api/v1/app-conversations"
 
 // liveTalks are worked on at the same time; each ends after talkOps requests.
+// talksOfUser begin before another user comes: a user's conversations are judged
+// together, and no history is to grow long.
 const (
-	liveTalks = 4
-	talkOps   = 80
+	liveTalks   = 4
+	talkOps     = 80
+	talksOfUser = 8
 )
 
-// talkWork starts, renames, lists and deletes conversations of one user, all in
-// one sandbox.
+// talkWork starts, renames, lists and deletes conversations of one user after
+// the other, a user's all in one sandbox.
 type talkWork struct {
 	work *Work
-	mu   sync.Mutex
+	// preparing is held while the next user is made.
+	preparing sync.Mutex
+	mu        sync.Mutex
+	now       *talker
+	past      []*talker
+	live      []*talk
+}
+
+// talker is a user, and the conversation of its that stays: with its last
+// conversation a sandbox goes.
+type talker struct {
 	account
-	sandbox string
-	live    []*talk
+	sandbox, anchor string
+	started         int
 }
 
 // talk is one conversation that is worked on.
 type talk struct {
+	of      *talker
 	id      string
 	used    int
 	deleted bool
 }
 
-// prepare makes the user, its sandbox and a conversation that stays: with its
-// last conversation a sandbox goes.
-func (t *talkWork) prepare(ctx context.Context, c *client) bool {
+// talker gives the user whose conversation is to begin next.
+func (t *talkWork) talker(ctx context.Context, c *client) (*talker, bool) {
+	t.preparing.Lock()
+	defer t.preparing.Unlock()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sandbox != "" {
-		return true
+	now := t.now
+	if now != nil && now.started < talksOfUser {
+		now.started++
+		t.mu.Unlock()
+		return now, true
 	}
+	t.mu.Unlock()
 	user, key, ok := t.work.user(ctx, c, "talk")
 	if !ok {
-		return false
+		return nil, false
 	}
-	t.account = account{user, key}
-	r, ok := c.sure(ctx, key, http.MethodPost, "/api/v1/sandboxes", nil, "talk-sandbox")
+	next := &talker{account: account{user, key}, started: 1}
+	r, ok := c.sure(ctx, key, http.MethodPost, sandboxesPath, nil, "sandbox-"+user)
 	var made struct{ ID string }
 	if !ok || json.Unmarshal(r.Body, &made) != nil {
-		return false
+		return nil, false
 	}
-	for ctx.Err() == nil {
-		if _, ok := t.start(ctx, c, made.ID, t.work.name("anchor")); ok {
-			t.sandbox = made.ID
-			return true
-		}
+	next.sandbox = made.ID
+	for ctx.Err() == nil && next.anchor == "" {
+		next.anchor, _ = t.start(ctx, c, next, t.work.name("anchor"))
 	}
-	return false
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now != nil {
+		t.past = append(t.past, now)
+	}
+	t.now = next
+	return next, next.anchor != ""
 }
 
 // start starts one conversation and waits until it can be seen; the id is the
 // conversation's.
-func (t *talkWork) start(ctx context.Context, c *client, sandbox, title string) (id string, ok bool) {
-	r, ok := c.sure(ctx, t.key, http.MethodPost, conversationsPath, map[string]any{"sandbox_id": sandbox, "title": title}, title)
-	var task struct {
+func (t *talkWork) start(ctx context.Context, c *client, of *talker, title string) (id string, ok bool) {
+	begun := c.rec.Now()
+	record := func(id string, r reply) {
+		r.Call = begun
+		op := c.op(Conversation, id, Create, r)
+		op.Of, op.In = of.user, Value{There: true, A: title}
+		if r.Outcome == Done {
+			op.Out = op.In
+		}
+		c.rec.Add(op)
+	}
+	unknown := func() (string, bool) {
+		record("", reply{Outcome: Unknown, Return: c.rec.Now()})
+		return "", false
+	}
+	r, ok := c.sure(ctx, of.key, http.MethodPost, conversationsPath, map[string]any{"sandbox_id": of.sandbox, "title": title}, title)
+	type task struct {
 		ID     string
 		Status string
 		Talk   *string `json:"app_conversation_id"`
 	}
-	if !ok || json.Unmarshal(r.Body, &task) != nil {
-		return "", false
+	var made task
+	if !ok || json.Unmarshal(r.Body, &made) != nil {
+		return unknown()
 	}
-	begun := r.Call
 	for ctx.Err() == nil {
 		c.pause(ctx, 50*time.Millisecond, 150*time.Millisecond)
-		r := c.do(ctx, c.pick(), c.readPatience(), t.key, http.MethodGet, conversationsPath+"/start-tasks?ids="+task.ID, nil)
-		list := []*struct {
-			ID     string
-			Status string
-			Talk   *string `json:"app_conversation_id"`
-		}{}
+		r := c.do(ctx, c.pick(), c.readPatience(), of.key, http.MethodGet, conversationsPath+"/start-tasks?ids="+made.ID, nil)
+		var list []*task
 		if !r.ok() || json.Unmarshal(r.Body, &list) != nil || len(list) != 1 || list[0] == nil {
 			continue
 		}
 		switch list[0].Status {
 		case "READY":
-			r.Call = begun
-			op := c.op(Conversation, deref(list[0].Talk), Create, r)
-			op.In, op.Out = Value{There: true, A: title}, Value{There: true, A: title}
-			c.rec.Add(op)
-			return op.Key, true
-		case "ERROR": // a sandbox that failed in the turmoil is tried again
-			c.do(ctx, c.pick(), c.writePatience(), t.key, http.MethodPost, "/api/v1/sandboxes/"+sandbox+"/resume", nil)
+			id := deref(list[0].Talk)
+			record(id, r)
+			return id, true
+		case "ERROR": // there is no conversation; a sandbox that failed in the turmoil is tried again
+			c.do(ctx, c.pick(), c.writePatience(), of.key, http.MethodPost, sandboxesPath+"/"+of.sandbox+"/resume", nil)
 			return "", false
 		}
 	}
-	return "", false
+	return unknown()
 }
 
-// renew keeps up the number of conversations.
+// renew keeps up the number of conversations, and the users small.
 func (t *talkWork) renew(ctx context.Context, c *client) {
-	if !t.prepare(ctx, c) {
-		return
-	}
 	for ctx.Err() == nil {
 		t.mu.Lock()
 		t.live = slices.DeleteFunc(t.live, func(one *talk) bool { return one.used > talkOps && one.deleted })
 		full := len(t.live) >= liveTalks
 		t.mu.Unlock()
 		if !full {
-			if id, ok := t.start(ctx, c, t.sandbox, t.work.name("title")); ok {
-				t.mu.Lock()
-				t.live = append(t.live, &talk{id: id})
-				t.mu.Unlock()
+			if of, ok := t.talker(ctx, c); ok {
+				t.begin(ctx, c, of)
 			}
+		}
+		if of := t.finished(); of != nil {
+			t.change(ctx, c, of, of.anchor, Delete)
+			t.list(ctx, c, of)
 		}
 		c.pause(ctx, 100*time.Millisecond, 300*time.Millisecond)
 	}
 }
 
-func (t *talkWork) pick(c *client) (id string, end bool) {
+// begin starts one conversation that is worked on.
+func (t *talkWork) begin(ctx context.Context, c *client, of *talker) {
+	if id, ok := t.start(ctx, c, of, t.work.name("title")); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.live = append(t.live, &talk{of: of, id: id})
+	}
+}
+
+// finished takes a former user out whose conversations have all ended.
+func (t *talkWork) finished() *talker {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, of := range t.past {
+		if !slices.ContainsFunc(t.live, func(one *talk) bool { return one.of == of }) {
+			t.past = slices.Delete(t.past, i, i+1)
+			return of
+		}
+	}
+	return nil
+}
+
+func (t *talkWork) pick(c *client) (of *talker, id string, end bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.live) == 0 {
-		return "", false
+		return nil, "", false
 	}
 	one := t.live[c.rand.IntN(len(t.live))]
 	one.used++
 	// The last tenth of its requests finds it gone.
 	end = one.used > talkOps*9/10 && c.rand.IntN(4) == 0
 	one.deleted = one.deleted || end
-	return one.id, end
+	return one.of, one.id, end
 }
 
 func (t *talkWork) run(ctx context.Context, c *client) {
 	for ctx.Err() == nil {
 		c.pause(ctx, 20*time.Millisecond, 120*time.Millisecond)
-		id, end := t.pick(c)
+		of, id, end := t.pick(c)
 		switch {
-		case id == "":
+		case of == nil:
 		case end:
-			t.change(ctx, c, id, Delete)
+			t.change(ctx, c, of, id, Delete)
 		case c.rand.IntN(4) == 0:
-			t.change(ctx, c, id, Rename)
+			t.change(ctx, c, of, id, Rename)
 		case c.rand.IntN(3) == 0:
-			t.list(ctx, c)
+			t.list(ctx, c, of)
 		default:
-			t.read(ctx, c, id)
+			t.read(ctx, c, of, id)
 		}
 	}
 }
 
 // change renames a conversation, or deletes it.
-func (t *talkWork) change(ctx context.Context, c *client, id, do string) {
+func (t *talkWork) change(ctx context.Context, c *client, of *talker, id, do string) {
 	method, in, body := http.MethodDelete, Value{}, map[string]any(nil)
 	if do == Rename {
 		method, in = http.MethodPatch, Value{There: true, A: t.work.name("title")}
 		body = map[string]any{"title": in.A}
 	}
-	r := c.do(ctx, c.pick(), c.writePatience(), t.key, method, conversationsPath+"/"+id, body)
+	r := c.do(ctx, c.pick(), c.writePatience(), of.key, method, conversationsPath+"/"+id, body)
 	op := c.op(Conversation, id, do, r)
-	op.In = in
+	op.Of, op.In = of.user, in
 	if r.ok() {
 		op.Out = Value{There: true}
 		var got struct{ Title *string }
@@ -178,13 +229,14 @@ func (t *talkWork) change(ctx context.Context, c *client, id, do string) {
 type talkBody struct {
 	ID    string
 	Title *string
+	Born  time.Time `json:"created_at"`
 }
 
-func (t *talkWork) read(ctx context.Context, c *client, id string) {
+func (t *talkWork) read(ctx context.Context, c *client, of *talker, id string) {
 	header, stale := c.staleHeader()
-	r := c.do(ctx, c.pick(), c.readPatience(), t.key, http.MethodGet, conversationsPath+"?ids="+url.QueryEscape(id), nil, header...)
+	r := c.do(ctx, c.pick(), c.readPatience(), of.key, http.MethodGet, conversationsPath+"?ids="+url.QueryEscape(id), nil, header...)
 	op := c.op(Conversation, id, Read, r)
-	op.Stale = stale
+	op.Of, op.Stale = of.user, stale
 	var got []*talkBody
 	switch {
 	case !r.ok():
@@ -197,26 +249,36 @@ func (t *talkWork) read(ctx context.Context, c *client, id string) {
 	c.rec.Add(op)
 }
 
-// list reads the whole list: that is a read of every conversation at once.
-func (t *talkWork) list(ctx context.Context, c *client) {
-	t.mu.Lock()
-	var ids []string
-	for _, one := range t.live {
-		ids = append(ids, one.id)
-	}
-	t.mu.Unlock()
+// maxPages bounds a walk: conversations come and go meanwhile.
+const maxPages = 6
+
+// list reads the user's whole list, or walks through it in short pages.
+func (t *talkWork) list(ctx context.Context, c *client, of *talker) {
 	header, stale := c.staleHeader()
-	r := c.do(ctx, c.pick(), c.readPatience(), t.key, http.MethodGet, conversationsPath+"/search?limit=100", nil, header...)
-	var page struct{ Items []talkBody }
-	if !r.ok() || json.Unmarshal(r.Body, &page) != nil {
-		return
+	limit, token, after := 100, "", ""
+	if c.rand.IntN(3) == 0 {
+		limit = 2
 	}
-	for _, id := range ids {
-		op := c.op(Conversation, id, Read, r)
-		op.Stale = stale
-		if i := slices.IndexFunc(page.Items, func(b talkBody) bool { return b.ID == id }); i >= 0 {
-			op.Out = Value{There: true, A: deref(page.Items[i].Title)}
+	for range maxPages {
+		path := fmt.Sprintf("%s/search?limit=%d&page_id=%s", conversationsPath, limit, url.QueryEscape(token))
+		r := c.do(ctx, c.pick(), c.readPatience(), of.key, http.MethodGet, path, nil, header...)
+		var page struct {
+			Items []talkBody
+			Next  *string `json:"next_page_id"`
+		}
+		if !r.ok() || json.Unmarshal(r.Body, &page) != nil {
+			return
+		}
+		token = deref(page.Next)
+		op := c.op(Conversation, "", List, r)
+		op.Of, op.Stale, op.Page = of.user, stale, Page{After: after, Limit: limit, More: token != ""}
+		for _, b := range page.Items {
+			op.Items = append(op.Items, Item{ID: b.ID, Value: deref(b.Title), Born: b.Born})
+			after = b.ID
 		}
 		c.rec.Add(op)
+		if token == "" {
+			return
+		}
 	}
 }

@@ -89,28 +89,33 @@ func (w *Work) crowd(wg *sync.WaitGroup, clients int, run func(c *client)) {
 	}
 }
 
-// Run works until ctx ends. settings, conversations, sandboxes and once say how
-// many clients of each kind there are on each node.
-func (w *Work) Run(ctx context.Context, settings, conversations, sandboxes, once int) {
+// Crowd says how many clients of each kind there are on each node, and how many
+// repeat POSTs on all nodes at once.
+type Crowd struct {
+	Settings, Conversations, Sandboxes, Once int
+}
+
+// Run works until ctx ends.
+func (w *Work) Run(ctx context.Context, o Crowd) {
 	var wg sync.WaitGroup
 	n := len(w.nodes)
-	if settings > 0 {
+	if o.Settings > 0 {
 		s := &settingsWork{work: w}
 		w.crowd(&wg, 1, func(c *client) { s.renew(ctx, c) })
-		w.crowd(&wg, settings*n, func(c *client) { s.run(ctx, c) })
+		w.crowd(&wg, o.Settings*n, func(c *client) { s.run(ctx, c) })
 	}
-	if conversations > 0 {
+	if o.Conversations > 0 {
 		t := &talkWork{work: w}
 		w.crowd(&wg, 2, func(c *client) { t.renew(ctx, c) })
-		w.crowd(&wg, conversations*n, func(c *client) { t.run(ctx, c) })
+		w.crowd(&wg, o.Conversations*n, func(c *client) { t.run(ctx, c) })
 	}
-	if sandboxes > 0 {
+	if o.Sandboxes > 0 {
 		b := &boxWork{work: w}
 		w.crowd(&wg, 1, func(c *client) { b.renew(ctx, c) })
-		w.crowd(&wg, sandboxes*n, func(c *client) { b.run(ctx, c) })
+		w.crowd(&wg, o.Sandboxes*n, func(c *client) { b.run(ctx, c) })
 	}
-	if once > 0 {
-		w.crowd(&wg, once, func(c *client) { w.once.run(ctx, c) })
+	if o.Once > 0 {
+		w.crowd(&wg, o.Once, func(c *client) { w.once.run(ctx, c) })
 	}
 	wg.Wait()
 }

@@ -25,6 +25,34 @@ var NoCommandIDs = Mutation{"no command-id table", []mutatedBody{
 	{"fsm/view.go", "CommandResult", `return Result{}, nil, "", false`},
 }}
 
+// MissingItems leaves half of the conversations out of listings, and of nothing
+// else.
+var MissingItems = Mutation{"listings with gaps", []mutatedBody{
+	{"fsm/conversation_table.go", "takes", "return c.ParentID == nil && c.ID[0] < '8'"},
+}}
+
+// MixedListings shows the first conversation of a listing as it was a moment
+// before the others.
+var MixedListings = Mutation{"listings that mix two states", []mutatedBody{
+	{"httpapi/conversation.go", "listConversations", `
+		v, err := c.view()
+		if err != nil {
+			return nil, nil, "", err
+		}
+		rows, next := v.Conversations(c.who.user, conversationQuery(c.query), fsm.Page{After: c.query.pageID(), Limit: c.query.limit()})
+		for range 20 {
+			if v, err = c.view(); err != nil {
+				return nil, nil, "", err
+			}
+		}
+		for i, row := range rows {
+			if now := v.Conversation(c.who.user, row.ID); i > 0 && now != nil {
+				rows[i] = now
+			}
+		}
+		return rows, v, next, c.check()`},
+}}
+
 // apply builds the mutation in.
 func (m Mutation) apply(o *Overlay) error {
 	var errs []error

@@ -26,7 +26,7 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []Mutation{StaleReads, NoCommandIDs} {
+	for _, m := range []Mutation{StaleReads, NoCommandIDs, MissingItems, MixedListings} {
 		if err := m.apply(o); err != nil {
 			t.Fatal(err)
 		}
