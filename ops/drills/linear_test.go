@@ -47,7 +47,7 @@ type linearVerdict struct {
 }
 
 // TestLinearizable has clients on all nodes write and read settings,
-// conversations and sandboxes while a nemesis is at work, and repeat POSTs
+// conversations, sandboxes and specs while a nemesis is at work, and repeat POSTs
 // with their Idempotency-Key on every node at once. All that was answered must
 // have an order that explains it, listings as one look at all they show; stale
 // reads must only be stale, and what was asked for once must be there once.
@@ -63,7 +63,7 @@ func TestLinearizable(t *testing.T) {
 			t.Parallel() // two fleets at once have twice the faults in the time
 			v := runLinear(t, linearOptions{
 				nodes: 3 + 2*(i%2), logStore: store, duration: d,
-				clients: history.Crowd{Settings: 4, Conversations: 2, Sandboxes: 1, Once: 2},
+				clients: history.Crowd{Settings: 4, Conversations: 2, Sandboxes: 1, Specs: 1, Once: 2},
 			})
 			for _, w := range v.wrong {
 				t.Error(w)

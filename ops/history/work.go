@@ -92,7 +92,7 @@ func (w *Work) crowd(wg *sync.WaitGroup, clients int, run func(c *client)) {
 // Crowd says how many clients of each kind there are on each node, and how many
 // repeat POSTs on all nodes at once.
 type Crowd struct {
-	Settings, Conversations, Sandboxes, Once int
+	Settings, Conversations, Sandboxes, Specs, Once int
 }
 
 // Run works until ctx ends.
@@ -113,6 +113,11 @@ func (w *Work) Run(ctx context.Context, o Crowd) {
 		b := &boxWork{work: w}
 		w.crowd(&wg, 1, func(c *client) { b.renew(ctx, c) })
 		w.crowd(&wg, o.Sandboxes*n, func(c *client) { b.run(ctx, c) })
+	}
+	if o.Specs > 0 {
+		s := &specWork{work: w}
+		w.crowd(&wg, 1, func(c *client) { s.renew(ctx, c) })
+		w.crowd(&wg, o.Specs*n, func(c *client) { s.run(ctx, c) })
 	}
 	if o.Once > 0 {
 		w.crowd(&wg, o.Once, func(c *client) { w.once.run(ctx, c) })
