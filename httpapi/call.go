@@ -76,6 +76,14 @@ func (c *call) close() {
 	}
 }
 
+// renew begins the request's time anew, for what has to be done after something
+// that can't be undone, whether the client waits for it or not.
+func (c *call) renew() {
+	c.close()
+	c.now = time.Now()
+	c.timed, c.end = context.WithTimeout(context.WithoutCancel(c.r.Context()), c.server.cfg.RequestTimeout)
+}
+
 // dispatch runs one route: authentication, then the body, then the handler,
 // whose outcome it writes.
 func (s *Server) dispatch(found *route, params httprouter.Params, w http.ResponseWriter, r *http.Request) {

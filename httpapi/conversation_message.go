@@ -61,7 +61,10 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	if c.key == "" {
 		return sent()
 	}
-	// What remembers the key: there is nothing else in this for the log.
+	// What remembers the key: there is nothing else in this for the log. Neither a
+	// client that has gone nor a wake that took the request's time may keep it from
+	// being remembered, or the message would be delivered again.
+	c.renew()
 	if _, err := c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: box.ID, At: c.now}}}); err != nil {
 		return answer{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
 	}
@@ -122,6 +125,9 @@ func (s *Server) deliver(c *call, box *fsm.Sandbox, id string, msg fsm.Message) 
 	if err != nil {
 		return err
 	}
+	// From here on it can't be taken back: a client that leaves changes nothing.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.cfg.RequestTimeout)
+	defer cancel()
 	err = s.agents.SendMessage(ctx, agentURL(box.Status.Placement), key, id, msg)
 	var failed *AgentError
 	switch {

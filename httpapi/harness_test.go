@@ -47,11 +47,11 @@ type fakeCluster struct {
 	log [][]byte
 }
 
-func (c *fakeCluster) Propose(_ context.Context, cmd fsm.Command) (fsm.Result, error) {
+func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.proposeErr != nil {
-		return fsm.Result{}, c.proposeErr
+	if err := errors.Join(c.proposeErr, ctx.Err()); err != nil {
+		return fsm.Result{}, err
 	}
 	if err := cmd.Body.Validate(); err != nil {
 		return fsm.Result{}, err

@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// meanwhileAgents has something happen between a message's delivery and the
+// agent server's answer.
+type meanwhileAgents struct {
+	*fakeAgents
+	meanwhile func()
+}
+
+func (a *meanwhileAgents) SendMessage(ctx context.Context, baseURL, key, id string, m fsm.Message) error {
+	err := a.fakeAgents.SendMessage(ctx, baseURL, key, id, m)
+	a.meanwhile()
+	return errors.Join(err, ctx.Err())
+}
+
+// TestSendMessage_ClientThatLeaves: a client that gives up while its message is
+// delivered, and asks again with its Idempotency-Key, has sent it once.
+func TestSendMessage_ClientThatLeaves(t *testing.T) {
+	h := newHarness(t).withSpec()
+	_, _, path, _ := h.talking()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	h.server.agents = &meanwhileAgents{h.agents, leave}
+	r := httptest.NewRequestWithContext(ctx, "POST", "http://example.org"+path, strings.NewReader(oneMessage))
+	r.Header.Set("X-Session-API-Key", h.alice)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Idempotency-Key", "k")
+	h.handler.ServeHTTP(httptest.NewRecorder(), r)
+	h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
+	if got := h.agents.sent(); len(got) != 1 {
+		t.Fatalf("it was delivered %d times", len(got))
+	}
+}
+
+// TestSendMessage_SlowWake: a message that took longer than a request may, for
+// its sandbox had to be woken first, is remembered like any other.
+func TestSendMessage_SlowWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t).withSpec()
+		box, _, path, _ := h.talking()
+		h.server.agents = &meanwhileAgents{h.agents, func() { time.Sleep(20 * time.Second) }}
+		h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+		h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+		go func() {
+			h.awaitDesired(box, fsm.DesiredRunning)
+			time.Sleep(20 * time.Second)
+			h.observe(box, running())
+		}()
+		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
+		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
+		if got := h.agents.sent(); len(got) != 1 {
+			t.Fatalf("it was delivered %d times", len(got))
+		}
+	})
+}
