@@ -11,10 +11,10 @@ import (
 	"bivouac.dev/bivouac/ops/storm"
 )
 
-// TestStorm lets clients start, use, pause, resume and delete sandboxes while
-// nodes, Nomad and Vault are killed, stopped and sealed. Afterwards each
-// sandbox is what its client was told, with its file; Nomad and Vault hold
-// that and nothing else. BIVOUAC_DRILL_SEED repeats a storm,
+// TestStorm lets clients start, use, pause, resume and delete sandboxes, and send
+// messages to them, while nodes, Nomad and Vault are killed, stopped and sealed.
+// Afterwards each sandbox is what its client was told, with its file and its
+// messages; Nomad and Vault hold that and nothing else. BIVOUAC_DRILL_SEED repeats a storm,
 // BIVOUAC_DRILL_STORM says how long it rages.
 func TestStorm(t *testing.T) {
 	o := storm.Options{Actors: 4, Duration: 20 * time.Second, Seed: rand.Uint64(), Strays: true}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,9 @@ func Await(patience time.Duration, check func() error) error {
 // Client speaks to one node, or to one sandbox's agent server.
 type Client struct {
 	Base, Key string
+	// HTTP makes the requests; nil is http.DefaultClient, which repeats one with
+	// an Idempotency-Key by itself when its connection breaks.
+	HTTP *http.Client
 }
 
 // Answer is what came back.
@@ -97,7 +101,7 @@ func (c Client) send(method, path string, body io.Reader, header []string) (Answ
 	if c.Key != "" {
 		req.Header.Set("X-Session-API-Key", c.Key)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -24,6 +24,7 @@ type box struct {
 	id, spec string
 	// want is RUNNING or PAUSED: what the last acknowledged change asked for.
 	want string
+	talk
 	// may holds what the file in the workspace may say: one value, or more
 	// where the outcome of a write is not known. "" is a file never written.
 	may []string
@@ -39,7 +40,22 @@ type actor struct {
 	tally *tally
 	boxes []*box
 	made  int
+	// sent are all its messages, those in sandboxes that were deleted too.
+	sent []*message
+	// plain never repeats a request by itself.
+	plain *http.Client
 }
+
+// newActor makes the actor of a storm with the number.
+func newActor(number int, o Options, t *tally) *actor {
+	return &actor{
+		name: fmt.Sprintf("actor-%d", number), nodes: o.Fleet.Nodes, specs: o.Specs, tally: t,
+		rng:   rand.New(rand.NewPCG(o.Seed, uint64(number))),
+		plain: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+func newTally() *tally { return &tally{done: map[string]int{}, reasons: map[string]int{}} }
 
 // tally counts what happens, for all actors.
 type tally struct {
@@ -110,8 +126,10 @@ func (a *actor) step() error {
 			return a.settled(b)
 		}
 		return a.change(b, "resume")
-	case dice < 7:
+	case dice < 4:
 		return a.visit(b)
+	case dice < 7:
+		return a.say(b)
 	default:
 		return a.change(b, "pause")
 	}

@@ -43,14 +43,17 @@ type Report struct {
 	// or settled.
 	Longest time.Duration
 	Slowest string
+	// Messages were acknowledged. Again is how often one was delivered once more,
+	// because an answer before had been lost.
+	Messages, Again int
 	// Running and Paused are how many sandboxes there were in the end.
 	Running, Paused int
 }
 
 // String is the drill's verdict, in one paragraph.
 func (r Report) String() string {
-	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); faults %s; starts that ended in ERROR and were resumed %s; in the end %d running, %d paused",
-		counts(r.Operations), r.Retries, r.Longest.Seconds(), r.Slowest, counts(r.Faults), counts(r.Reasons), r.Running, r.Paused)
+	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); faults %s; starts that ended in ERROR and were resumed %s; %d messages acknowledged, %d more deliveries where an answer had been lost; in the end %d running, %d paused",
+		counts(r.Operations), r.Retries, r.Longest.Seconds(), r.Slowest, counts(r.Faults), counts(r.Reasons), r.Messages, r.Again, r.Running, r.Paused)
 }
 
 func counts(m map[string]int) string {
@@ -67,13 +70,10 @@ func counts(m map[string]int) string {
 // the sandboxes. It fails t for each broken promise.
 func Run(t testing.TB, o Options) Report {
 	t.Helper()
-	tally := &tally{done: map[string]int{}, reasons: map[string]int{}}
+	tally := newTally()
 	var actors []*actor
 	for i := range o.Actors {
-		actors = append(actors, &actor{
-			name: fmt.Sprintf("actor-%d", i), nodes: o.Fleet.Nodes, specs: o.Specs, tally: tally,
-			rng: rand.New(rand.NewPCG(o.Seed, uint64(i))),
-		})
+		actors = append(actors, newActor(i, o, tally))
 	}
 	foreign := []fleet.Foreign{o.Fleet.AddForeign(t, "somebody-elses")}
 	ctx, cancel := context.WithTimeout(t.Context(), o.Duration)
@@ -95,6 +95,10 @@ func Run(t testing.TB, o Options) Report {
 	r := Report{Operations: tally.done, Faults: n.faults, Reasons: tally.reasons, Retries: tally.retries, Longest: tally.longest, Slowest: tally.slowest}
 	expected := fleet.Expected{Foreign: foreign}
 	for _, a := range actors {
+		r.Messages += len(a.sent)
+		for _, m := range a.sent {
+			r.Again += max(0, m.heard-1)
+		}
 		for _, b := range a.boxes {
 			if b.want == "RUNNING" {
 				expected.Running = append(expected.Running, b.id)
@@ -116,7 +120,7 @@ func Run(t testing.TB, o Options) Report {
 // reckon looks, after the storm, at every sandbox of the actor's once more.
 func (a *actor) reckon() {
 	for _, b := range a.boxes {
-		if a.settled(b) != nil || b.want == "RUNNING" && a.read(b) != nil {
+		if a.settled(b) != nil || b.want == "RUNNING" && (a.read(b) != nil || a.hear(b) != nil) {
 			return
 		}
 	}
