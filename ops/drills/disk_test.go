@@ -24,6 +24,8 @@ type diskDrill struct {
 	*fleet.Fleet
 	disks map[string]*faultfs.FS
 	store string
+	// padding makes every write longer.
+	padding string
 
 	wrote atomic.Int64
 	mu    sync.Mutex
@@ -96,7 +98,9 @@ func (d *diskDrill) writer(c fleet.Client, done <-chan struct{}) {
 				return
 			default:
 			}
-			a, err := c.Try(http.MethodPost, "/api/settings", map[string]any{"language": fmt.Sprint(value)})
+			a, err := c.Try(http.MethodPost, "/api/settings", map[string]any{
+				"language": fmt.Sprint(value), "agent": d.padding, "git_user_name": d.padding, "git_user_email": d.padding,
+			})
 			if sent = err == nil && a.Status == http.StatusOK; !sent {
 				select { // the node is away or has no leader
 				case <-done:
@@ -314,7 +318,9 @@ func diskFull(t *testing.T, store string) {
 		t.Skip("starts three processes")
 	}
 	fleet.Need(t, "mount", os.Geteuid() == 0)
-	d := &diskDrill{store: store, acked: map[string]int{}}
+	// wal takes its files' 64 MiB beforehand: what is left of one has to be written,
+	// on a slow machine as well, before the disk is full for the node.
+	d := &diskDrill{store: store, acked: map[string]int{}, padding: strings.Repeat("x", 4000)}
 	dir := t.TempDir()
 	d.Fleet = fleet.StartBare(t, fleet.BareOptions{
 		Raft: raftBlock(bareRaft, store),
