@@ -173,7 +173,7 @@ func FuzzPeerPort(f *testing.F) {
 			answer, _ = io.ReadAll(theirs)
 			_ = theirs.Close()
 		}()
-		port.admit(ours)
+		port.admit(port.lobby.enter(t.Context(), ours))
 		<-over
 		if len(answer) > 0 && answer[0] != 0x15 && answer[0] != 0x16 {
 			t.Fatalf("%q was answered with %q, which is no TLS", raw, answer)

@@ -19,10 +19,8 @@ const (
 	// dialTimeout bounds connecting, TLS included. Short, because a peer that
 	// comes back is noticed only when the hanging dial gives up.
 	dialTimeout = 2 * time.Second
-	// handshakeTimeout bounds what a stranger can hold of the peer port, and
-	// maxHandshakes how many of them.
+	// handshakeTimeout bounds how long a stranger can hold a place in the lobby.
 	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 128
 	// raftTimeout bounds one Raft message.
 	raftTimeout = 5 * time.Second
 	raftPool    = 3
@@ -52,10 +50,10 @@ type peerPort struct {
 	out    *callClient
 
 	// ctx ends with Close.
-	ctx        context.Context
-	cancel     context.CancelFunc
-	accepting  sync.WaitGroup
-	handshakes chan struct{}
+	ctx       context.Context
+	cancel    context.CancelFunc
+	accepting sync.WaitGroup
+	lobby     lobby
 
 	mu        sync.Mutex
 	started   bool
@@ -80,7 +78,6 @@ func openPeerPort(cfg Config, creds *credentials) (*peerPort, error) {
 		listener: l, advertise: advertise, credentials: creds, logger: cfg.Logger,
 		stream: &raftStream{connQueue: newConnQueue(addr), credentials: creds, open: map[*streamConn]struct{}{}},
 		calls:  newConnQueue(addr), out: newCallClient(creds),
-		handshakes: make(chan struct{}, maxHandshakes),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
@@ -188,31 +185,44 @@ func (p *peerPort) accept() {
 				continue
 			}
 		}
-		select {
-		case p.handshakes <- struct{}{}:
-		case <-p.ctx.Done():
+		g := p.lobby.enter(p.ctx, conn)
+		if g == nil {
 			_ = conn.Close()
 			return
 		}
-		p.accepting.Go(func() {
-			defer func() { <-p.handshakes }()
-			p.admit(conn)
-		})
+		p.accepting.Go(func() { p.admit(g) })
 	}
 }
 
 // admit does the TLS handshake and queues the connection for its protocol.
-func (p *peerPort) admit(conn net.Conn) {
+func (p *peerPort) admit(g *guest) {
 	ctx, cancel := context.WithTimeout(p.ctx, handshakeTimeout)
 	defer cancel()
-	secured := tls.Server(conn, p.credentials.server())
-	if err := secured.HandshakeContext(ctx); err != nil {
+	config := p.credentials.server()
+	choose := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if !p.lobby.spoke(g) {
+			return nil, net.ErrClosed
+		}
+		return choose(hello)
+	}
+	secured := tls.Server(g.conn, config)
+	err := secured.HandshakeContext(ctx)
+	if !p.lobby.leave(g) {
+		if count := p.lobby.crowd(time.Now()); count > 0 {
+			p.logger.Warn("cluster: the peer port is crowded by connections that show no certificate; they are closed to let others in",
+				"count", count, "address", g.conn.RemoteAddr().String())
+		}
+		_ = g.conn.Close()
+		return
+	}
+	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, io.EOF) { // a load balancer or a person looking whether the port is open
 			level = slog.LevelDebug
 		}
-		p.logger.Log(ctx, level, "cluster: peer connection refused", "address", conn.RemoteAddr().String(), "error", err)
-		_ = conn.Close()
+		p.logger.Log(ctx, level, "cluster: peer connection refused", "address", g.conn.RemoteAddr().String(), "error", err)
+		_ = g.conn.Close()
 		return
 	}
 	queue := p.calls
