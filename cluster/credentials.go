@@ -32,19 +32,32 @@ type credentials struct {
 	pair    *tls.Certificate
 	roots   *x509.CertPool
 	node    string
+	told    string // what was last logged of files that do not load
 }
+
+// remedy ends every error of the files.
+const remedy = `put the right file there, or make the node's pair again with "bivouac tls issue"; ca.pem is the same on all nodes`
 
 // loadCredentials reads the files and checks that they fit each other.
 func loadCredentials(files TLSConfig, logger *slog.Logger) (*credentials, error) {
 	c := &credentials{files: files, logger: logger}
-	times, err := c.modified()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.load(times); err != nil {
+	if _, err := c.reload(); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// reload takes what the files hold, if they have changed. The caller holds mu or
+// owns c alone.
+func (c *credentials) reload() (changed bool, err error) {
+	times, err := c.modified()
+	if err == nil && times != c.changed {
+		changed, err = true, c.load(times)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading TLS files: %w; %s", err, remedy)
+	}
+	return changed, err
 }
 
 func (c *credentials) modified() ([3]time.Time, error) {
@@ -52,7 +65,7 @@ func (c *credentials) modified() ([3]time.Time, error) {
 	for i, name := range []string{c.files.CAFile, c.files.CertFile, c.files.KeyFile} {
 		info, err := os.Stat(name)
 		if err != nil {
-			return times, fmt.Errorf("reading TLS files: %w", err)
+			return times, err
 		}
 		times[i] = info.ModTime()
 	}
@@ -61,26 +74,29 @@ func (c *credentials) modified() ([3]time.Time, error) {
 
 // load replaces what is held. The caller holds mu or owns c alone.
 func (c *credentials) load(times [3]time.Time) error {
-	ca, err := os.ReadFile(c.files.CAFile)
+	authorities, err := readCertificates(c.files.CAFile)
 	if err != nil {
-		return fmt.Errorf("reading cluster CA: %w", err)
+		return err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return fmt.Errorf("reading cluster CA: no certificate in %s", c.files.CAFile)
+	for _, a := range authorities {
+		roots.AddCert(a)
 	}
-	pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
+	pair, err := ReadPair(c.files.CertFile, c.files.KeyFile)
 	if err != nil {
-		return fmt.Errorf("reading node certificate: %w", err)
+		return err
 	}
 	node, err := nodeOf(pair.Leaf)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", c.files.CertFile, err)
+		return fmt.Errorf("%s: %w", c.files.CertFile, err)
 	}
 	if c.node != "" && node != c.node {
-		return fmt.Errorf("reading %s: the certificate is node %q's, this is %q", c.files.CertFile, node, c.node)
+		return fmt.Errorf("%s is node %q's certificate, this is %q", c.files.CertFile, node, c.node)
 	}
-	c.pair, c.roots, c.node, c.changed = &pair, roots, node, times
+	if err := vouched(pair, authorities); err != nil {
+		return fmt.Errorf("%s is no certificate of the CA in %s, or one of them is damaged: %w", c.files.CertFile, c.files.CAFile, err)
+	}
+	c.pair, c.roots, c.node, c.changed = pair, roots, node, times
 	return nil
 }
 
@@ -90,17 +106,24 @@ func (c *credentials) current() (*tls.Certificate, *x509.CertPool) {
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.looked) >= reloadInterval {
 		c.looked = now
-		times, err := c.modified()
-		if err == nil && times != c.changed {
-			if err = c.load(times); err == nil {
-				c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
-			}
-		}
-		if err != nil {
-			c.logger.Error("cluster: keeping the old certificate: the new files do not load", "error", err)
-		}
+		c.look()
 	}
 	return c.pair, c.roots
+}
+
+// look reloads, and says once what came of it. The caller holds mu.
+func (c *credentials) look() {
+	changed, err := c.reload()
+	switch {
+	case err == nil && changed:
+		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
+	case err != nil && err.Error() != c.told:
+		c.logger.Error("cluster: keeping the old certificate: the new files do not load", "error", err)
+	}
+	c.told = ""
+	if err != nil {
+		c.told = err.Error()
+	}
 }
 
 // expiry is when the certificate in use ends.

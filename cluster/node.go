@@ -84,7 +84,7 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 		return nil, err
 	}
 	if creds.node != cfg.NodeName {
-		return nil, fmt.Errorf("NodeName is %q but %s was issued to node %q", cfg.NodeName, cfg.TLS.CertFile, creds.node)
+		return nil, fmt.Errorf("NodeName is %q but %s was issued to node %q; %s", cfg.NodeName, cfg.TLS.CertFile, creds.node, remedy)
 	}
 	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
 	if err != nil {

@@ -432,6 +432,13 @@ func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
 	}
 	// It even trusts the cluster's CA, but was not issued by it.
 	r.nodes[3].cfg.TLS = r.issue("n3", "n3", foreign, time.Hour)
+	if n, err := cluster.New(r.nodes[3].cfg, fsm.NewStore()); err == nil || !strings.Contains(err.Error(), "is no certificate of the CA in") {
+		t.Fatalf("a node that its own CA does not vouch for starts: %v, %v", n, err)
+	}
+	both := append(append([]byte{}, r.ca.Certificate...), foreign.Certificate...)
+	if err := os.WriteFile(r.nodes[3].cfg.TLS.CAFile, both, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	r.nodes[3].cfg.BootstrapExpect = 0
 	r.start(3)
 	for i := range 3 {

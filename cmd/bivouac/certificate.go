@@ -3,25 +3,30 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"bivouac.dev/bivouac/cluster"
 )
 
 // fileCertificate is the certificate of the HTTP port, read again when its
 // files change. A pair that can't be read leaves the last good one in use.
 type fileCertificate struct {
 	certFile, keyFile string
+	log               *slog.Logger
 
 	mu      sync.Mutex
 	loaded  *tls.Certificate
 	changed [2]time.Time
+	told    string // what was last logged of files that do not load
 }
 
 // loadCertificate reads the pair once, so that a mistake shows at the start.
-func loadCertificate(certFile, keyFile string) (*fileCertificate, error) {
-	c := &fileCertificate{certFile: certFile, keyFile: keyFile}
-	if _, err := c.get(nil); err != nil {
+func loadCertificate(certFile, keyFile string, log *slog.Logger) (*fileCertificate, error) {
+	c := &fileCertificate{certFile: certFile, keyFile: keyFile, log: log}
+	if _, err := c.reload(); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -32,31 +37,40 @@ func loadCertificate(certFile, keyFile string) (*fileCertificate, error) {
 func (c *fileCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var changed [2]time.Time
-	for i, name := range []string{c.certFile, c.keyFile} {
-		info, err := os.Stat(name)
-		if err != nil {
-			return c.last(err)
-		}
-		changed[i] = info.ModTime()
+	changed, err := c.reload()
+	switch {
+	case err == nil && changed:
+		c.log.Info("the HTTP certificate is read again", "path", c.certFile)
+	case err != nil && err.Error() != c.told:
+		c.log.Error("keeping the old HTTP certificate: the new files do not load", "error", err)
 	}
-	if c.loaded != nil && changed == c.changed {
-		return c.loaded, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	c.told = ""
 	if err != nil {
-		return c.last(err)
+		c.told = err.Error()
 	}
-	c.loaded, c.changed = &pair, changed
 	return c.loaded, nil
 }
 
-// last gives the last good certificate, or err when there never was one.
-func (c *fileCertificate) last(err error) (*tls.Certificate, error) {
-	if c.loaded != nil {
-		return c.loaded, nil
+// reload takes what the files hold, if they have changed. The caller holds mu or
+// owns c alone.
+func (c *fileCertificate) reload() (changed bool, err error) {
+	var times [2]time.Time
+	for i, name := range []string{c.certFile, c.keyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return false, fmt.Errorf("reading the HTTP certificate: %s; put the file back", oneLine(err))
+		}
+		times[i] = info.ModTime()
 	}
-	return nil, fmt.Errorf("reading the HTTP certificate: %w", err)
+	if c.loaded != nil && times == c.changed {
+		return false, nil
+	}
+	pair, err := cluster.ReadPair(c.certFile, c.keyFile)
+	if err != nil {
+		return false, fmt.Errorf("reading the HTTP certificate: %w; put a certificate and its key there, as PEM", err)
+	}
+	c.loaded, c.changed = pair, times
+	return true, nil
 }
 
 // serverTLS is the configuration of an HTTPS listener.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -205,7 +206,7 @@ func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
 
 func TestConfig_ConnectionsReachTheAPI(t *testing.T) {
 	for given, want := range map[int]int{0: httpapi.DefaultConfig().MaxConnections, 128: 128} {
-		api, err := Config{Limits: LimitsConfig{Connections: given}}.apiConfig()
+		api, err := Config{Limits: LimitsConfig{Connections: given}}.apiConfig(slog.New(slog.DiscardHandler))
 		if err != nil || api.MaxConnections != want {
 			t.Errorf("%d connections became %d (%v), want %d", given, api.MaxConnections, err, want)
 		}

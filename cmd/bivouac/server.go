@@ -124,7 +124,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	if err != nil {
 		return serverParts{}, fmt.Errorf("configuring Nomad: %w", err)
 	}
-	api, err := c.apiConfig()
+	api, err := c.apiConfig(log)
 	if err != nil {
 		return serverParts{}, err
 	}
@@ -178,7 +178,7 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 	return n
 }
 
-func (c Config) apiConfig() (httpapi.Config, error) {
+func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
 	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)
@@ -194,7 +194,7 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 	api.SandboxURL = c.Sandboxes.URL
 	api.Door.Domain, api.Door.PublicURL, api.Door.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
 	if c.HTTP.CertFile != "" {
-		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile)
+		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)
 		if err != nil {
 			return api, err
 		}

@@ -427,6 +427,16 @@ func TestServer_ServesHTTPSWithACertificateThatMayChange(t *testing.T) {
 		first, err = serial()
 		return err
 	})
+	if err := cutHalf(filepath.Join(filepath.Dir(ca), "n1.pem")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the damaged file is in the log, and the old certificate served", func() error {
+		if now, err := serial(); err != nil || now != first {
+			return fmt.Errorf("%s is served, %w", now, err)
+		}
+		n.process.awaitLog(t, "keeping the old HTTP certificate")
+		return nil
+	})
 	mustRun(t, nil, "tls", "issue", "--dir", filepath.Dir(ca), "--node", "n1", "--host", "127.0.0.1")
 	eventually(t, "the new certificate is served", func() error {
 		now, err := serial()

@@ -62,7 +62,7 @@ func (d tlsDir) issue(node string, hosts []string, now time.Time, lifetime time.
 	}
 	pair, err := cluster.Issue(cluster.PEM{Certificate: certificate, Key: key}, node, hosts, now, lifetime)
 	if err != nil {
-		return files, fmt.Errorf("issuing the certificate: %w", err)
+		return files, fmt.Errorf("issuing the certificate with %s and %s: %w", d.ca(), d.caKey(), err)
 	}
 	if err := writeFile(files.KeyFile, pair.Key, 0o600); err != nil {
 		return files, err

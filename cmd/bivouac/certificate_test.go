@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+// paper is a certificate and its key in files, and the CA that vouches for it.
+type paper struct {
+	ca                cluster.PEM
+	certFile, keyFile string
+}
+
+func newPaper(t testing.TB) *paper {
+	t.Helper()
+	ca, err := cluster.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	p := &paper{ca: ca, certFile: filepath.Join(dir, "http.pem"), keyFile: filepath.Join(dir, "http-key.pem")}
+	p.write(t, p.issue(t))
+	return p
+}
+
+func (p *paper) issue(t testing.TB) cluster.PEM {
+	t.Helper()
+	pair, err := cluster.Issue(p.ca, "api", []string{"127.0.0.1"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+func (p *paper) write(t testing.TB, pair cluster.PEM) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(p.certFile, pair.Certificate, 0o600), os.WriteFile(p.keyFile, pair.Key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// touch sets the times of the files that are there: the clock of a file system
+// may not have moved since the last change.
+func (p *paper) touch(at time.Time) {
+	for _, name := range []string{p.certFile, p.keyFile} {
+		_ = os.Chtimes(name, at, at)
+	}
+}
+
+// Damaged files of the HTTP port are refused at the start with the file's name
+// and what to do; a running server keeps the pair it has, says the same once, and
+// takes the mended files.
+func TestCertificate_DamagedFilesAreNamedAndNotTaken(t *testing.T) {
+	other := newPaper(t)
+	otherPair := other.issue(t)
+	put := func(raw []byte) func(string) error {
+		return func(name string) error { return os.WriteFile(name, raw, 0o600) }
+	}
+	for name, harm := range map[string]struct {
+		key  bool
+		do   func(name string) error
+		says string
+	}{
+		"an empty certificate":             {false, put(nil), "is empty"},
+		"an empty key":                     {true, put([]byte("\n")), "is empty"},
+		"half a certificate":               {false, cutHalf, "is damaged"},
+		"half a key":                       {true, cutHalf, "is damaged"},
+		"a key with a bit flipped":         {true, flipBit, "is not the key of the certificate in"},
+		"another certificate":              {false, put(otherPair.Certificate), "is not the key of the certificate in"},
+		"another key":                      {true, put(otherPair.Key), "is not the key of the certificate in"},
+		"a key for the certificate":        {false, put(otherPair.Key), "no certificate in"},
+		"a certificate for the key":        {true, put(otherPair.Certificate), "holds no private key"},
+		"no certificate":                   {false, os.Remove, "no such file"},
+		"no key":                           {true, os.Remove, "no such file"},
+		"a certificate that can't be read": {false, makeDir, "is a directory"},
+		"a key that can't be read":         {true, makeDir, "is a directory"},
+		"text":                             {false, put([]byte("not a certificate\n")), "no certificate in"},
+		"half a chain":                     {false, put(append(otherPair.Certificate, other.ca.Certificate[:200]...)), "is damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPaper(t)
+			var log bytes.Buffer
+			running, err := loadCertificate(p.certFile, p.keyFile, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, _ := running.get(nil)
+			file := p.certFile
+			if harm.key {
+				file = p.keyFile
+			}
+			if err := harm.do(file); err != nil {
+				t.Fatal(err)
+			}
+			_, err = loadCertificate(p.certFile, p.keyFile, slog.New(slog.DiscardHandler))
+			for _, want := range []string{file, harm.says, "; put "} {
+				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("at the start: %v\nwant one line with %q", err, want)
+				}
+			}
+			for i := range 3 {
+				p.touch(time.Now().Add(time.Duration(i) * time.Minute))
+				if now, err := running.get(nil); err != nil || now != before {
+					t.Fatalf("the running server has %v, %v", now, err)
+				}
+			}
+			if strings.Count(log.String(), "level=ERROR") != 1 || !strings.Contains(log.String(), file) {
+				t.Errorf("want one line of an error that names %s:\n%s", file, log.String())
+			}
+			mended := p.issue(t)
+			if err := os.RemoveAll(file); err != nil {
+				t.Fatal(err)
+			}
+			p.write(t, mended)
+			p.touch(time.Now().Add(time.Hour))
+			now, err := running.get(nil)
+			block, _ := pem.Decode(mended.Certificate)
+			if err != nil || !bytes.Equal(now.Certificate[0], block.Bytes) {
+				t.Errorf("the mended files are not taken: %v", err)
+			}
+		})
+	}
+}
+
+func cutHalf(name string) error {
+	raw, err := os.ReadFile(name)
+	return errors.Join(err, os.WriteFile(name, raw[:len(raw)/2], 0o600))
+}
+
+func flipBit(name string) error {
+	raw, err := os.ReadFile(name)
+	block, _ := pem.Decode(raw)
+	block.Bytes[len(block.Bytes)/3] ^= 1
+	return errors.Join(err, os.WriteFile(name, pem.EncodeToMemory(block), 0o600))
+}
+
+// makeDir makes a file unreadable for root too.
+func makeDir(name string) error { return errors.Join(os.Remove(name), os.Mkdir(name, 0o700)) }
+
+// Whatever one bit of the files' DER is flipped, the pair is refused by its name,
+// or by every client, or is as good as before.
+func TestCertificate_NoFlippedBitReachesAClient(t *testing.T) {
+	p := newPaper(t)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.ca.Certificate)
+	raw, err := os.ReadFile(p.certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, _ := pem.Decode(raw)
+	for _, name := range []string{p.certFile, p.keyFile} {
+		whole, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(whole)
+		refused, byClients, harmless := 0, 0, 0
+		for i := range block.Bytes {
+			damaged := slices.Clone(block.Bytes)
+			damaged[i] ^= 1 << (i % 8)
+			if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: damaged}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := loadCertificate(p.certFile, p.keyFile, slog.New(slog.DiscardHandler))
+			if err != nil {
+				refused++
+				if !strings.Contains(err.Error(), filepath.Dir(name)) {
+					t.Errorf("byte %d of %s: %v, which names no file", i, name, err)
+				}
+				continue
+			}
+			switch shown, err := shownTo(t, roots, c); {
+			case err != nil:
+				byClients++
+			case !bytes.Equal(shown, good.Bytes):
+				t.Errorf("byte %d of %s is flipped, and a client takes it", i, name)
+			default:
+				harmless++
+			}
+		}
+		if err := os.WriteFile(name, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: of %d flips %d are refused, %d more by clients, %d harmless", filepath.Base(name), len(block.Bytes), refused, byClients, harmless)
+		if refused == 0 || name == p.certFile && (byClients == 0 || harmless != 0) || name == p.keyFile && (byClients != 0 || harmless == 0) {
+			t.Error("that is not what is expected of this file")
+		}
+	}
+}
+
+// shownTo gives the certificate that a client who trusts roots is shown and takes.
+func shownTo(t *testing.T, roots *x509.CertPool, c *fileCertificate) ([]byte, error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if conn, err := l.Accept(); err == nil {
+			_ = tls.Server(conn, c.serverTLS()).Handshake() // the client says what came of it
+			_ = conn.Close()
+		}
+	}()
+	client, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
+	<-served
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	return client.ConnectionState().PeerCertificates[0].Raw, nil
+}
+
+// A node with a damaged file does not start: one line, the file's name, exit 1.
+func TestServer_DamagedCertificatesKeepItFromStarting(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	secure := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
+	for i, test := range []struct {
+		s    *serverCluster
+		file string
+		do   func(string) error
+	}{
+		{s, "n1-key.pem", cutHalf}, {s, "n2.pem", flipBit}, {secure, "n1.pem", cutHalf}, {secure, "n2-key.pem", flipBit},
+		{s, "ca.pem", flipBit}, // the last: all nodes' here
+	} {
+		file := filepath.Join(test.s.dir, "tls", test.file)
+		if err := test.do(file); err != nil {
+			t.Fatal(err)
+		}
+		n := test.s.nodes[i%2]
+		n.start()
+		code := n.process.wait(t)
+		last := strings.TrimSpace(n.process.stderr.String())
+		last = last[strings.LastIndex(last, "\n")+1:]
+		if code != 1 || !strings.Contains(last, file) || !strings.Contains(last, "; put ") {
+			t.Errorf("%s of %s: exit %d: %s", test.file, n.name, code, n.process.stderr.String())
+		}
+	}
+}
