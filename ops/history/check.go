@@ -69,12 +69,13 @@ func (v *Verdict) order(ops []Op, dir string) {
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for k, list := range byKey {
 		v.Objects++
+		model := modelFor(k.object, list)
 		list = prune(list)
 		v.Ops += len(list)
 		checking.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if finding := checkOrder(k, list, dir); finding != "" {
+			if finding := checkOrder(k, model, list, dir); finding != "" {
 				mu.Lock()
 				defer mu.Unlock()
 				v.wrong("%s", finding)
@@ -91,8 +92,7 @@ func (op Op) takesPart() bool {
 }
 
 // checkOrder gives "" when the ops have an order.
-func checkOrder(k objectKey, ops []Op, dir string) string {
-	model := modelFor(k.object, ops)
+func checkOrder(k objectKey, model porcupine.Model, ops []Op, dir string) string {
 	list := make([]porcupine.Operation, len(ops))
 	for i, op := range ops {
 		list[i] = porcupine.Operation{

@@ -21,14 +21,22 @@ type group struct {
 	// ordered is how many of the places are in a listing's order; the ids behind
 	// them were never listed.
 	ordered int
+	// hidden is when the first start was asked for that nobody was told of: prune
+	// drops it, but it may be the reason why a page says that more follows.
+	hidden time.Duration
 }
 
-// newGroup learns the ids, and their order, from the ops.
+// newGroup learns the ids, and their order, from the ops; all of them, as they
+// are before prune.
 func newGroup(ops []Op) *group {
 	born := map[string]time.Time{}
+	g := &group{place: map[string]int{}, hidden: forever}
 	for _, op := range ops {
 		if _, known := born[op.Key]; op.Key != "" && !known {
 			born[op.Key] = time.Time{}
+		}
+		if op.Do == Create && op.Key == "" {
+			g.hidden = min(g.hidden, op.Call)
 		}
 		for _, item := range op.Items {
 			if born[item.ID].IsZero() {
@@ -37,7 +45,6 @@ func newGroup(ops []Op) *group {
 		}
 	}
 	var ids []string
-	g := &group{place: map[string]int{}}
 	for id, at := range born {
 		ids = append(ids, id)
 		if !at.IsZero() {
@@ -148,7 +155,7 @@ func (g *group) explains(state []string, op Op) bool {
 			shown++
 		}
 	}
-	return shown == len(op.Items) && (!op.Page.More || unlisted)
+	return shown == len(op.Items) && (!op.Page.More || unlisted || op.Return > g.hidden)
 }
 
 // listings checks the form of what was listed, stale or not: its order, that no

@@ -17,7 +17,7 @@ const (
 	silent sight = iota
 	there
 	gone
-	// perhaps is a page that does not show it, where it might not belong.
+	// perhaps is a page that does not show it, and nobody can say whether it would.
 	perhaps
 )
 
@@ -44,6 +44,25 @@ func (op Op) sees(id string) sight {
 	return perhaps
 }
 
+// sees is the op's sees, and knows which page an object belongs on.
+func (g *group) sees(op Op, id string) sight {
+	s := op.sees(id)
+	if s != perhaps {
+		return s
+	}
+	at, first := g.place[id], 0
+	if op.Page.After != "" {
+		first = g.place[op.Page.After] + 1
+	}
+	switch {
+	case at >= g.ordered:
+		return perhaps
+	case at < first, op.Page.More && len(op.Items) > 0 && at > g.place[op.Items[len(op.Items)-1].ID]:
+		return silent
+	}
+	return gone
+}
+
 // prune makes a history short to search, and keeps whether it can be explained:
 // every write of unknown outcome is dropped where it can't matter, and gets a
 // time by which it had happened where an answer tells. Every put, rename and
@@ -68,12 +87,13 @@ func prune(ops []Op) []Op {
 			}
 		}
 	}
+	g := newGroup(ops)
 	var kept []Op
 	for _, op := range ops {
 		if op.Outcome == Unknown {
 			switch {
 			case op.Do == Delete && op.Of != "":
-				op.Call, op.Return = deletedWithin(op, ops)
+				op.Call, op.Return = g.deletedWithin(op, ops)
 			case op.Do == Replay: // changes nothing
 				op.Return = 0
 			case op.Do == Put || op.Do == Rename || op.Do == Create:
@@ -82,10 +102,7 @@ func prune(ops []Op) []Op {
 				op.Return = forever
 			}
 			if op.Do == Create {
-				// Whoever asked for it was never told its id. One that no listing
-				// shows may yet be the reason why a page says that more follows.
-				op.Key = cmp.Or(op.Key, ids[op.In.A], op.In.A)
-				op.Return = cmp.Or(op.Return, forever)
+				op.Key = cmp.Or(op.Key, ids[op.In.A]) // whoever asked for it was never told
 			}
 			if op.Return == 0 {
 				continue
@@ -116,7 +133,7 @@ func seenBy(op Op, seen map[string]time.Duration) time.Duration {
 // known of the object: ids are not used twice, so whoever saw it there looked
 // before, and whoever saw it gone after it had been there looked behind. Its end
 // is 0 when it had no effect, or none that anybody could have seen.
-func deletedWithin(del Op, ops []Op) (from, to time.Duration) {
+func (g *group) deletedWithin(del Op, ops []Op) (from, to time.Duration) {
 	lastThere, firstThere := time.Duration(0), forever
 	for _, op := range ops {
 		another := op.Do == Delete && op.Key == del.Key
@@ -124,14 +141,14 @@ func deletedWithin(del Op, ops []Op) (from, to time.Duration) {
 		case another && op.Outcome == Done && op.Out.There,
 			another && op.Outcome == Unknown && (op.Call < del.Call || op.Call == del.Call && op.Client < del.Client):
 			return 0, 0 // that one did it, or could have as well
-		case op.sees(del.Key) == there:
+		case g.sees(op, del.Key) == there:
 			lastThere, firstThere = max(lastThere, op.Call), min(firstThere, op.Return)
 		}
 	}
 	from, to = max(del.Call, lastThere), forever
 	doubt := false
 	for _, op := range ops {
-		s := op.sees(del.Key)
+		s := g.sees(op, del.Key)
 		if s == gone && op.Call > firstThere {
 			to = min(to, op.Return)
 		}
