@@ -20,7 +20,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 	for name, o := range map[string]linearOptions{
 		"stale reads": {
 			mutations: []nemesis.Mutation{nemesis.StaleReads}, kinds: []nemesis.Kind{nemesis.PauseLeader},
-			clients: history.Crowd{Settings: 10}, duration: 15 * time.Second,
+			clients: history.Crowd{Settings: 10}, duration: 45 * time.Second, // a leader that goes on reads for a moment only
 		},
 		"no command ids": {
 			mutations: []nemesis.Mutation{nemesis.NoCommandIDs}, kinds: []nemesis.Kind{nemesis.KillLeader},
