@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -21,7 +22,7 @@ func TestReal_AFloodOfStrangersKeepsNobodyOut(t *testing.T) {
 	}
 	r.put(t.Context(), 0, 1)
 	for _, n := range r.nodes {
-		(&cluster.Flood{Width: 200}).Start(t, n.node.PeerAddr())
+		(&cluster.Flood{Width: 400, Pause: 500 * time.Millisecond}).Start(t, n.node.PeerAddr())
 	}
 	for number := 2; number < 4; number++ {
 		lost := r.leader()
