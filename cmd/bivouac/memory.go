@@ -11,7 +11,7 @@ const (
 	// leastGarbage is how much a node's heap may grow before it is collected,
 	// however little is in it. A node with little state would collect dozens of
 	// times a second under load, a tenth of its time.
-	leastGarbage = 64 << 20
+	leastGarbage = 128 << 20
 	// usualPercent is the growth, in percent of what is alive, that Go itself has
 	// for its default.
 	usualPercent = 100

@@ -9,7 +9,7 @@ import (
 
 func TestPacePercent(t *testing.T) {
 	for alive, want := range map[uint64]int{
-		0: mostPercent, 1 << 20: mostPercent, 8 << 20: 800, 32 << 20: 200, 64 << 20: usualPercent, 10 << 30: usualPercent,
+		0: mostPercent, 1 << 20: mostPercent, 16 << 20: 800, 64 << 20: 200, 128 << 20: usualPercent, 10 << 30: usualPercent,
 	} {
 		if got := pacePercent(alive); got != want {
 			t.Errorf("%d bytes alive: %d %%, want %d %%", alive, got, want)
