@@ -34,7 +34,7 @@ func (t timers) flags() []string {
 	return []string{"-heartbeat", t.heartbeat.String(), "-election", t.election.String(), "-lease", t.lease.String()}
 }
 
-// timerChoices are those the choice was made among: Bivouac's in the middle,
+// timerChoices are those the choice was made among: Bivouac's the last but one,
 // hashicorp/raft's own the longest.
 func timerChoices() []timers {
 	const ms = time.Millisecond
