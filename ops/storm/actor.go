@@ -158,10 +158,14 @@ func (a *actor) until(what string, attempt func(fleet.Client) (bool, error)) err
 	return a.tally.violation("%s: %s: not within %s: %w", a.name, what, settleTime, last)
 }
 
-func (a *actor) start() error {
+// newKey makes an Idempotency-Key, counted in made.
+func (a *actor) newKey() string {
 	a.made++
-	spec := a.specs[a.rng.IntN(len(a.specs))]
-	key := fmt.Sprintf("%s-%d-%d", a.name, a.made, time.Now().UnixNano())
+	return fmt.Sprintf("%s-%d-%d", a.name, a.made, time.Now().UnixNano())
+}
+
+func (a *actor) start() error {
+	key, spec := a.newKey(), a.specs[a.rng.IntN(len(a.specs))]
 	var sb fleet.Sandbox
 	err := a.until("start", func(c fleet.Client) (bool, error) {
 		answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id="+url.QueryEscape(spec), nil, "Idempotency-Key", key)

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
-	"time"
 
 	"bivouac.dev/bivouac/ops/fleet"
 )
@@ -41,9 +40,8 @@ func (a *actor) say(b *box) error {
 			return err
 		}
 	}
-	a.made++
+	key := a.newKey()
 	m := &message{text: fmt.Sprintf("%s says %d.", a.name, a.made)}
-	key := fmt.Sprintf("%s-%d-%d", a.name, a.made, time.Now().UnixNano())
 	if err := a.send("message", b, m, key); err != nil {
 		return err
 	}
@@ -97,8 +95,7 @@ func (a *actor) converse(b *box) error {
 	return a.until("converse", func(c fleet.Client) (bool, error) {
 		if task.ID == "" {
 			if key == "" {
-				a.made++
-				key = fmt.Sprintf("%s-%d-%d", a.name, a.made, time.Now().UnixNano())
+				key = a.newKey()
 			}
 			answer, err := c.Try(http.MethodPost, "/api/v1/app-conversations", map[string]string{"sandbox_id": b.id}, "Idempotency-Key", key)
 			if err == nil {
