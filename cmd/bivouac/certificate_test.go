@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -140,11 +142,46 @@ func cutHalf(name string) error {
 	return errors.Join(err, os.WriteFile(name, raw[:len(raw)/2], 0o600))
 }
 
+// flipBit flips one bit of a PEM file that nobody can overlook. In a node's
+// certificate that is one of the serial number, which only the signature covers;
+// in a CA's, whose own signature nobody checks, one of the public key; in a key
+// file one of the private key, since the file holds the public one besides.
 func flipBit(name string) error {
 	raw, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
 	block, _ := pem.Decode(raw)
-	block.Bytes[len(block.Bytes)/3] ^= 1
-	return errors.Join(err, os.WriteFile(name, pem.EncodeToMemory(block), 0o600))
+	field, err := vitalField(block)
+	if err != nil {
+		return err
+	}
+	at := bytes.Index(block.Bytes, field)
+	if at < 0 || len(field) < 8 {
+		return fmt.Errorf("%s: the field is not found", name)
+	}
+	block.Bytes[at+len(field)/2] ^= 1
+	return os.WriteFile(name, pem.EncodeToMemory(block), 0o600)
+}
+
+// vitalField gives the content of the field that flipBit damages.
+func vitalField(block *pem.Block) ([]byte, error) {
+	if block.Type == "CERTIFICATE" {
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if !c.IsCA {
+			return c.SerialNumber.Bytes(), nil
+		}
+		public, err := c.PublicKey.(*ecdsa.PublicKey).Bytes()
+		return public, err
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	return key.(*ecdsa.PrivateKey).Bytes()
 }
 
 // makeDir makes a file unreadable for root too.
@@ -231,19 +268,21 @@ func TestServer_DamagedCertificatesKeepItFromStarting(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
 	secure := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
-	for i, test := range []struct {
+	for _, test := range []struct {
 		s    *serverCluster
+		node int
 		file string
 		do   func(string) error
 	}{
-		{s, "n1-key.pem", cutHalf}, {s, "n2.pem", flipBit}, {secure, "n1.pem", cutHalf}, {secure, "n2-key.pem", flipBit},
-		{s, "ca.pem", flipBit}, // the last: all nodes' here
+		{s, 0, "n1-key.pem", cutHalf}, {s, 1, "n2.pem", flipBit},
+		{secure, 0, "n1.pem", cutHalf}, {secure, 1, "n2-key.pem", flipBit},
+		{s, 2, "ca.pem", flipBit}, // n3's own files are whole
 	} {
 		file := filepath.Join(test.s.dir, "tls", test.file)
 		if err := test.do(file); err != nil {
 			t.Fatal(err)
 		}
-		n := test.s.nodes[i%2]
+		n := test.s.nodes[test.node]
 		n.start()
 		code := n.process.wait(t)
 		last := strings.TrimSpace(n.process.stderr.String())
