@@ -37,7 +37,9 @@ type serverCluster struct {
 // serverOptions say what the nodes' configurations name.
 type serverOptions struct {
 	nomad, vault, roleID, secretID string
-	https                          bool
+	// logStore is the default's when empty.
+	logStore string
+	https    bool
 }
 
 const serverConfig = `
@@ -56,6 +58,7 @@ peer {
   key_file  = "../tls/%[1]s-key.pem"
 }
 raft {
+  log_store = %[9]q
   # Snapshots soon, so that the tests see them.
   snapshot_interval  = "1s"
   snapshot_threshold = 32
@@ -102,7 +105,7 @@ func newServers(t testing.TB, o serverOptions) *serverCluster {
 		n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + addresses[i]}}
 		n.config = filepath.Join(n.dir, "node.hcl")
 		text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(peers, `", "`)+`"`, addresses[i], https, peers[i],
-			o.nomad, o.vault, orDefault(o.roleID, "none"))
+			o.nomad, o.vault, orDefault(o.roleID, "none"), orDefault(o.logStore, cluster.LogStoreBoltDB))
 		if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
