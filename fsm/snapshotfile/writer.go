@@ -1,0 +1,150 @@
+package snapshotfile
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Info is what a writer says of a file; the rest of the manifest is the state's.
+type Info struct {
+	// Created is the time at which the state was read.
+	Created time.Time
+	// Reason is one of the Reason constants.
+	Reason string
+	// Version is the program's, Node the node's name.
+	Version, Node string
+	// Stale: the state was read without asking the leader.
+	Stale bool
+}
+
+// Packed is a file that is ready to be written.
+type Packed struct {
+	manifest Manifest
+	header   []byte // the manifest's bytes
+	scratch  io.ReadSeeker
+}
+
+// Pack compresses a state into scratch, which must be empty and stays in use
+// until the Packed is. It ends early with the error of ctx.
+func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteSeeker) (*Packed, error) {
+	stored := &meter{w: scratch, hash: sha256.New(), ctx: ctx}
+	// The fastest level: rows of JSON become a tenth at any of them.
+	zip, err := gzip.NewWriterLevel(stored, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compressing the state: %w", err)
+	}
+	content := &meter{w: zip, ctx: ctx}
+	if err := errors.Join(s.Persist(content), zip.Close()); err != nil {
+		return nil, fmt.Errorf("compressing the state: %w", err)
+	}
+	v := s.View()
+	m := Manifest{
+		Kind: kind, Format: Format, Created: info.Created.UTC(), Reason: info.Reason, Version: info.Version, Node: info.Node,
+		ClusterID: v.ClusterID(), Index: v.Index(), Term: v.Term(), ProtocolVersion: v.ProtocolVersion(),
+		StateFormat: fsm.SnapshotFormat, Stale: info.Stale,
+		Parts: []Part{{
+			Name: PartState, SHA256: hex.EncodeToString(stored.hash.Sum(nil)), Size: stored.n,
+			Encoding: encodingGzip, ContentSize: content.n,
+		}},
+	}
+	header, err := m.encode()
+	if err != nil {
+		return nil, err
+	}
+	return &Packed{manifest: m, header: header, scratch: scratch}, nil
+}
+
+// Manifest is the file's.
+func (p *Packed) Manifest() Manifest { return p.manifest }
+
+// Size is the length of the whole file.
+func (p *Packed) Size() int64 { return sizeOf(len(p.header), p.manifest.Parts) }
+
+// WriteTo implements io.WriterTo: it writes the whole file. It may be called
+// again.
+func (p *Packed) WriteTo(w io.Writer) (int64, error) {
+	out := &meter{w: w}
+	t := tar.NewWriter(out)
+	sums := &sums{}
+	sums.add(nameManifest, sha256.Sum256(p.header))
+	err := p.entry(t, nameManifest, int64(len(p.header)), bytes.NewReader(p.header))
+	if err == nil {
+		_, err = p.scratch.Seek(0, io.SeekStart)
+	}
+	for _, part := range p.manifest.Parts {
+		if err == nil {
+			err = p.entry(t, part.entry(), part.Size, io.LimitReader(p.scratch, part.Size))
+		}
+		sums.addHex(part.entry(), part.SHA256)
+	}
+	if err == nil {
+		err = p.entry(t, nameSums, int64(sums.Len()), strings.NewReader(sums.String()))
+	}
+	if err == nil {
+		err = t.Close()
+	}
+	if err != nil {
+		return out.n, fmt.Errorf("writing the snapshot file: %w", err)
+	}
+	return out.n, nil
+}
+
+// entry writes one entry.
+func (p *Packed) entry(t *tar.Writer, name string, size int64, from io.Reader) error {
+	if err := t.WriteHeader(headerOf(name, size, p.manifest.Created)); err != nil {
+		return err
+	}
+	_, err := io.Copy(t, from)
+	return err
+}
+
+// headerOf is an entry's header. Its length is that of one block whatever the
+// size: the plain format ends at 8 GiB, GNU's does not.
+func headerOf(name string, size int64, created time.Time) *tar.Header {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: created.Truncate(time.Second), Format: tar.FormatUSTAR}
+	if size >= 8<<30 {
+		h.Format = tar.FormatGNU
+	}
+	return h
+}
+
+// block is the unit of a tar, and maxPart leaves the lengths computed from it
+// far below the largest integer.
+const (
+	block   = 512
+	maxPart = 1 << 56
+)
+
+// sizeOf is the length of a file: each entry has a header and fills whole
+// blocks, and two blocks end it.
+func sizeOf(manifest int, parts []Part) int64 {
+	sums := &sums{}
+	sums.add(nameManifest, [sha256.Size]byte{})
+	n := blocks(int64(manifest))
+	for _, p := range parts {
+		n += blocks(p.Size)
+		sums.addHex(p.entry(), p.SHA256)
+	}
+	return n + blocks(int64(sums.Len())) + 2*block
+}
+
+// blocks is the length of an entry with its header.
+func blocks(size int64) int64 { return block + (size+block-1)/block*block }
+
+// sums builds the content of SHA256SUMS.
+type sums struct{ strings.Builder }
+
+func (s *sums) add(name string, sum [sha256.Size]byte) { s.addHex(name, hex.EncodeToString(sum[:])) }
+
+func (s *sums) addHex(name, sum string) { fmt.Fprintf(s, "%s  %s\n", sum, name) }

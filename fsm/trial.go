@@ -1,0 +1,108 @@
+package fsm
+
+import (
+	"bytes"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+)
+
+// View is the picture of the state that the snapshot holds.
+func (p *Snapshot) View() *View { return p.view }
+
+// Term is the Raft term that was opened last; 0 before the first.
+func (v *View) Term() uint64 { return v.meta.Term }
+
+// SecretRefs iterates every version of a secret that some row holds, each once.
+func (v *View) SecretRefs() iter.Seq[SecretRef] {
+	return func(yield func(SecretRef) bool) {
+		for row := range withPrefix[secretRef](v.txn, tableSecretRefs, indexID, nil) {
+			if !yield(row.ref) {
+				return
+			}
+		}
+	}
+}
+
+// Trial is what a trial load of a snapshot found.
+type Trial struct {
+	// View is the loaded state. No store holds it.
+	View *View
+	// Tables are the tables that have rows, by name.
+	Tables []TableSize
+}
+
+// TableSize is how much of a snapshot one table takes.
+type TableSize struct {
+	Table string `json:"table"`
+	Rows  int    `json:"rows"`
+	// Bytes are those of the rows' lines.
+	Bytes int64 `json:"bytes"`
+}
+
+// TrialLoad reads a snapshot to its end as Restore does, and changes nothing: it
+// proves that the snapshot can be restored.
+func TrialLoad(r io.Reader) (*Trial, error) {
+	sizes := &tableSizes{}
+	s := NewStore()
+	if err := s.Restore(io.TeeReader(r, sizes)); err != nil {
+		return nil, err
+	}
+	return &Trial{View: s.View(), Tables: sizes.list()}, nil
+}
+
+// tableSizes counts rows and bytes by table in the lines written to it.
+type tableSizes struct {
+	// line is the beginning of a line whose end has not come yet: as much as it
+	// takes to read the table's name. length is the whole of it.
+	line   []byte
+	length int64
+	tables []TableSize
+}
+
+// maxTablePrefix is where the name of a row's table has ended.
+const maxTablePrefix = 64
+
+// Write implements io.Writer.
+func (s *tableSizes) Write(b []byte) (int, error) {
+	written := len(b)
+	for len(b) > 0 {
+		part, ended := b, false
+		if at := bytes.IndexByte(b, '\n'); at >= 0 {
+			part, ended = b[:at+1], true
+		}
+		s.length += int64(len(part))
+		if room := maxTablePrefix - len(s.line); room > 0 {
+			s.line = append(s.line, part[:min(room, len(part))]...)
+		}
+		if ended {
+			s.count()
+			s.line, s.length = s.line[:0], 0
+		}
+		b = b[len(part):]
+	}
+	return written, nil
+}
+
+// count adds a line that has ended. The first line and the last name no table.
+func (s *tableSizes) count() {
+	name, row := bytes.CutPrefix(s.line, []byte(`{"table":"`))
+	name, _, closed := bytes.Cut(name, []byte(`"`))
+	if !row || !closed {
+		return
+	}
+	at := slices.IndexFunc(s.tables, func(t TableSize) bool { return t.Table == string(name) })
+	if at < 0 {
+		at = len(s.tables)
+		s.tables = append(s.tables, TableSize{Table: string(name)})
+	}
+	s.tables[at].Rows++
+	s.tables[at].Bytes += s.length
+}
+
+// list gives the tables by name.
+func (s *tableSizes) list() []TableSize {
+	slices.SortFunc(s.tables, func(a, b TableSize) int { return strings.Compare(a.Table, b.Table) })
+	return s.tables
+}
