@@ -94,7 +94,14 @@ func (t *transaction) applySandboxExpire(b *SandboxExpireBody) (Result, *Error) 
 	case b.Action == ExpirePause && s.Desired == DesiredRunning:
 		return Result{Sandbox: t.desire(s, DesiredPaused, b.Reason)}, nil
 	case b.Action == ExpireDelete && s.Desired == DesiredPaused:
-		return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
+		next := t.desire(s, DesiredDeleted, "")
+		if t.meta.History != nil {
+			kept := *next
+			kept.KeepWorkspace = true
+			put(t, tableSandboxes, next, &kept)
+			next = &kept
+		}
+		return Result{Sandbox: next}, nil
 	}
 	return Result{}, nil
 }

@@ -105,90 +105,6 @@ func (t *transaction) apply(cmd Command) Outcome {
 	return Outcome{result, err}
 }
 
-// dispatch validates the body and calls its apply function. Bodies are
-// validated here again although Propose did it before the log: the log is the
-// border, and what is in it may come from an older or a faulty node.
-func (t *transaction) dispatch(body Body) (Result, *Error) {
-	if b, ok := body.(*ProtocolRaiseBody); ok {
-		return t.applyProtocolRaise(b)
-	}
-	if err := body.Validate(); err != nil {
-		return Result{}, asError(err)
-	}
-	switch b := body.(type) {
-	case *TermOpenBody:
-		return t.applyTermOpen(b)
-	case *InstallationConfigureBody:
-		return t.applyInstallationConfigure(b)
-	case *APIKeyCreateBody:
-		return t.applyAPIKeyCreate(b)
-	case *APIKeyRevokeBody:
-		return t.applyAPIKeyRevoke(b)
-	case *UserConfigureBody:
-		return t.applyUserConfigure(b)
-	case *SettingsPutBody:
-		return t.applySettingsPut(b)
-	case *ProvidersReplaceBody:
-		return t.applyProvidersReplace(b)
-	case *SpecApplyBody:
-		return t.applySpecApply(b)
-	case *SpecDeleteBody:
-		return t.applySpecDelete(b)
-	case *SpecPoolBody:
-		return t.applySpecPool(b)
-	}
-	return t.dispatchSandbox(body)
-}
-
-// dispatchSandbox is dispatch for sandboxes, owned or not.
-func (t *transaction) dispatchSandbox(body Body) (Result, *Error) {
-	switch b := body.(type) {
-	case *SandboxCreateBody:
-		return t.applySandboxCreate(b)
-	case *SandboxPauseBody:
-		return t.applySandboxPause(b)
-	case *SandboxResumeBody:
-		return t.applySandboxResume(b)
-	case *SandboxDeleteBody:
-		return t.applySandboxDelete(b)
-	case *SandboxObserveBody:
-		return t.applySandboxObserve(b)
-	case *SandboxRemoveBody:
-		return t.applySandboxRemove(b)
-	case *SandboxTouchBody:
-		return t.applySandboxTouch(b)
-	case *SandboxExpireBody:
-		return t.applySandboxExpire(b)
-	case *PoolAddBody:
-		return t.applyPoolAdd(b)
-	case *PoolDropBody:
-		return t.applyPoolDrop(b)
-	}
-	return t.dispatchConversation(body)
-}
-
-// dispatchConversation is dispatch for conversations and start tasks, and the
-// end of the search.
-func (t *transaction) dispatchConversation(body Body) (Result, *Error) {
-	switch b := body.(type) {
-	case *StartTaskCreateBody:
-		return t.applyStartTaskCreate(b)
-	case *StartTaskBindBody:
-		return t.applyStartTaskBind(b)
-	case *StartTaskAdvanceBody:
-		return t.applyStartTaskAdvance(b)
-	case *StartTaskFinishBody:
-		return t.applyStartTaskFinish(b)
-	case *StartTaskFailBody:
-		return t.applyStartTaskFail(b)
-	case *ConversationUpdateBody:
-		return t.applyConversationUpdate(b)
-	case *ConversationDeleteBody:
-		return t.applyConversationDelete(b)
-	}
-	panic(fmt.Sprintf("fsm: no apply function for command %s: upgrade this node", t.cmd.Type))
-}
-
 // check tests the envelope. A command that fails it is answered and not
 // recorded.
 func (c Command) check() *Error {
@@ -207,16 +123,6 @@ func (c Command) check() *Error {
 		return Errorf(CodeInvalid, "command %s needs a user", c.Type)
 	}
 	return nil
-}
-
-// ofUser reports whether a command of the type acts for Command.UserID.
-func (t CommandType) ofUser() bool {
-	switch t {
-	case SettingsPut, ProvidersReplace, SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, StartTaskCreate,
-		ConversationUpdate, ConversationDelete:
-		return true
-	}
-	return false
 }
 
 // refSet is the secret refs of one row; unused places are zero.
@@ -247,7 +153,7 @@ func drop[T any](t *transaction, table string, old *T) {
 // mark notes a change that the scheduler cares for.
 func (t *transaction) mark(table string) {
 	switch table {
-	case tableSandboxes, tableStartTasks, tableSpecs:
+	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans:
 		t.changed = true
 	}
 }

@@ -19,7 +19,7 @@ func settingsBody() *SettingsPutBody {
 			Language: ptr("en"), Agent: ptr("CodeActAgent"), LLMModel: ptr("anthropic/claude-sonnet-4"),
 			ConfirmationMode: ptr(false), EnableDefaultCondenser: true, GitUserName: ptr("Ada"), GitUserEmail: ptr("ada@example.org"),
 		},
-		LLMAPIKey: &SecretRef{"users/u1/settings/llm_api_key", 1},
+		LLMAPIKey: &SecretRef{Path: "users/u1/settings/llm_api_key", Version: 1},
 	}
 }
 

@@ -9,6 +9,9 @@ type TermOpenBody struct {
 	// ClusterID becomes the cluster's id if it has none yet. It marks our
 	// Nomad jobs and our volumes.
 	ClusterID string `json:"cluster_id"`
+	// Nonce names this term of this cluster among all that ever had its number:
+	// two copies of one log go on with different nonces. The leader draws it.
+	Nonce string `json:"nonce,omitempty"`
 }
 
 // CommandType implements Body.
@@ -20,12 +23,16 @@ func (b *TermOpenBody) Validate() error {
 	r.check(b.Term > 0, "term.open needs a term")
 	r.name("node", b.Node, maxName)
 	r.id("cluster_id", b.ClusterID)
+	if b.Nonce != "" {
+		r.id("nonce", b.Nonce)
+	}
 	return r.result()
 }
 
 func (t *transaction) applyTermOpen(b *TermOpenBody) (Result, *Error) {
 	if b.Term > t.meta.Term {
 		t.meta.Term, t.meta.TermNode = b.Term, b.Node
+		t.openTerm(b)
 	}
 	if t.meta.ClusterID == "" {
 		t.meta.ClusterID = b.ClusterID

@@ -47,6 +47,15 @@ const (
 	PoolDrop              CommandType = "pool.drop"
 	ConversationUpdate    CommandType = "conversation.update"
 	ConversationDelete    CommandType = "conversation.delete"
+
+	MarkNote       CommandType = "mark.note"
+	HoldBegin      CommandType = "hold.begin"
+	HoldRelease    CommandType = "hold.release"
+	RemovalReserve CommandType = "removal.reserve"
+	OrphanNote     CommandType = "orphan.note"
+	OrphanDelete   CommandType = "orphan.delete"
+	OrphanForget   CommandType = "orphan.forget"
+	SandboxAdopt   CommandType = "sandbox.adopt"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.
@@ -129,101 +138,6 @@ func DecodeCommand(b []byte) (Command, error) {
 	return c, nil
 }
 
-// newBody returns a pointer to a zero body of the type. All bodies are used
-// through pointers.
-func newBody(t CommandType) (Body, error) {
-	for _, of := range []func(CommandType) Body{clusterBody, userBody, sandboxBody, conversationBody} {
-		if b := of(t); b != nil {
-			return b, nil
-		}
-	}
-	return nil, fmt.Errorf("unknown command type %q: this node is older than the cluster; upgrade it", t)
-}
-
-// clusterBody is newBody for what the operator and the leader command.
-func clusterBody(t CommandType) Body {
-	switch t {
-	case TermOpen:
-		return &TermOpenBody{}
-	case ProtocolRaise:
-		return &ProtocolRaiseBody{}
-	case InstallationConfigure:
-		return &InstallationConfigureBody{}
-	case SpecApply:
-		return &SpecApplyBody{}
-	case SpecDelete:
-		return &SpecDeleteBody{}
-	case SpecPool:
-		return &SpecPoolBody{}
-	case PoolAdd:
-		return &PoolAddBody{}
-	case PoolDrop:
-		return &PoolDropBody{}
-	}
-	return nil
-}
-
-// userBody is newBody for users and what is theirs alone.
-func userBody(t CommandType) Body {
-	switch t {
-	case APIKeyCreate:
-		return &APIKeyCreateBody{}
-	case APIKeyRevoke:
-		return &APIKeyRevokeBody{}
-	case UserConfigure:
-		return &UserConfigureBody{}
-	case SettingsPut:
-		return &SettingsPutBody{}
-	case ProvidersReplace:
-		return &ProvidersReplaceBody{}
-	}
-	return nil
-}
-
-// sandboxBody is newBody for sandboxes.
-func sandboxBody(t CommandType) Body {
-	switch t {
-	case SandboxCreate:
-		return &SandboxCreateBody{}
-	case SandboxPause:
-		return &SandboxPauseBody{}
-	case SandboxResume:
-		return &SandboxResumeBody{}
-	case SandboxDelete:
-		return &SandboxDeleteBody{}
-	case SandboxObserve:
-		return &SandboxObserveBody{}
-	case SandboxRemove:
-		return &SandboxRemoveBody{}
-	case SandboxTouch:
-		return &SandboxTouchBody{}
-	case SandboxExpire:
-		return &SandboxExpireBody{}
-	}
-	return nil
-}
-
-// conversationBody is newBody for conversations and their start tasks.
-func conversationBody(t CommandType) Body {
-	switch t {
-	case StartTaskCreate:
-		return &StartTaskCreateBody{}
-	case StartTaskBind:
-		return &StartTaskBindBody{}
-	case StartTaskAdvance:
-		return &StartTaskAdvanceBody{}
-	case StartTaskFinish:
-		return &StartTaskFinishBody{}
-	case StartTaskFail:
-		return &StartTaskFailBody{}
-	case ConversationUpdate:
-		return &ConversationUpdateBody{}
-	case ConversationDelete:
-		return &ConversationDeleteBody{}
-	}
-	return nil
-}
-
 // Result is what Apply answers to the proposer, on whatever node it is. It
 // travels between nodes as JSON and is kept in the command-id table, so a
 // repeated command gets the very same answer. What a command sets is said at
@@ -241,4 +155,6 @@ type Result struct {
 	// User and Conversation as their commands left them.
 	User         *User         `json:"user,omitempty"`
 	Conversation *Conversation `json:"conversation,omitempty"`
+	// Granted is how many removals removal.reserve allows now.
+	Granted int `json:"granted,omitempty"`
 }

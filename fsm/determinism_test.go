@@ -17,7 +17,7 @@ func TestNoClockNoChance(t *testing.T) {
 	allowed := []string{
 		"bufio", "bytes", "cmp", "container/heap", "context", "crypto/sha256", "encoding/base64", "encoding/binary",
 		"encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "iter", "maps", "math", "path", "slices",
-		"strings", "sync", "sync/atomic", "time", "unicode/utf8", "github.com/hashicorp/go-memdb",
+		"strconv", "strings", "sync", "sync/atomic", "time", "unicode/utf8", "github.com/hashicorp/go-memdb",
 		"github.com/go-json-experiment/json/v1",
 	}
 	// Of time only what computes with given times.

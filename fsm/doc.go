@@ -19,7 +19,6 @@
 //   - What limits bound is counted as rows are put and dropped, never by looking
 //     at all of them.
 //
-// Adding a command: its name in command.go (and a case behind newBody), its body, Validate and
-// apply function in <noun>_commands.go, a case behind dispatch, its version in
-// version.go, a script in testdata/commands. The tests name what is missing.
+// Adding a command: its name in command.go, a row of commandTable, its body, Validate and apply
+// function in <noun>_commands.go, a script in testdata/commands. The tests name what is missing.
 package fsm

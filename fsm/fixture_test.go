@@ -103,7 +103,7 @@ func recode(t testing.TB, cmd Command) Command {
 
 func newSandboxBody(id string) *SandboxCreateBody {
 	return &SandboxCreateBody{
-		ID: id, KeyRef: SecretRef{"sandboxes/" + id + "/session", 1}, KeyHash: sha(id),
+		ID: id, KeyRef: SecretRef{Path: "sandboxes/" + id + "/session", Version: 1}, KeyHash: sha(id),
 	}
 }
 
@@ -111,8 +111,8 @@ func warmSandboxBody() *SandboxCreateBody { return &SandboxCreateBody{Warm: true
 
 func newMember(id, spec string) *PoolAddBody {
 	return &PoolAddBody{
-		ID: id, SpecID: spec, InitRef: SecretRef{"sandboxes/" + id + "/init", 1},
-		KeyRef: SecretRef{"sandboxes/" + id + "/session", 1}, KeyHash: sha(id),
+		ID: id, SpecID: spec, InitRef: SecretRef{Path: "sandboxes/" + id + "/init", Version: 1},
+		KeyRef: SecretRef{Path: "sandboxes/" + id + "/session", Version: 1}, KeyHash: sha(id),
 	}
 }
 
@@ -180,6 +180,8 @@ func rowName(row any) string {
 		return r.ID
 	case *recentStart:
 		return fmt.Sprintf("%s/%d", r.UserID, r.Index)
+	case *Orphan:
+		return r.Kind + "/" + r.Sandbox
 	}
 	panic(fmt.Sprintf("no name for a %T", row))
 }

@@ -30,11 +30,11 @@ func genRef(path string) *rapid.Generator[SecretRef] {
 	return rapid.Custom(func(t *rapid.T) SecretRef {
 		switch v := rapid.IntRange(-1, 8).Draw(t, "version"); {
 		case v == -1:
-			return SecretRef{path, -1}
+			return SecretRef{Path: path, Version: -1}
 		case v < 3:
 			return SecretRef{}
 		default:
-			return SecretRef{path, v}
+			return SecretRef{Path: path, Version: v}
 		}
 	})
 }
@@ -296,6 +296,41 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 		return user, genConversationUpdate(t)
 	case ConversationDelete:
 		return user, &ConversationDeleteBody{ID: genConv().Draw(t, "conversation"), DeleteSandbox: rapid.Bool().Draw(t, "and sandbox")}
+	default:
+		return genHistoryBody(t, c)
+	}
+}
+
+// genHistoryBody is genBody for the history, holds and orphans.
+func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
+	kind := oneOf(OrphanJob, OrphanWorkspace)
+	switch c {
+	case MarkNote:
+		return "", &MarkNoteBody{Store: oneOf(StoreNomad, StoreVault).Draw(t, "store")}
+	case HoldBegin:
+		return "", &HoldBeginBody{At: rapid.Uint64Range(0, 60).Draw(t, "at"), Findings: []Finding{
+			{Kind: FindingStranger, Store: StoreNomad, ID: genSandbox().Draw(t, "sandbox"), Detail: "seen"},
+		}}
+	case HoldRelease:
+		return "", &HoldReleaseBody{Adopt: []Adopted{{
+			Nonce: oneOf("n1", "n2").Draw(t, "nonce"), Index: rapid.Uint64Range(0, 60).Draw(t, "index"),
+		}}}
+	case RemovalReserve:
+		return "", &RemovalReserveBody{
+			Kind: oneOf(RemovalJob, RemovalSecret).Draw(t, "kind"),
+			Want: rapid.IntRange(0, 9).Draw(t, "want"), Limit: rapid.IntRange(0, 9).Draw(t, "limit"),
+		}
+	case OrphanNote:
+		return "", &OrphanNoteBody{Orphans: []Orphan{{
+			Kind: kind.Draw(t, "kind"), Sandbox: genSandbox().Draw(t, "sandbox"),
+			Reason: oneOf(OrphanUnowned, OrphanPolicy, OrphanStranger).Draw(t, "reason"),
+		}}}
+	case OrphanDelete:
+		return "", &OrphanDeleteBody{Kind: kind.Draw(t, "kind"), Sandbox: genSandbox().Draw(t, "sandbox")}
+	case OrphanForget:
+		return "", &OrphanForgetBody{Kind: kind.Draw(t, "kind"), Sandboxes: []string{genSandbox().Draw(t, "sandbox")}}
+	case SandboxAdopt:
+		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}

@@ -78,7 +78,8 @@ type modelConversation struct {
 // TestModel runs any log against Apply and the model: same answers, same state.
 func TestModel(t *testing.T) {
 	types := slices.DeleteFunc(commandTypes(), func(c CommandType) bool {
-		return slices.Contains([]CommandType{TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, ProvidersReplace}, c)
+		return MinVersion(c) >= historyVersion ||
+			slices.Contains([]CommandType{TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, ProvidersReplace}, c)
 	})
 	rapid.Check(t, func(r *rapid.T) {
 		b := newModelled(t)

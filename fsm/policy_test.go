@@ -155,7 +155,7 @@ func badClaims() map[string]func(Body) {
 	set := func(f func(*SandboxCreateBody)) func(Body) { return func(b Body) { f(b.(*SandboxCreateBody)) } }
 	return map[string]func(Body){
 		"an id":     set(func(b *SandboxCreateBody) { b.ID = "s1" }),
-		"a key":     set(func(b *SandboxCreateBody) { b.KeyRef = SecretRef{"p", 1} }),
+		"a key":     set(func(b *SandboxCreateBody) { b.KeyRef = SecretRef{Path: "p", Version: 1} }),
 		"a hash":    set(func(b *SandboxCreateBody) { b.KeyHash = sha("s1") }),
 		"long spec": set(func(b *SandboxCreateBody) { b.SpecID = long(maxName) }),
 	}

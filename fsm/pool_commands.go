@@ -90,6 +90,7 @@ func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
 		Template: spec.Template, TemplateHash: spec.Template.Hash(), InitRef: b.InitRef, InitHash: b.InitHash,
 		WarmKeyRef: b.KeyRef, WarmKeyHash: b.KeyHash,
 		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
+		DesiredIndex: t.desiredIndex(), Birth: t.birth(),
 		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
 	}
 	members := 0
@@ -179,6 +180,7 @@ func claimable(txn *memdb.Txn, spec *Spec, resolved *Template, skip func(id stri
 // so it is not one to revert to.
 func (t *transaction) claimed(member *Sandbox, user string) *Sandbox {
 	s := member.desiring(DesiredRunning, t.now)
+	s.DesiredIndex = t.desiredIndex()
 	s.UserID, s.CreatedAt, s.Claimed = user, t.now, true
 	s.KeyRef, s.KeyHash = member.WarmKeyRef, member.WarmKeyHash
 	s.WarmKeyRef, s.WarmKeyHash = SecretRef{}, ""

@@ -100,8 +100,8 @@ func TestErrorsChangeNothing(t *testing.T) {
 	})
 }
 
-// TestChangedIsExact: Changed is closed when a sandbox, a start task or a spec
-// changed, and only then.
+// TestChangedIsExact: Changed is closed when a sandbox, a start task, a spec,
+// an orphan or the hold changed, and only then.
 func TestChangedIsExact(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
@@ -112,7 +112,8 @@ func TestChangedIsExact(t *testing.T) {
 			changed := false
 			for name := range union(before, after) {
 				watched := bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
-					bytes.HasPrefix([]byte(name), []byte("spec")) || e.Command.Type == InstallationConfigure
+					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
+					e.Command.Type == InstallationConfigure || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}
 			// Use only moves deadlines away.

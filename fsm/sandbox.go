@@ -69,9 +69,17 @@ type Sandbox struct {
 	// on.
 	Generation uint64    `json:"generation"`
 	DesiredAt  time.Time `json:"desired_at"`
+	// DesiredIndex is the log index at which Desired last changed; 0 for before
+	// protocol version 3. A hold leaves alone what changed before it.
+	DesiredIndex uint64 `json:"desired_index,omitempty"`
+	// KeepWorkspace: it is deleted by a policy, so its workspace stays a while.
+	KeepWorkspace bool `json:"keep_workspace,omitempty"`
 	// PausedBy says why the sandbox was paused when its user did not ask for
 	// it: one of the PausedBy constants, else "".
 	PausedBy string `json:"paused_by,omitempty"`
+
+	// Birth is when the sandbox was made; zero below protocol version 3.
+	Birth Birth `json:"birth,omitzero"`
 
 	Status SandboxStatus `json:"status"`
 }

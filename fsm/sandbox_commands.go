@@ -77,6 +77,7 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 		ID: b.ID, UserID: user, SpecID: spec.ID, CreatedAt: t.now, Template: template,
 		KeyRef: b.KeyRef, KeyHash: b.KeyHash,
 		Desired: DesiredRunning, Generation: 1, DesiredAt: t.now,
+		DesiredIndex: t.desiredIndex(), Birth: t.birth(),
 		Status: SandboxStatus{State: SandboxStarting, Since: t.now},
 	}
 	if err := t.start(nil, s, promised); err != nil {
@@ -147,7 +148,7 @@ func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if s.Desired != DesiredPaused {
+	if s.Desired != DesiredPaused || t.held(s) {
 		s = t.desire(s, DesiredPaused, "")
 	}
 	return Result{Sandbox: s}, nil
@@ -166,9 +167,17 @@ func (t *transaction) ownSandbox(user, id string) (*Sandbox, *Error) {
 // the user did not ask for.
 func (t *transaction) desire(old *Sandbox, d Desired, pausedBy string) *Sandbox {
 	s := old.desiring(d, t.now)
-	s.PausedBy = pausedBy
+	s.PausedBy, s.DesiredIndex = pausedBy, t.desiredIndex()
 	put(t, tableSandboxes, old, s)
 	return s
+}
+
+// desiredIndex is the DesiredIndex of a row whose Desired the command changes.
+func (t *transaction) desiredIndex() uint64 {
+	if t.meta.History == nil {
+		return 0
+	}
+	return t.index
 }
 
 // desiring gives the row with another wish.
@@ -182,6 +191,7 @@ func (s *Sandbox) desiring(d Desired, now time.Time) *Sandbox {
 // resume makes a sandbox run, within the limits. promised as in start.
 func (t *transaction) resume(old *Sandbox, promised *Coming) (*Sandbox, *Error) {
 	s := old.desiring(DesiredRunning, t.now)
+	s.DesiredIndex = t.desiredIndex()
 	if err := t.start(old, s, promised); err != nil {
 		return nil, err
 	}
@@ -211,7 +221,7 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 		return Result{}, err
 	}
 	// State looks through an ERROR that a newer generation already answers.
-	if s.Desired != DesiredRunning || s.State() == SandboxError {
+	if s.Desired != DesiredRunning || s.State() == SandboxError || t.held(s) {
 		if s, err = t.resume(s, nil); err != nil {
 			return Result{}, err
 		}
@@ -332,5 +342,8 @@ func (t *transaction) applySandboxRemove(b *SandboxRemoveBody) (Result, *Error) 
 		return Result{}, Errorf(CodeConflict, "the sandbox %s is not being deleted", b.ID)
 	}
 	drop(t, tableSandboxes, s)
+	if s.KeepWorkspace {
+		t.noteOrphan(Orphan{Sandbox: s.ID, Kind: OrphanWorkspace, Reason: OrphanPolicy, Birth: s.Birth.String()})
+	}
 	return Result{}, nil
 }

@@ -23,6 +23,7 @@ const (
 	tableStartTasks     = "start_tasks"
 	tableClientCommands = "client_commands"
 	tableRecentStarts   = "recent_starts"
+	tableOrphans        = "orphans"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage
 	// what limits bound.
 	tableSecretRefs = "secret_refs"
@@ -55,7 +56,7 @@ func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
-		recentStartTable(), usageTable(),
+		recentStartTable(), usageTable(), orphanTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

@@ -49,12 +49,16 @@ func samples() map[string]sample {
 			&recentStart{UserID: "u", Time: t0, Index: 1}, &recentStart{UserID: "u", Time: t0, Index: 2},
 			&recentStart{UserID: "u", Time: t0, Index: 1},
 		},
+		tableOrphans: {
+			&Orphan{Kind: OrphanJob, Sandbox: "a"}, &Orphan{Kind: OrphanWorkspace, Sandbox: "a"},
+			&Orphan{Kind: OrphanJob, Sandbox: "a", Delete: true},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},
 		tableSecretRefs: {
-			&secretRef{ref: SecretRef{"p", 1}, count: 1}, &secretRef{ref: SecretRef{"p", 2}, count: 1},
-			&secretRef{ref: SecretRef{"p", 1}, count: 2},
+			&secretRef{ref: SecretRef{Path: "p", Version: 1}, count: 1}, &secretRef{ref: SecretRef{Path: "p", Version: 2}, count: 1},
+			&secretRef{ref: SecretRef{Path: "p", Version: 1}, count: 2},
 		},
 	}
 }

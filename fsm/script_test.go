@@ -16,17 +16,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// commandTypes is every command type; TestEveryCommandHasAScript and others
-// hold it complete.
-func commandTypes() []CommandType {
-	return []CommandType{
-		TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, SettingsPut, ProvidersReplace, SpecApply, SpecDelete,
-		SandboxCreate, SandboxPause, SandboxResume, SandboxDelete, SandboxObserve, SandboxRemove,
-		StartTaskCreate, StartTaskBind, StartTaskAdvance, StartTaskFinish, StartTaskFail,
-		SandboxTouch, SandboxExpire, InstallationConfigure, UserConfigure, SpecPool, PoolAdd, PoolDrop,
-		ConversationUpdate, ConversationDelete,
-	}
-}
+// commandTypes is every command type.
+func commandTypes() []CommandType { return slices.Sorted(maps.Keys(commandTable)) }
 
 // TestScripts runs the scripts in testdata/commands, one per command. A
 // directive is a command type with its body as JSON (by default by no user):
@@ -275,6 +266,21 @@ func (s *script) show(d *datadriven.TestData) string {
 			ids = append(ids, fmt.Sprintf("%d:%s", sp.Position, sp.ID))
 		}
 		return strings.Join(ids, " ") + "\n"
+	case "contains": // whether a birth lies in the history
+		b, ok := ParseBirth(arg(d, "birth"))
+		return fmt.Sprintf("%v\n", ok && v.Contains(b))
+	case "mark": // what a mark means that was found
+		var found *Mark
+		if d.Input != "" {
+			found = &Mark{}
+			if err := json.Unmarshal([]byte(d.Input), found); err != nil {
+				d.Fatalf(s.t, "%v", err)
+			}
+		}
+		return string(v.JudgeMark(arg(d, "store"), found)) + "\n"
+	case "history":
+		h := v.History()
+		return fmt.Sprintf("id=%s epoch=%d parents=%v birth=%s\n", h.ID, h.Epoch, h.Parents, v.Birth())
 	case "cluster": // what belongs to no table
 		return fmt.Sprintf("id=%s version=%d term=%d by %s\n", v.ClusterID(), v.ProtocolVersion(), v.meta.Term, v.meta.TermNode)
 	}

@@ -10,7 +10,14 @@ type SecretRef struct {
 	Path string `json:"path,omitempty"`
 	// Version is the KV v2 version, from 1.
 	Version int `json:"version,omitempty"`
+	// Created is when the store made the version, in the store's own words: a
+	// store that was restored gives a version number out twice. "" is unknown:
+	// the cluster was below protocol version 3.
+	Created string `json:"created,omitempty"`
 }
 
 // IsZero reports whether the ref points at nothing.
 func (r SecretRef) IsZero() bool { return r == SecretRef{} }
+
+// same reports whether two refs point at the same version of an entry.
+func (r SecretRef) same(o SecretRef) bool { return r.Path == o.Path && r.Version == o.Version }

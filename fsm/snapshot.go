@@ -24,8 +24,8 @@ import (
 //
 // Format 2 came with the sandboxes that start tasks have coming and with the
 // time up to which command ids are forgotten: a program that does not know them
-// would decide otherwise.
-const SnapshotFormat = 2
+// would decide otherwise. Format 3 came with the history and with orphans.
+const SnapshotFormat = 3
 
 // snapshotHeader is the first line of a snapshot.
 type snapshotHeader struct {
@@ -99,7 +99,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, table := range []string{
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
-			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands,
+			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands, tableOrphans,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -273,6 +273,8 @@ func (l *loader) readRow(table string, row []byte) error {
 		return restoreRow[recentStart](l.t, table, row)
 	case tableClientCommands:
 		return restoreRow[commandRecord](l.t, table, row)
+	case tableOrphans:
+		return restoreRow[Orphan](l.t, table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
 		if err := json.Unmarshal(row, r); err != nil {

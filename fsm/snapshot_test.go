@@ -20,9 +20,9 @@ func populated(t testing.TB) *fixture {
 	f.do("", &APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), Name: "laptop", UserID: "ada", Operator: true, Bootstrap: true})
 	f.do("ada", &SettingsPutBody{
 		Values:    SettingsValues{LLMModel: ptr("m1"), MaxBudgetPerTask: ptr(1.5), EnableDefaultCondenser: true, Language: ptr("<&> \u2028 é")},
-		LLMAPIKey: &SecretRef{"users/ada/settings/llm_api_key", 1}, MCPConfig: SecretRef{"users/ada/settings/mcp_config", 3},
-		Providers:     []Provider{{Type: ProviderGitHub, Host: ptr("ghe.local"), Ref: SecretRef{"users/ada/providers/github", 2}}},
-		CustomSecrets: []CustomSecret{{Name: "NPM", Description: "registry", Ref: SecretRef{"users/ada/custom/TlBN", 1}}},
+		LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: 1}, MCPConfig: SecretRef{Path: "users/ada/settings/mcp_config", Version: 3},
+		Providers:     []Provider{{Type: ProviderGitHub, Host: ptr("ghe.local"), Ref: SecretRef{Path: "users/ada/providers/github", Version: 2}}},
+		CustomSecrets: []CustomSecret{{Name: "NPM", Description: "registry", Ref: SecretRef{Path: "users/ada/custom/TlBN", Version: 1}}},
 	})
 	f.conversation("ada", "c1")
 	f.do("", &SandboxObserveBody{Observations: []Observation{{ID: "sb-c1", Status: SandboxStatus{
@@ -32,7 +32,7 @@ func populated(t testing.TB) *fixture {
 	f.sandbox("bob", "sb-bob")
 	f.do("bob", &SandboxDeleteBody{ID: "sb-bob"})
 	f.do("ada", &StartTaskCreateBody{
-		ID: "t2", ConversationID: "c2", V0ID: "mine", Secrets: SecretRef{"users/ada/start_tasks/t2", 1},
+		ID: "t2", ConversationID: "c2", V0ID: "mine", Secrets: SecretRef{Path: "users/ada/start_tasks/t2", Version: 1},
 		Request: StartRequest{
 			InitialMessage: &Message{Role: "user", Content: []ContentBlock{{Type: "text", Text: "Check the README"}}},
 			PRNumber:       []int64{7}, AgentType: "default", ParentConversationID: ptr("c1"),
@@ -147,7 +147,7 @@ func TestGoldenSnapshot(t *testing.T) {
 	if v.Index() != 13 || v.ClusterID() != "test" || v.ProtocolVersion() != 1 {
 		t.Errorf("index %d, cluster %q, version %d", v.Index(), v.ClusterID(), v.ProtocolVersion())
 	}
-	if set := v.Settings("ada"); *set.Values.LLMModel != "m1" || set.MCPConfig != (SecretRef{"users/ada/settings/mcp_config", 3}) {
+	if set := v.Settings("ada"); *set.Values.LLMModel != "m1" || set.MCPConfig != (SecretRef{Path: "users/ada/settings/mcp_config", Version: 3}) {
 		t.Errorf("settings %+v", set)
 	}
 	sb := v.Sandbox("ada", "sb-c1")
@@ -184,8 +184,8 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		"a row twice":      strings.Join(append(append([]string{}, lines[:3]...), lines[2:]...), ""),
 		"another value":    strings.Replace(good, `"desired":"paused"`, `"desired":"gone"`, 1),
 		"something behind": good + "{}\n",
-		"newer format":     strings.Replace(good, `"bivouac_snapshot":2`, `"bivouac_snapshot":3`, 1),
-		"no format":        strings.Replace(good, `"bivouac_snapshot":2,`, ``, 1),
+		"newer format":     strings.Replace(good, `"bivouac_snapshot":3`, `"bivouac_snapshot":4`, 1),
+		"no format":        strings.Replace(good, `"bivouac_snapshot":3,`, ``, 1),
 		"newer protocol":   strings.Replace(good, `"protocol_version":1`, fmt.Sprintf(`"protocol_version":%d`, ProtocolVersion+1), 1),
 		"unknown table":    strings.Replace(good, `"table":"specs"`, `"table":"specz"`, 1),
 		"not JSON":         "hello\n",

@@ -42,6 +42,9 @@ type meta struct {
 
 	Installation Installation `json:"installation,omitzero"`
 
+	// History is nil below protocol version 3. It is replaced, never changed.
+	History *history `json:"history,omitempty"`
+
 	// Forgotten is the latest time of a command whose id is no longer
 	// remembered.
 	Forgotten time.Time `json:"forgotten,omitzero"`

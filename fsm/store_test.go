@@ -175,7 +175,7 @@ func TestDoneTasksAreBounded(t *testing.T) {
 	f.do("ada", &StartTaskCreateBody{ID: "open", ConversationID: "open"})
 	for i := range MaxDoneTasks + 3 {
 		id := fmt.Sprint("t", i)
-		f.do("ada", &StartTaskCreateBody{ID: id, ConversationID: id, Secrets: SecretRef{"p/" + id, 1}})
+		f.do("ada", &StartTaskCreateBody{ID: id, ConversationID: id, Secrets: SecretRef{Path: "p/" + id, Version: 1}})
 		f.do("", &StartTaskFailBody{ID: id, Detail: "x"})
 		if i == MaxDoneTasks {
 			f.store = restored(t, f.store)

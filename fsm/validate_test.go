@@ -72,14 +72,14 @@ func badAPIKeys() map[string]func(Body) {
 
 func badSettings() map[string]func(Body) {
 	set := func(f func(*SettingsPutBody)) func(Body) { return func(b Body) { f(b.(*SettingsPutBody)) } }
-	good := SecretRef{"p", 1}
+	good := SecretRef{Path: "p", Version: 1}
 	return map[string]func(Body){
 		"long language":    set(func(b *SettingsPutBody) { b.Values.Language = ptr(long(maxSetting)) }),
 		"not UTF-8":        set(func(b *SettingsPutBody) { b.Values.Email = ptr("\xff") }),
 		"ref without path": set(func(b *SettingsPutBody) { b.LLMAPIKey = &SecretRef{Version: 1} }),
-		"negative version": set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{"p", -1} }),
-		"long path":        set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{long(maxPath), 1} }),
-		"NUL in path":      set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{"a\x00", 1} }),
+		"negative version": set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: "p", Version: -1} }),
+		"long path":        set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: long(maxPath), Version: 1} }),
+		"NUL in path":      set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: "a\x00", Version: 1} }),
 		"provider twice":   set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github"}, {Type: "github"}} }),
 		"long host":        set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github", Host: ptr(long(maxPath))}} }),
 		"nameless secret":  set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Ref: good}} }),

@@ -10,19 +10,12 @@ import "fmt"
 // A version goes up with every new command type and with every change to what
 // an existing command does to the state, a stricter Validate included: until
 // all nodes agree, all must behave as the older ones do. Version 2 lets one log
-// entry hold several commands.
-const ProtocolVersion = 2
+// entry hold several commands. Version 3 records the history (history.go): terms
+// with nonces, births, holds, orphans.
+const ProtocolVersion = 3
 
-// MinVersion is the protocol version a command type came with. Propose asks it
-// before the log, Apply again.
-func MinVersion(t CommandType) int {
-	switch t {
-	case TermOpen, ProtocolRaise:
-		// These two are what a version is raised with: valid always.
-		return 0
-	}
-	return 1
-}
+// historyVersion is the protocol version that records the history.
+const historyVersion = 3
 
 // applyProtocolRaise raises the version; a lower or equal one changes nothing.
 // A version this binary does not know stops the node, like an unknown command:
@@ -35,6 +28,10 @@ func (t *transaction) applyProtocolRaise(b *ProtocolRaiseBody) (Result, *Error) 
 	if err := b.Validate(); err != nil {
 		return Result{}, asError(err)
 	}
-	t.meta.ProtocolVersion = max(t.meta.ProtocolVersion, b.Version)
+	old := t.meta.ProtocolVersion
+	t.meta.ProtocolVersion = max(old, b.Version)
+	if old < historyVersion && t.meta.ProtocolVersion >= historyVersion {
+		t.beginHistory()
+	}
 	return Result{}, nil
 }

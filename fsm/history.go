@@ -1,0 +1,216 @@
+package fsm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The history is what lets a leader tell its own past from another one: from
+// that of a newer state whose disks were lost, of a copy of this cluster, or of
+// another cluster on the same Nomad and Vault. A thing outside the log carries
+// its birth; the state records every term with a nonce.
+
+const (
+	// maxTerms bounds the terms that are kept; a birth in an older one is a
+	// stranger's.
+	maxTerms = 16384
+	// maxParents bounds the former histories that are kept.
+	maxParents = 64
+	// maxAdopted bounds the ranges that releases of holds have adopted.
+	maxAdopted = 1024
+)
+
+// Birth says when in which history a thing outside the log was made: a Nomad
+// job, a volume, an entry of the secret store. The zero Birth says nothing; the
+// cluster was below protocol version 3.
+type Birth struct {
+	// Cluster is View.ClusterID.
+	Cluster string `json:"cluster"`
+	// Nonce is the term's.
+	Nonce string `json:"nonce"`
+	// Index is a Raft log index of that term.
+	Index uint64 `json:"index"`
+}
+
+// IsZero reports whether the birth says nothing.
+func (b Birth) IsZero() bool { return b == Birth{} }
+
+// String is the text that stands in Nomad's and Vault's metadata:
+// "cluster/nonce/index", "" for the zero Birth.
+func (b Birth) String() string {
+	if b.IsZero() {
+		return ""
+	}
+	return b.Cluster + "/" + b.Nonce + "/" + strconv.FormatUint(b.Index, 10)
+}
+
+// ParseBirth reads what Birth.String wrote. ok is false for any other text, ""
+// included.
+func ParseBirth(text string) (b Birth, ok bool) {
+	parts := strings.Split(text, "/")
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
+		return Birth{}, false
+	}
+	index, err := strconv.ParseUint(parts[2], 10, 64)
+	if err != nil {
+		return Birth{}, false
+	}
+	return Birth{Cluster: parts[0], Nonce: parts[1], Index: index}, true
+}
+
+// TermRecord is one term of the history, from Index to the next record's.
+type TermRecord struct {
+	Term  uint64    `json:"term"`
+	Nonce string    `json:"nonce"`
+	Index uint64    `json:"index"`
+	Time  time.Time `json:"time"`
+}
+
+// History names a line of states of one cluster. Recovery, a restore and the
+// release of a hold begin a new one.
+type History struct {
+	ID string `json:"id"`
+	// Epoch grows from each history to the next, over all that were ever begun:
+	// it is a Unix time in seconds after the first.
+	Epoch int64 `json:"epoch"`
+	// Parents are the ids of the histories before this one, newest first.
+	Parents []string `json:"parents,omitempty"`
+}
+
+// Adopted is a range of another history that an operator has accepted: births
+// with the nonce up to Index count as this history's.
+type Adopted struct {
+	Nonce string `json:"nonce"`
+	Index uint64 `json:"index"`
+}
+
+// history is the part of the state that says what happened. A stored one is
+// never changed.
+type history struct {
+	History
+	Terms   []TermRecord `json:"terms"`
+	Adopted []Adopted    `json:"adopted,omitempty"`
+	// Marked names the stores that a mark was once written to.
+	Marked []string `json:"marked,omitempty"`
+	// Hold is nil while there is none; Released is the index at which the last
+	// one ended.
+	Hold     *Hold     `json:"hold,omitempty"`
+	Released uint64    `json:"released,omitempty"`
+	Removals []removal `json:"removals,omitempty"`
+}
+
+// nonceOf makes a nonce or a history's id of a command id, which is random.
+func nonceOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// beginHistory records the history from here on, when the protocol version
+// rises to historyVersion. Every sandbox gets the raise as its birth: what was
+// there before belongs to this history.
+func (t *transaction) beginHistory() {
+	nonce := nonceOf(t.cmd.ID)
+	t.meta.History = &history{
+		History: History{ID: nonce, Epoch: 1},
+		Terms:   []TermRecord{{Term: t.meta.Term, Nonce: nonce, Index: t.index, Time: t.now}},
+	}
+	var older []*Sandbox
+	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexID, nil) {
+		older = append(older, s)
+	}
+	for _, old := range older {
+		s := *old
+		s.Birth = t.birth()
+		put(t, tableSandboxes, old, &s)
+	}
+}
+
+// openTerm records a leader's term.
+func (t *transaction) openTerm(b *TermOpenBody) {
+	h := t.meta.History
+	if h == nil {
+		return
+	}
+	nonce := b.Nonce
+	if nonce == "" {
+		nonce = nonceOf(t.cmd.ID)
+	}
+	next := *h
+	terms := h.Terms
+	if len(terms) >= maxTerms {
+		terms = terms[len(terms)-maxTerms+1:]
+	}
+	next.Terms = append(slices.Clip(terms), TermRecord{Term: b.Term, Nonce: nonce, Index: t.index, Time: t.now})
+	t.meta.History = &next
+}
+
+// birth is that of what the command in hand makes.
+func (t *transaction) birth() Birth {
+	return bornAt(&t.meta, t.index)
+}
+
+func bornAt(m *meta, index uint64) Birth {
+	if m.History == nil {
+		return Birth{}
+	}
+	return Birth{Cluster: m.ClusterID, Nonce: m.History.Terms[len(m.History.Terms)-1].Nonce, Index: index}
+}
+
+// Birth is that of a thing that is made now, by whoever looks at this view. It
+// is zero below protocol version 3.
+func (v *View) Birth() Birth { return bornAt(&v.meta, v.index) }
+
+// History gives the name of this cluster's history; zero below protocol version
+// 3.
+func (v *View) History() History {
+	if v.meta.History == nil {
+		return History{}
+	}
+	return v.meta.History.History
+}
+
+// Terms gives the terms of the history, oldest first.
+func (v *View) Terms() []TermRecord {
+	if v.meta.History == nil {
+		return nil
+	}
+	return v.meta.History.Terms
+}
+
+// Contains reports whether a birth lies in this view's history: the term is one
+// of ours and had the index, and this view has it too; or an operator adopted
+// it. The zero Birth lies in none.
+func (v *View) Contains(b Birth) bool {
+	h := v.meta.History
+	if h == nil || b.IsZero() || b.Cluster != v.meta.ClusterID {
+		return false
+	}
+	if b.Index <= v.index {
+		// The last term that began at or before the index.
+		i, found := slices.BinarySearchFunc(h.Terms, b.Index, func(r TermRecord, index uint64) int {
+			if r.Index <= index {
+				return -1
+			}
+			return 1
+		})
+		if _ = found; i > 0 && h.Terms[i-1].Nonce == b.Nonce {
+			return true
+		}
+	}
+	return slices.ContainsFunc(h.Adopted, func(a Adopted) bool { return a.Nonce == b.Nonce && b.Index <= a.Index })
+}
+
+// succeed begins a new history after this one. id is random, at the time of the
+// act.
+func (h *history) succeed(id string, at time.Time) *history {
+	next := *h
+	parents := append([]string{h.ID}, h.Parents...)
+	next.History = History{
+		ID: nonceOf(id), Epoch: max(h.Epoch+1, at.Unix()), Parents: parents[:min(len(parents), maxParents)],
+	}
+	return &next
+}

@@ -1,0 +1,111 @@
+package fsm
+
+import (
+	"slices"
+	"time"
+)
+
+// The stores that marks are kept in, for JudgeMark and mark.note.
+const (
+	StoreNomad = "nomad"
+	StoreVault = "vault"
+)
+
+// Mark is what a leader leaves in a store outside the log, to tell every later
+// leader how far the history had come: in Nomad for acts on Nomad, in the secret
+// store for acts on it. It moves forward only.
+type Mark struct {
+	Cluster string `json:"cluster"`
+	// History and Epoch are History.ID and History.Epoch.
+	History string    `json:"history"`
+	Epoch   int64     `json:"epoch"`
+	Nonce   string    `json:"nonce"`
+	Index   uint64    `json:"index"`
+	Time    time.Time `json:"time"`
+}
+
+// MarkVerdict is what a mark that was found means to the node that found it.
+type MarkVerdict string
+
+// The verdicts.
+const (
+	// MarkOurs lies in this history. The leader moves it forward.
+	MarkOurs MarkVerdict = "ours"
+	// MarkAbsent was never written. The leader writes the first.
+	MarkAbsent MarkVerdict = "absent"
+	// MarkLost was written and is gone: the store was emptied or is another one.
+	MarkLost MarkVerdict = "lost"
+	// MarkAhead is this cluster's and lies outside this history: the state is
+	// older than what was done in the store.
+	MarkAhead MarkVerdict = "ahead"
+	// MarkNewer is of a history of this cluster that began after this one: this
+	// node must not lead.
+	MarkNewer MarkVerdict = "newer"
+	// MarkForeign is another cluster's: nothing may be written beside it.
+	MarkForeign MarkVerdict = "foreign"
+)
+
+// Mark is the one a leader writes now; ok is false below protocol version 3.
+func (v *View) Mark(now time.Time) (m Mark, ok bool) {
+	b := v.Birth()
+	if b.IsZero() {
+		return Mark{}, false
+	}
+	h := v.meta.History
+	return Mark{
+		Cluster: b.Cluster, History: h.ID, Epoch: h.Epoch, Nonce: b.Nonce, Index: b.Index,
+		Time: now.UTC().Truncate(time.Second),
+	}, true
+}
+
+// JudgeMark says what a mark means that was found in a store, nil for none. It
+// must not be asked below protocol version 3.
+func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
+	h := v.meta.History
+	switch {
+	case found == nil && slices.Contains(h.Marked, store):
+		return MarkLost
+	case found == nil:
+		return MarkAbsent
+	case found.Cluster != v.meta.ClusterID:
+		return MarkForeign
+	case found.History == h.ID && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}):
+		return MarkOurs
+	case slices.Contains(h.Parents, found.History):
+		// What it knows of that is missing here was judged when this one began.
+		return MarkOurs
+	case found.History != h.ID && found.Epoch > h.Epoch:
+		return MarkNewer
+	}
+	return MarkAhead
+}
+
+// MarkNoteBody records that a mark was written to a store for the first time, so
+// that its loss is noticed. The leader's.
+type MarkNoteBody struct {
+	Store string `json:"store"`
+}
+
+// CommandType implements Body.
+func (*MarkNoteBody) CommandType() CommandType { return MarkNote }
+
+// Validate implements Body.
+func (b *MarkNoteBody) Validate() error {
+	var r rules
+	r.store(b.Store)
+	return r.result()
+}
+
+// store checks the name of a store.
+func (r *rules) store(name string) {
+	r.check(name == StoreNomad || name == StoreVault, "unknown store %q", clip(name))
+}
+
+func (t *transaction) applyMarkNote(b *MarkNoteBody) (Result, *Error) {
+	if !slices.Contains(t.meta.History.Marked, b.Store) {
+		next := *t.meta.History
+		next.Marked = append(slices.Clip(next.Marked), b.Store)
+		t.meta.History = &next
+	}
+	return Result{}, nil
+}

@@ -1,0 +1,171 @@
+package fsm
+
+import (
+	"time"
+
+	"github.com/hashicorp/go-memdb"
+)
+
+// The kinds and reasons of orphans.
+const (
+	OrphanJob       = "job"
+	OrphanWorkspace = "workspace"
+
+	// OrphanUnowned: it was born in this history and no sandbox owns it.
+	OrphanUnowned = "unowned"
+	// OrphanPolicy: a policy deleted its sandbox; the workspace stays a while.
+	OrphanPolicy = "policy"
+	// OrphanStranger: it was born in no history that this cluster knows. The
+	// leader never removes it of its own accord.
+	OrphanStranger = "stranger"
+)
+
+// Orphan is a thing of this cluster in Nomad that no sandbox owns.
+type Orphan struct {
+	// Sandbox is the id that the job or the workspace is named after.
+	Sandbox string `json:"sandbox"`
+	// Kind is OrphanJob or OrphanWorkspace, Reason one of the reasons above.
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+	// Birth is its own, as text; "" for none.
+	Birth string `json:"birth,omitempty"`
+	// Since is when it was first seen so.
+	Since time.Time `json:"since"`
+	// Delete: an operator has asked for its end.
+	Delete bool `json:"delete,omitempty"`
+}
+
+func orphanTable() *memdb.TableSchema {
+	return newTable(tableOrphans, newIndex(indexID, func(o *Orphan) []byte { return orphanKey(o.Kind, o.Sandbox) }))
+}
+
+func orphanKey(kind, sandbox string) []byte {
+	if kind == "" || sandbox == "" {
+		return nil
+	}
+	return keyOf(kind, sandbox)
+}
+
+// Orphan finds one, nil for none.
+func (v *View) Orphan(kind, sandbox string) *Orphan {
+	return first[Orphan](v.txn, tableOrphans, indexID, orphanKey(kind, sandbox))
+}
+
+// Orphans lists all, jobs first, by id.
+func (v *View) Orphans() []*Orphan {
+	return collect(withPrefix[Orphan](v.txn, tableOrphans, indexID, nil))
+}
+
+// orphan checks what names one.
+func (r *rules) orphan(kind, sandbox string) {
+	r.check(kind == OrphanJob || kind == OrphanWorkspace, "unknown kind of orphan %q", clip(kind))
+	r.sandboxID("sandbox id", sandbox)
+}
+
+// OrphanNoteBody records orphans, at most 1,000. The leader's. One that is known
+// keeps its Since and Delete; a sandbox's own job or workspace is left out.
+type OrphanNoteBody struct {
+	Orphans []Orphan `json:"orphans"`
+}
+
+// CommandType implements Body.
+func (*OrphanNoteBody) CommandType() CommandType { return OrphanNote }
+
+// Validate implements Body.
+func (b *OrphanNoteBody) Validate() error {
+	var r rules
+	r.count("orphans", len(b.Orphans))
+	for i := range b.Orphans {
+		o := &b.Orphans[i]
+		r.orphan(o.Kind, o.Sandbox)
+		r.check(o.Reason == OrphanUnowned || o.Reason == OrphanPolicy || o.Reason == OrphanStranger,
+			"unknown reason of an orphan %q", clip(o.Reason))
+		r.text("birth", o.Birth, maxPath)
+	}
+	return r.result()
+}
+
+func (t *transaction) applyOrphanNote(b *OrphanNoteBody) (Result, *Error) {
+	for i := range b.Orphans {
+		t.noteOrphan(b.Orphans[i])
+	}
+	return Result{}, nil
+}
+
+// noteOrphan stores one orphan.
+func (t *transaction) noteOrphan(o Orphan) {
+	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(o.Sandbox)) != nil {
+		return
+	}
+	o.Since, o.Delete = t.now, false
+	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(o.Kind, o.Sandbox))
+	if old != nil {
+		o.Since, o.Delete = old.Since, old.Delete
+		if old.Reason == OrphanPolicy && o.Reason == OrphanUnowned {
+			o.Reason = old.Reason
+		}
+		if *old == o {
+			return
+		}
+	}
+	put(t, tableOrphans, old, &o)
+}
+
+// OrphanDeleteBody asks for the end of an orphan. The operator's. Unknown is
+// CodeNotFound.
+type OrphanDeleteBody struct {
+	Kind    string `json:"kind"`
+	Sandbox string `json:"sandbox"`
+}
+
+// CommandType implements Body.
+func (*OrphanDeleteBody) CommandType() CommandType { return OrphanDelete }
+
+// Validate implements Body.
+func (b *OrphanDeleteBody) Validate() error {
+	var r rules
+	r.orphan(b.Kind, b.Sandbox)
+	return r.result()
+}
+
+func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
+	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(b.Kind, b.Sandbox))
+	if old == nil {
+		return Result{}, Errorf(CodeNotFound, "there is no orphaned %s of a sandbox %s", b.Kind, b.Sandbox)
+	}
+	if !old.Delete {
+		o := *old
+		o.Delete = true
+		put(t, tableOrphans, old, &o)
+	}
+	return Result{}, nil
+}
+
+// OrphanForgetBody drops the records of orphans that are gone, or are a
+// sandbox's again. The leader's. Unknown ones are fine.
+type OrphanForgetBody struct {
+	Kind      string   `json:"kind"`
+	Sandboxes []string `json:"sandboxes"`
+}
+
+// CommandType implements Body.
+func (*OrphanForgetBody) CommandType() CommandType { return OrphanForget }
+
+// Validate implements Body.
+func (b *OrphanForgetBody) Validate() error {
+	var r rules
+	r.count("sandboxes", len(b.Sandboxes))
+	for _, id := range b.Sandboxes {
+		r.orphan(b.Kind, id)
+	}
+	return r.result()
+}
+
+func (t *transaction) applyOrphanForget(b *OrphanForgetBody) (Result, *Error) {
+	for _, id := range b.Sandboxes {
+		if o := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(b.Kind, id)); o != nil {
+			drop(t, tableOrphans, o)
+		}
+	}
+	return Result{}, nil
+}
