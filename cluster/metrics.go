@@ -18,6 +18,7 @@ type metrics struct {
 	forwarded       *prometheus.CounterVec
 	readRounds      prometheus.Counter
 	readWaiters     prometheus.Gauge
+	wrongAnswers    prometheus.Counter
 
 	state, term, commit, applied, contact, members, ready, expires *prometheus.Desc
 
@@ -47,6 +48,9 @@ func newMetrics(n *Node) *metrics {
 		readWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
 		}),
+		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_raft_wrong_answers_total", Help: "Raft's messages that another member answered than was asked; such an answer counts for nothing.",
+		}),
 		state:   desc("state", "1 for the state this node is in.", "state"),
 		term:    desc("term", "Current term."),
 		commit:  desc("commit_index", "Highest index known to be committed."),
@@ -63,7 +67,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 	if r == nil {
 		return func() {}, nil
 	}
-	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters}
+	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers}
 	unregister = func() {
 		for _, c := range collectors {
 			r.Unregister(c)

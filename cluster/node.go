@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -239,7 +240,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	if t, real := inner.(*raft.NetworkTransport); real && n.storage.disk != nil {
 		inner = &diskTransport{t, n.storage.disk}
 	}
-	transport := newFeed(inner)
+	transport := newFeed(&raftfix.Answers{Transport: inner, Wrong: n.answeredByAnother()})
 	transport.sends = n.sends
 	n.feed.Store(transport)
 	r, err := n.newRaft(conf, transport)

@@ -32,11 +32,12 @@ type real struct {
 }
 
 type realNode struct {
-	cfg   cluster.Config
-	node  *cluster.Node
-	store *fsm.Store
-	stop  context.CancelCauseFunc
-	ended chan error
+	cfg      cluster.Config
+	node     *cluster.Node
+	store    *fsm.Store
+	registry *prometheus.Registry
+	stop     context.CancelCauseFunc
+	ended    chan error
 }
 
 // newReal prepares nodes that expect each other; none is started.
@@ -128,7 +129,8 @@ func (r *real) start(i int) {
 	n := r.nodes[i]
 	n.store = fsm.NewStore()
 	cfg := n.cfg
-	cfg.Registerer = prometheus.NewRegistry()
+	n.registry = prometheus.NewRegistry()
+	cfg.Registerer = n.registry
 	var err error
 	if n.node, err = cluster.New(cfg, n.store); err != nil {
 		r.t.Fatalf("n%d: %v", i, err)
@@ -156,6 +158,31 @@ func (r *real) end(i int, cause error) {
 		r.t.Fatalf("n%d does not stop\n%s", i, stacks[:runtime.Stack(stacks, true)])
 	}
 	n.node = nil
+}
+
+// empty removes the data directory of a stopped node.
+func (r *real) empty(i int) {
+	r.t.Helper()
+	if err := os.RemoveAll(r.nodes[i].cfg.DataDir); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// count adds up the counters of that name of node i, whatever their labels.
+func (r *real) count(i int, name string) (sum float64) {
+	r.t.Helper()
+	families, err := r.nodes[i].registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 // ready waits until node i can serve.

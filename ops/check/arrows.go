@@ -19,6 +19,12 @@ var mayImport = map[string][]string{
 	"ops":       {"deploy", "cluster", "fsm"}, // drills seed and compare states through the peer port
 }
 
+// narrow holds the packages that may import less than their folder: nothing but
+// what is listed and the standard library.
+var narrow = map[string][]string{
+	"cluster/raftfix": {"github.com/hashicorp/raft"},
+}
+
 // owners says which folder alone may import a dependency, by prefix.
 var owners = map[string][]string{
 	"github.com/hashicorp/go-memdb":       {"fsm"},
@@ -45,12 +51,22 @@ func Arrows(files []*File) []string {
 		}
 		for _, spec := range f.AST.Imports {
 			p := strings.Trim(spec.Path.Value, `"`)
-			if why := forbidden(f, p, allowed); why != "" {
+			why := forbidden(f, p, allowed)
+			if only, is := narrow[f.Package()]; is && why == "" && !f.IsTest() && !within(p, only) {
+				why = fmt.Sprintf("%s imports nothing but %s and the standard library", f.Package(), strings.Join(only, ", "))
+			}
+			if why != "" {
 				found = append(found, f.at(spec.Pos())+": "+why)
 			}
 		}
 	}
 	return found
+}
+
+// within reports whether an import is one of those, or the standard library's.
+func within(imported string, only []string) bool {
+	host, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(host, ".") || slices.Contains(only, imported)
 }
 
 func forbidden(f *File, imported string, allowed []string) string {

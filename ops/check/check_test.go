@@ -19,6 +19,7 @@ var rules = []struct {
 	{"arrows", Arrows, "fsm/x.go", "package fsm\nimport _ \"bivouac.dev/bivouac/cluster\"", "fsm must not import cluster"},
 	{"arrows/owner", Arrows, "httpapi/x.go", "package httpapi\nimport _ \"github.com/hashicorp/raft\"", "belongs to cluster"},
 	{"arrows/folder", Arrows, "internal/x.go", "package internal", "not one of the top-level folders"},
+	{"arrows/narrow", Arrows, "cluster/raftfix/x.go", "package raftfix\nimport _ \"bivouac.dev/bivouac/fsm\"", "imports nothing but github.com/hashicorp/raft"},
 	{"determinism/clock", Determinism, "fsm/x.go", "package fsm\nimport \"time\"\nvar _ = time.Now()", "must not call time.Now"},
 	{"determinism/chance", Determinism, "fsm/x.go", "package fsm\nimport _ \"math/rand/v2\"", "randomness"},
 	{"house/init", House, "fsm/x.go", "package fsm\nfunc init() {}", "no init"},
