@@ -18,14 +18,16 @@ type Runner interface {
 	// again can't mend is a *Failure.
 	Start(ctx context.Context, job Job) error
 	// Stop stops the job and keeps its workspace. A job that is stopped or
-	// gone is fine.
+	// gone is fine; one whose modify index is not job.ModifyIndex is left alone,
+	// with CodeConflict.
 	Stop(ctx context.Context, job Job) error
-	// Remove purges the job and deletes the workspace. Absent things are fine;
-	// a job that is not ours is left alone, and so, with CodeConflict, may be one
-	// whose modify index is another than job.ModifyIndex.
+	// Remove purges the job and, unless job.KeepWorkspace, deletes the workspace
+	// that is job's by its birth. Absent things are fine; a job that is not ours
+	// is left alone, and so is, with CodeConflict, one whose modify index is not
+	// job.ModifyIndex.
 	Remove(ctx context.Context, job Job) error
 	// List gives every job of this cluster the backend knows, stopped ones
-	// included.
+	// included, and every workspace of this cluster without a job.
 	List(ctx context.Context, clusterID string) ([]Observed, error)
 	// Watch calls fn, from one goroutine, with the newest picture of each job
 	// of this cluster that changes, until ctx ends (then nil) or the stream
@@ -34,17 +36,45 @@ type Runner interface {
 	Watch(ctx context.Context, clusterID string, fn func(Observed)) error
 }
 
+// Workspaces deletes workspaces that have no job.
+type Workspaces interface {
+	// RemoveWorkspace deletes the workspace if its id and birth are those of w.
+	// An absent one, and another of the same name, is fine and is left as it is.
+	// One that a job of this cluster has is CodeConflict.
+	RemoveWorkspace(ctx context.Context, w Workspace) error
+}
+
+// Workspace names one workspace, as List gave it.
+type Workspace struct {
+	SandboxID string
+	ClusterID string
+	// Birth is Observed.Birth, "" for a workspace that carries none.
+	Birth string
+	// ID is Observed.WorkspaceID; "" stands for any with this birth.
+	ID string
+}
+
 // Job is what a Runner needs to know of a sandbox.
 type Job struct {
 	SandboxID string
 	ClusterID string
 	Template  fsm.Template
+	// Birth is the text of the sandbox's birth, "" below protocol version 3. A
+	// job that is registered and a workspace that is made carry it. Only a
+	// workspace with this birth is the sandbox's: another's of the same name is
+	// neither mounted nor deleted.
+	Birth string
+	// Unstamped says that the sandbox is older than births: a workspace without
+	// one is its own, too.
+	Unstamped bool
+	// KeepWorkspace has Remove leave the workspace.
+	KeepWorkspace bool
 	// KeyRef names the sandbox's key in the secret store. Nomad's template
 	// reads it itself with the task's workload identity; the process runner
 	// asks Secrets.
 	KeyRef fsm.SecretRef
 	// ModifyIndex is the job's modify index as last observed, 0 for "there must
-	// be no such job". Start enforces it, so that a deposed leader's late call
+	// be no such job". Every call enforces it, so that a deposed leader's late one
 	// loses; the loser gets CodeConflict and plans anew.
 	ModifyIndex uint64
 	// New says that nobody has tried to start the sandbox yet, so that Start need
@@ -66,6 +96,12 @@ type Job struct {
 	// secret_key). A version that is started or reverted to with Deferred
 	// false has the key in its environment and is never dormant.
 	Deferred bool
+}
+
+// Owns reports whether a workspace of the sandbox's name, with this birth, is
+// the sandbox's.
+func (j Job) Owns(birth string) bool {
+	return birth == j.Birth || birth == "" && j.Unstamped
 }
 
 // Logs reads what a sandbox's task wrote; scheduler/nomad and
@@ -109,8 +145,13 @@ type Observed struct {
 	// waits for. Nil when there is nothing to say.
 	Waiting *Failure
 	// Workspace is set by List for a workspace of this cluster that has no
-	// job; whoever has no sandbox for it removes it.
-	Workspace bool
+	// job; WorkspaceID names it in the backend, and NodeID the machine it is on.
+	Workspace   bool
+	WorkspaceID string
+	NodeID      string
+	// Birth is the job's, or that of a workspace without a job, as it stands in
+	// the backend; "" when it carries none. A workspace says it in List only.
+	Birth string
 }
 
 // Failure is a reason (one of fsm's Reason constants) with its words.

@@ -52,6 +52,7 @@ func TestOrphan_ChangedSince_IsLeftAlone(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.Add("a", clusterID)
+		w.nomad.Declare("a")
 		var changed atomic.Int32
 		w.nomad.Before(func(call string, j scheduler.Job) error {
 			if (call == "stop" || call == "remove") && changed.Add(1) == 1 {

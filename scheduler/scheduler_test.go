@@ -240,6 +240,7 @@ func TestScheduler_Orphans_AreRemovedAndForeignJobsLeftAlone(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.Add("orphan", clusterID)
+		w.nomad.Declare("orphan")
 		w.nomad.Add("foreign", "another-cluster")
 		w.create("foreign")
 		w.lead()
@@ -265,6 +266,7 @@ func TestScheduler_CutOffLeader_RemovesNoOrphans(t *testing.T) {
 		if w.nomad.Live("theirs") != 1 || w.nomad.Calls("remove") != 0 {
 			t.Error("a leader without a majority removed a job")
 		}
+		w.nomad.Declare("theirs")
 		w.cluster.Refuse(nil)
 		w.until("the orphan gone", time.Minute, func() bool { return !w.nomad.Has("theirs") })
 	})

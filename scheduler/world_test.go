@@ -44,7 +44,7 @@ func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: nomadtest.NewCluster(clusterID)}
-		w.nomad = nomadtest.NewNomad(o, w.secrets)
+		w.nomad = nomadtest.NewNomad(t, o, w.secrets, nomadtest.DeletedIn(w.cluster.Store.View))
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
 			Driver: fsm.DriverRawExec, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
 			Ports: map[string]int{fsm.PortAgentServer: 0},

@@ -1,7 +1,6 @@
 package nomad_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -236,9 +235,7 @@ func TestRunner_ForeignJob_IsLeftAlone(t *testing.T) {
 	theirs := mine
 	theirs.ClusterID = "another-cluster"
 	_, o := b.started(theirs)
-	t.Cleanup(func() {
-		b.must(b.r.Remove(context.Background(), theirs))
-	})
+	t.Cleanup(func() { b.remove(theirs) })
 	mine.ModifyIndex = o.ModifyIndex
 	var fail *scheduler.Failure
 	if err := b.r.Start(t.Context(), mine); !errors.As(err, &fail) || fail.Reason != fsm.ReasonForeignJob {
@@ -286,6 +283,7 @@ func TestRunner_Remove_LeavesNothing(t *testing.T) {
 			if _, err := os.Stat(v.HostPath); !errors.Is(err, os.ErrNotExist) {
 				t.Fatalf("the workspace directory is still there: %v", err)
 			}
+			job.ModifyIndex = 0
 			b.must(b.r.Remove(t.Context(), job))
 		})
 	}

@@ -26,6 +26,10 @@ const (
 	// metaWorkspace is the workspace directory as the task sees it.
 	metaWorkspace = "bivouac_workspace"
 	metaVolume    = "bivouac_volume"
+	// metaBirth is the sandbox's birth. It is set where a job is registered and
+	// never changed in place: a change of meta replaces what runs. A revert
+	// brings back the version's own.
+	metaBirth = "bivouac_birth"
 	// metaStart, in the task, makes a task differ from one that failed.
 	metaStart = "bivouac_start"
 
@@ -44,6 +48,8 @@ type workspace struct {
 	NodeID string
 	// HostPath is the directory on the client.
 	HostPath string
+	// Created is when Nomad made it.
+	Created time.Time
 	// Bind says that docker mounts the directory itself, not the volume.
 	Bind bool
 }
@@ -97,6 +103,12 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 			return nil, fail
 		}
 	}
+	meta := map[string]string{
+		metaCluster: job.ClusterID, metaSandbox: job.SandboxID, metaWorkspace: dir, metaVolume: ws.ID,
+	}
+	if job.Birth != "" {
+		meta[metaBirth] = job.Birth
+	}
 	return &api.Job{
 		ID:          new(jobID(job.SandboxID)),
 		Name:        new(jobID(job.SandboxID)),
@@ -105,9 +117,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		Namespace:   optional(cfg.Namespace),
 		NodePool:    optional(cfg.NodePool),
 		Datacenters: datacenters(cfg),
-		Meta: map[string]string{
-			metaCluster: job.ClusterID, metaSandbox: job.SandboxID, metaWorkspace: dir, metaVolume: ws.ID,
-		},
+		Meta:        meta,
 		// No rolling update and no deployment: there is one copy, and what
 		// healthy means is ours to say.
 		Update:     &api.UpdateStrategy{MaxParallel: new(0)},

@@ -193,3 +193,21 @@ func TestConfig_Validate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestJobSpec_CarriesTheBirth(t *testing.T) {
+	tmpl := fsm.Template{Driver: fsm.DriverMock, Ports: map[string]int{fsm.PortAgentServer: 0}}
+	job := scheduler.Job{SandboxID: "a", ClusterID: "c1", Template: tmpl, Birth: "c1/aa/7"}
+	spec, fail := jobSpec(DefaultConfig(), job, workspace{ID: "v1"})
+	if fail != nil || spec.Meta[metaBirth] != "c1/aa/7" {
+		t.Errorf("meta %v, %v", spec.Meta, fail)
+	}
+}
+
+// An old workspace may have been used by allocations that Nomad has forgotten.
+func TestRunner_OldWorkspace_IsNotMovedToAnotherClient(t *testing.T) {
+	r := &Runner{} // it asks nobody
+	move, err := r.mayMove(t.Context(), scheduler.Job{}, workspace{Created: time.Now().Add(-movable - time.Second)})
+	if move || err != nil {
+		t.Errorf("move %v, %v", move, err)
+	}
+}

@@ -31,29 +31,17 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 		if p.jobs[s.Name] != nil {
 			continue
 		}
-		mine, err := r.isMarked(ctx, s.ID, clusterID)
+		v, err := r.knownVolume(ctx, s.ID)
 		if err != nil {
 			return nil, err
 		}
-		if mine {
+		if v.cluster == clusterID {
 			o := p.observe(clusterID, s.Name)
-			o.Workspace = true
+			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, s.ID, v.workspace.NodeID, v.birth
 			list = append(list, o)
 		}
 	}
 	return list, nil
-}
-
-// isMarked reports whether the volume carries our mark.
-func (r *Runner) isMarked(ctx context.Context, id, clusterID string) (bool, error) {
-	if known, ok := r.made.Get(id); ok {
-		return known.cluster == clusterID, nil
-	}
-	v, err := r.volume(ctx, id)
-	if err != nil || v == nil {
-		return false, err
-	}
-	return r.remember(v).cluster == clusterID, nil
 }
 
 // listing reads jobs, allocations and blocked evaluations.

@@ -99,7 +99,7 @@ func observe(
 	if job == nil {
 		return o
 	}
-	o.Exists, o.Stopped, o.ModifyIndex = true, job.Stop, job.JobModifyIndex
+	o.Exists, o.Stopped, o.ModifyIndex, o.Birth = true, job.Stop, job.JobModifyIndex, job.Meta[metaBirth]
 	if job.Stop {
 		return o
 	}

@@ -169,13 +169,6 @@ func (b *bench) mock(memory int) scheduler.Job {
 	return job
 }
 
-func (b *bench) remove(job scheduler.Job) {
-	b.Helper()
-	if err := await(context.Background(), func() error { return b.r.Remove(context.Background(), job) }); err != nil {
-		b.Errorf("sandbox %s could not be removed: %v", job.SandboxID, err)
-	}
-}
-
 // Nomad places volumes without regard to what a client has left, always on the
 // same client. Sandboxes spread all the same, and one that found no room moves
 // as long as it was never placed.

@@ -13,8 +13,7 @@ import (
 
 // Remove implements scheduler.Runner: it purges the job, then deletes the
 // volume as soon as no allocation holds it. A volume that stays held is
-// CodeScheduler: the caller tries again. A job that was changed since it was
-// observed is left alone, with CodeConflict.
+// CodeScheduler: the caller tries again.
 func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -25,34 +24,105 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 		if !ours(cur, job.ClusterID, job.SandboxID) {
 			return nil
 		}
-		if n := *cur.JobModifyIndex; job.ModifyIndex != 0 && n != job.ModifyIndex {
-			return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, n, job.ModifyIndex)
+		if n := *cur.JobModifyIndex; n != job.ModifyIndex {
+			return changed(id, n, job.ModifyIndex)
 		}
-		if err := r.deregister(ctx, id, true); err != nil {
+		if err := r.purge(ctx, cur); err != nil {
 			return err
 		}
 	}
 	r.unbook(id)
-	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
+	if job.KeepWorkspace {
+		return nil
+	}
+	volumes, err := r.volumes(ctx, job)
 	if err != nil {
 		return err
 	}
 	deadline := time.Now().Add(r.cfg.RemoveWait)
 	for _, v := range volumes {
-		for {
-			err := r.deleteVolume(ctx, v)
-			if err == nil {
-				break
-			}
-			if fsm.CodeOf(err) != fsm.CodeScheduler || !says(err, textInUse) || time.Now().After(deadline) {
-				return err
-			}
-			if !pause(ctx, 50*time.Millisecond) {
-				return ctx.Err()
-			}
+		if err := r.deleteReleased(ctx, v, deadline); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// purge removes the job if it is still as it was read. Nomad's purge enforces no
+// index, so a job that runs is stopped first, which does, and what is purged is
+// that stopped job. Between the last look and the purge another leader could
+// start it: that costs a restart, the workspace stays.
+func (r *Runner) purge(ctx context.Context, cur *api.Job) error {
+	id := *cur.ID
+	if !stopped(cur) {
+		index, err := r.stopAt(ctx, cur)
+		if err != nil {
+			return err
+		}
+		now, err := r.info(ctx, id)
+		switch {
+		case err != nil || now == nil:
+			return err
+		case *now.JobModifyIndex != index || !stopped(now):
+			return changed(id, *now.JobModifyIndex, index)
+		}
+	}
+	return r.deregister(ctx, id, true)
+}
+
+// RemoveWorkspace implements scheduler.Workspaces.
+func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) error {
+	named, err := r.named(ctx, w.SandboxID, w.ClusterID)
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(r.cfg.RemoveWait)
+	for _, v := range named {
+		if v.birth != w.Birth || w.ID != "" && v.workspace.ID != w.ID {
+			continue
+		}
+		if err := r.unused(ctx, w, v.workspace); err != nil {
+			return err
+		}
+		if err := r.deleteReleased(ctx, v.workspace, deadline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unused makes sure that no job has the workspace, and that nothing runs in it:
+// Nomad itself knows only of those that mount the volume.
+func (r *Runner) unused(ctx context.Context, w scheduler.Workspace, v workspace) error {
+	id := jobID(w.SandboxID)
+	cur, err := r.info(ctx, id)
+	if err != nil {
+		return err
+	}
+	if cur != nil && ours(cur, w.ClusterID, w.SandboxID) && cur.Meta[metaVolume] == v.ID {
+		return fsm.Errorf(fsm.CodeConflict, "the workspace volume %s is the Nomad job %s's", v.ID, id)
+	}
+	allocs, err := r.allocations(ctx, id)
+	for _, a := range allocs {
+		if a.NodeID == v.NodeID && !ended(a.ClientStatus) {
+			return fsm.Errorf(fsm.CodeScheduler, "the workspace volume %s is in use by allocation %s", v.ID, a.ID)
+		}
+	}
+	return err
+}
+
+// deleteReleased deletes the volume, and waits until the deadline for the
+// allocations that mount it to let go of it.
+func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.Time) error {
+	for {
+		err := r.deleteVolume(ctx, v)
+		if fsm.CodeOf(err) != fsm.CodeScheduler || !says(err, textInUse) || time.Now().After(deadline) {
+			return err
+		}
+		if !pause(ctx, 50*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
 }
 
 func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {

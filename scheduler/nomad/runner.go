@@ -36,7 +36,10 @@ type Runner struct {
 	words *expirable.LRU[string, string]
 }
 
-var _ scheduler.Runner = (*Runner)(nil)
+var (
+	_ scheduler.Runner     = (*Runner)(nil)
+	_ scheduler.Workspaces = (*Runner)(nil)
+)
 
 // New makes a Runner; it calls nobody.
 func New(cfg Config) (*Runner, error) {
@@ -131,10 +134,21 @@ func ours(job *api.Job, clusterID, sandboxID string) bool {
 
 func stopped(job *api.Job) bool { return job.Stop != nil && *job.Stop }
 
-// register makes the job what it should be, if it still has the modify index.
-func (r *Runner) register(ctx context.Context, op string, job *api.Job, modifyIndex uint64) error {
-	return r.call(ctx, op, func(ctx context.Context) error {
-		_, _, err := r.client.Jobs().EnforceRegister(job, modifyIndex, write(ctx))
+// register makes the job what it should be, if it still has the modify index,
+// and gives the one it has then.
+func (r *Runner) register(ctx context.Context, op string, job *api.Job, modifyIndex uint64) (uint64, error) {
+	var now uint64
+	err := r.call(ctx, op, func(ctx context.Context) error {
+		resp, _, err := r.client.Jobs().EnforceRegister(job, modifyIndex, write(ctx))
+		if err == nil {
+			now = resp.JobModifyIndex
+		}
 		return err
 	})
+	return now, err
+}
+
+// changed is the error of a call that was meant for another state of the job.
+func changed(id string, now, meant uint64) error {
+	return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, now, meant)
 }

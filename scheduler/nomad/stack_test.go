@@ -171,12 +171,27 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 		KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
 	}
 	b.Cleanup(func() {
-		ctx := context.Background()
-		if err := await(ctx, func() error { return b.r.Remove(ctx, job) }); err != nil {
-			b.Errorf("sandbox %s could not be removed: %v", id, err)
-		}
+		b.remove(job)
 	})
 	return job
+}
+
+// remove removes what there is of the sandbox as it is now; it may be called
+// when the test has ended.
+func (b *bench) remove(job scheduler.Job) {
+	b.Helper()
+	ctx := context.Background()
+	err := await(ctx, func() error {
+		o, err := b.lookOnce(ctx, job)
+		if err != nil || o.Foreign {
+			return err
+		}
+		job.ModifyIndex = o.ModifyIndex
+		return b.r.Remove(ctx, job)
+	})
+	if err != nil {
+		b.Errorf("sandbox %s could not be removed: %v", job.SandboxID, err)
+	}
 }
 
 // needDocker skips, or fails, where there is no Docker.
@@ -207,16 +222,21 @@ func (b *bench) look(job scheduler.Job, what string, ok func(scheduler.Observed)
 
 func (b *bench) observed(job scheduler.Job) scheduler.Observed {
 	b.Helper()
-	list, err := b.r.List(b.Context(), job.ClusterID)
+	o, err := b.lookOnce(b.Context(), job)
 	if err != nil {
 		b.Fatal(err)
 	}
+	return o
+}
+
+func (b *bench) lookOnce(ctx context.Context, job scheduler.Job) (scheduler.Observed, error) {
+	list, err := b.r.List(ctx, job.ClusterID)
 	for _, o := range list {
 		if o.SandboxID == job.SandboxID {
-			return o
+			return o, err
 		}
 	}
-	return scheduler.Observed{SandboxID: job.SandboxID}
+	return scheduler.Observed{SandboxID: job.SandboxID}, err
 }
 
 func (b *bench) until(what string, cond func() error) {

@@ -36,7 +36,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		index, version = *cur.JobModifyIndex, *cur.Version
 	}
 	if index != job.ModifyIndex {
-		return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, index, job.ModifyIndex)
+		return changed(id, index, job.ModifyIndex)
 	}
 	if cur != nil && !stopped(cur) {
 		return nil
@@ -85,7 +85,8 @@ func (r *Runner) registerNew(ctx context.Context, job scheduler.Job, ws workspac
 	if nonce != "" {
 		spec.TaskGroups[0].Tasks[0].Meta = map[string]string{metaStart: nonce}
 	}
-	return r.register(ctx, "register job", spec, index)
+	_, err := r.register(ctx, "register job", spec, index)
+	return err
 }
 
 // leftovers is what Nomad has of a sandbox before it is started.
@@ -103,7 +104,7 @@ func (r *Runner) former(ctx context.Context, job scheduler.Job) (leftovers, erro
 	var had leftovers
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { had.job, err = r.info(ctx, id); return err })
-	g.Go(func() (err error) { had.volumes, err = r.volumes(ctx, job.SandboxID, job.ClusterID); return err })
+	g.Go(func() (err error) { had.volumes, err = r.volumes(ctx, job); return err })
 	if job.ModifyIndex != 0 {
 		g.Go(func() (err error) { had.failed, err = r.failedBefore(ctx, id); return err })
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
 )
 
@@ -23,8 +22,8 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 	if err != nil || cur == nil || stopped(cur) || !ours(cur, job.ClusterID, job.SandboxID) {
 		return err
 	}
-	if *cur.JobModifyIndex != job.ModifyIndex {
-		return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s has modify index %d, not %d", id, *cur.JobModifyIndex, job.ModifyIndex)
+	if n := *cur.JobModifyIndex; n != job.ModifyIndex {
+		return changed(id, n, job.ModifyIndex)
 	}
 	r.unbook(id)
 	if job.HasVersion {
@@ -34,13 +33,34 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 			r.log.Warn("tagging the version that ran failed", "job", id, "version", job.RevertTo, "error", err)
 		}
 	}
-	cur.Stop, cur.VersionTag = new(true), nil
-	err = r.register(ctx, "stop job", cur, job.ModifyIndex)
-	if fail := (*scheduler.Failure)(nil); errors.As(err, &fail) {
-		// A job that Nomad would not take any more can still be stopped.
-		return r.deregister(ctx, id, false)
-	}
+	_, err = r.stopAt(ctx, cur)
 	return err
+}
+
+// stopAt stops the job if it is still as it was read, and gives its modify index
+// then.
+func (r *Runner) stopAt(ctx context.Context, cur *api.Job) (uint64, error) {
+	id, index := *cur.ID, *cur.JobModifyIndex
+	cur.Stop, cur.VersionTag = new(true), nil
+	now, err := r.register(ctx, "stop job", cur, index)
+	if fail := (*scheduler.Failure)(nil); !errors.As(err, &fail) {
+		return now, err
+	}
+	// A job that Nomad would not take any more can still be stopped.
+	again, err := r.info(ctx, id)
+	switch {
+	case err != nil || again == nil:
+		return 0, err
+	case *again.JobModifyIndex != index:
+		return 0, changed(id, *again.JobModifyIndex, index)
+	}
+	if err := r.deregister(ctx, id, false); err != nil {
+		return 0, err
+	}
+	if again, err = r.info(ctx, id); err != nil || again == nil {
+		return 0, err
+	}
+	return *again.JobModifyIndex, nil
 }
 
 // tag gives our tag to one version of the job and takes it from any other.

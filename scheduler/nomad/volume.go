@@ -15,11 +15,11 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// clusterMark is the constraint that says whose volume it is. The plugin's
-// parameters can't: mkdir refuses those it does not know. A literal is always
-// set, so it excludes no client.
-func clusterMark(clusterID string) *api.Constraint {
-	return &api.Constraint{LTarget: metaCluster + "=" + clusterID, Operand: "is_set"}
+// volumeMark is a constraint that says whose volume it is, or its birth. The
+// plugin's parameters can't: mkdir refuses those it does not know. A literal is
+// always set, so it excludes no client.
+func volumeMark(name, value string) *api.Constraint {
+	return &api.Constraint{LTarget: name + "=" + value, Operand: "is_set"}
 }
 
 // workspace gives the sandbox's volume, ready to be mounted, and makes it when
@@ -49,7 +49,7 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 		return workspace{}, err
 	}
 	// Another leader may have made one too: the oldest counts.
-	volumes, err := r.volumes(ctx, job.SandboxID, job.ClusterID)
+	volumes, err := r.volumes(ctx, job)
 	if err != nil {
 		return workspace{}, err
 	}
@@ -72,10 +72,15 @@ func current(volumes []workspace, cur *api.Job) workspace {
 	return volumes[0]
 }
 
+// movable is how old a workspace may be that is deleted for one on another
+// client. Nomad forgets allocations an hour after their end: without any, an
+// older workspace may have been used all the same.
+const movable = 30 * time.Minute
+
 // mayMove reports whether the sandbox should get its workspace elsewhere, which
 // it may as long as it was never placed: nothing can be in there yet.
 func (r *Runner) mayMove(ctx context.Context, job scheduler.Job, ws workspace) (bool, error) {
-	if job.HasVersion || job.HasWorkspace || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
+	if job.HasVersion || job.HasWorkspace || time.Since(ws.Created) > movable || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
 		return false, nil
 	}
 	allocs, err := r.allocations(ctx, jobID(job.SandboxID))
@@ -99,30 +104,36 @@ func (r *Runner) usable(ctx context.Context, t fsm.Template, ws workspace) (work
 	return r.ready(ctx, ws)
 }
 
-// volumes lists the sandbox's volumes that are ours, oldest first.
-func (r *Runner) volumes(ctx context.Context, sandboxID, clusterID string) ([]workspace, error) {
+// volumes lists the volumes that are the sandbox's, oldest first.
+func (r *Runner) volumes(ctx context.Context, job scheduler.Job) ([]workspace, error) {
+	named, err := r.named(ctx, job.SandboxID, job.ClusterID)
+	var list []workspace
+	for _, v := range named {
+		if job.Owns(v.birth) {
+			list = append(list, v.workspace)
+		}
+	}
+	return list, err
+}
+
+// named lists this cluster's volumes with the sandbox's name, of any birth,
+// oldest first.
+func (r *Runner) named(ctx context.Context, sandboxID, clusterID string) ([]madeVolume, error) {
 	stubs, err := r.volumeStubs(ctx, jobID(sandboxID))
 	if err != nil {
 		return nil, err
 	}
-	var list []workspace
+	var list []madeVolume
 	for _, s := range stubs {
 		if s.Name != jobID(sandboxID) {
 			continue
 		}
-		known, ok := r.made.Get(s.ID)
-		if !ok {
-			v, err := r.volume(ctx, s.ID)
-			if err != nil {
-				return nil, err
-			}
-			if v == nil {
-				continue
-			}
-			known = r.remember(v)
+		v, err := r.knownVolume(ctx, s.ID)
+		if err != nil {
+			return nil, err
 		}
-		if known.cluster == clusterID {
-			list = append(list, known.workspace)
+		if v.cluster == clusterID {
+			list = append(list, v)
 		}
 	}
 	return list, nil
@@ -130,17 +141,38 @@ func (r *Runner) volumes(ctx context.Context, sandboxID, clusterID string) ([]wo
 
 // madeVolume is what does not change of a volume: whose it is and where.
 type madeVolume struct {
-	// cluster is the cluster whose mark it carries, "" for none.
-	cluster   string
-	workspace workspace
+	// cluster is the cluster whose mark it carries, "" for none or when the
+	// volume is gone; birth is the birth it carries.
+	cluster, birth string
+	workspace      workspace
+}
+
+// knownVolume tells whose volume it is, from memory where that is possible.
+func (r *Runner) knownVolume(ctx context.Context, id string) (madeVolume, error) {
+	if known, ok := r.made.Get(id); ok {
+		return known, nil
+	}
+	v, err := r.volume(ctx, id)
+	if err != nil || v == nil {
+		return madeVolume{}, err
+	}
+	return r.remember(v), nil
 }
 
 // remember notes a volume, and for good once its client has made it.
 func (r *Runner) remember(v *api.HostVolume) madeVolume {
-	m := madeVolume{workspace: workspace{ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath}}
+	m := madeVolume{workspace: workspace{
+		ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath, Created: time.Unix(0, v.CreateTime),
+	}}
 	for _, c := range v.Constraints {
-		if of, ok := strings.CutPrefix(c.LTarget, metaCluster+"="); ok && c.Operand == "is_set" {
+		if c.Operand != "is_set" {
+			continue
+		}
+		if of, ok := strings.CutPrefix(c.LTarget, metaCluster+"="); ok {
 			m.cluster = of
+		}
+		if birth, ok := strings.CutPrefix(c.LTarget, metaBirth+"="); ok {
+			m.birth = birth
 		}
 	}
 	if v.HostPath != "" {
@@ -192,10 +224,13 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 			AccessMode:     api.HostVolumeAccessModeSingleNodeWriter,
 		}},
 		Constraints: []*api.Constraint{
-			clusterMark(job.ClusterID),
+			volumeMark(metaCluster, job.ClusterID),
 			{LTarget: "${attr.driver." + string(t.Driver) + "}", Operand: "is_set"},
 		},
 		Parameters: ownership(t),
+	}
+	if job.Birth != "" {
+		v.Constraints = append(v.Constraints, volumeMark(metaBirth, job.Birth))
 	}
 	if len(r.cfg.Datacenters) > 0 {
 		v.Constraints = append(v.Constraints, &api.Constraint{
@@ -211,20 +246,32 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 		return err
 	})
 	if says(err, "no node meets constraints") {
-		// The same text also comes when another leader was faster; then the
-		// volume is there.
-		if again, listErr := r.volumes(ctx, job.SandboxID, job.ClusterID); listErr == nil && len(again) > 0 {
-			return workspace{}, nil
-		}
-		return workspace{}, &scheduler.Failure{
-			Reason: fsm.ReasonNoCapacity,
-			Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v", t.Driver, err),
-		}
+		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
 	if err != nil || made == nil || made.ID == "" || made.NodeID == "" || made.HostPath == "" {
 		return workspace{}, err
 	}
 	return r.remember(made).workspace, nil
+}
+
+// refusedVolume says why Nomad finds no client for a new volume; nil when the
+// sandbox's volume is there after all. A client has one volume of a name at
+// most, and refuses the second in the words for a client that does not suit:
+// another leader may have been faster, or a former sandbox's volume is kept.
+func (r *Runner) refusedVolume(ctx context.Context, job scheduler.Job, refusal error) error {
+	named, err := r.named(ctx, job.SandboxID, job.ClusterID)
+	if err == nil && slices.ContainsFunc(named, func(v madeVolume) bool { return job.Owns(v.birth) }) {
+		return nil
+	}
+	if len(named) > 0 {
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: fmt.Sprintf(
+			"the volume %s (%s) of a former sandbox with this id is still kept, and its client takes no second one of that name; "+
+				"delete that workspace or use another id", jobID(job.SandboxID), named[0].workspace.ID)}
+	}
+	return &scheduler.Failure{
+		Reason: fsm.ReasonNoCapacity,
+		Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v", job.Template.Driver, refusal),
+	}
 }
 
 // ownership lets the task write its workspace. The user of an image is not

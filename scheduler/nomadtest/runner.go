@@ -38,13 +38,19 @@ type Nomad struct {
 	index    uint64
 	ports    int
 	jobs     map[string]*job
-	volumes  map[string]string
+	volumes  map[string]*volume
 	allocs   map[string][]*alloc
 	watchers map[*watcher]bool
 	away     error
 	calls    map[string]int
 	before   func(call string, job scheduler.Job) error
 	faulty   []string
+	// t is told of what should never happen; acknowledged and declared decide
+	// what may be destroyed, and destroyed is what was.
+	t            TB
+	acknowledged Acknowledged
+	declared     map[string]bool
+	destroyed    []Destroyed
 	// files are the workspaces' contents; noFiles: the agent servers know no
 	// calls for files.
 	files   map[string]map[string][]byte
@@ -53,8 +59,12 @@ type Nomad struct {
 	pausing time.Duration
 }
 
+// volume is a workspace: whose it is, its birth and its own name.
+type volume struct{ cluster, birth, id string }
+
 type job struct {
 	cluster     string
+	birth       string
 	version     uint64
 	modifyIndex uint64
 	stopped     bool
@@ -90,14 +100,18 @@ type watcher struct {
 }
 
 var (
-	_ scheduler.Runner = (*Nomad)(nil)
-	_ scheduler.Agents = (*Nomad)(nil)
+	_ scheduler.Runner     = (*Nomad)(nil)
+	_ scheduler.Workspaces = (*Nomad)(nil)
+	_ scheduler.Agents     = (*Nomad)(nil)
 )
 
-// NewNomad makes an empty Nomad whose tasks read their keys from secrets.
-func NewNomad(o Options, secrets *Secrets) *Nomad {
+// NewNomad makes an empty Nomad whose tasks read their keys from secrets. t
+// fails when something is destroyed that acknowledged does not know to be
+// deleted; with nil everything must be declared.
+func NewNomad(t TB, o Options, secrets *Secrets, acknowledged Acknowledged) *Nomad {
 	return &Nomad{
-		o: o, secrets: secrets, jobs: map[string]*job{}, volumes: map[string]string{}, allocs: map[string][]*alloc{},
+		t: t, acknowledged: acknowledged, declared: map[string]bool{},
+		o: o, secrets: secrets, jobs: map[string]*job{}, volumes: map[string]*volume{}, allocs: map[string][]*alloc{},
 		watchers: map[*watcher]bool{}, calls: map[string]int{}, ports: 20000, files: map[string]map[string][]byte{},
 	}
 }
@@ -142,7 +156,7 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	}
 	if j.New {
 		n.calls["start new"]++
-		if n.volumes[j.SandboxID] != "" {
+		if n.volumes[j.SandboxID] != nil {
 			n.faulty = append(n.faulty, fmt.Sprintf("sandbox %s was said to be new and has a workspace", j.SandboxID))
 		}
 	}
@@ -152,14 +166,11 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	if cur != nil && !cur.stopped {
 		return nil
 	}
-	if n.volumes[j.SandboxID] == "" {
-		if j.HasVersion || j.HasWorkspace {
-			return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace is gone"}
-		}
-		n.volumes[j.SandboxID] = j.ClusterID
+	if err := n.workspace(j); err != nil {
+		return err
 	}
 	if cur == nil {
-		cur = &job{cluster: j.ClusterID, versions: map[uint64]bool{}}
+		cur = &job{cluster: j.ClusterID, birth: j.Birth, versions: map[uint64]bool{}}
 		n.jobs[j.SandboxID] = cur
 	} else {
 		cur.version++
@@ -169,11 +180,33 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	deferred := j.Deferred
 	if was, ok := cur.versions[j.RevertTo]; ok && j.HasVersion {
 		deferred = was
+	} else {
+		cur.birth = j.Birth
 	}
 	cur.versions[cur.version] = deferred
 	n.emit(j.SandboxID)
 	n.after(n.o.PlaceAfter, func() { n.place(j.SandboxID, cur, cur.version) })
 	return nil
+}
+
+// workspace makes the sandbox's workspace if it never had one.
+func (n *Nomad) workspace(j scheduler.Job) error {
+	v := n.volumes[j.SandboxID]
+	switch {
+	case v != nil && v.cluster == j.ClusterID && j.Owns(v.birth):
+		return nil
+	case j.HasVersion || j.HasWorkspace:
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace is gone"}
+	case v != nil:
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace of a former sandbox with this id is still kept"}
+	}
+	n.makeVolume(j.SandboxID, j.ClusterID, j.Birth)
+	return nil
+}
+
+func (n *Nomad) makeVolume(id, cluster, birth string) {
+	n.index++
+	n.volumes[id] = &volume{cluster, birth, fmt.Sprintf("volume-%d", n.index)}
 }
 
 // place gives the job an allocation if it still wants one.
@@ -246,19 +279,43 @@ func (n *Nomad) Remove(ctx context.Context, j scheduler.Job) error {
 		if cur.cluster != j.ClusterID {
 			return nil
 		}
-		if j.ModifyIndex != 0 && j.ModifyIndex != cur.modifyIndex {
+		if j.ModifyIndex != cur.modifyIndex {
 			return conflict("modify index %d, not %d", cur.modifyIndex, j.ModifyIndex)
 		}
+		n.destroy(KindJob, j.SandboxID, cur.birth)
 		n.purge(j.SandboxID)
 	}
-	if n.volumes[j.SandboxID] != j.ClusterID {
+	v := n.volumes[j.SandboxID]
+	if j.KeepWorkspace || v == nil || v.cluster != j.ClusterID || !j.Owns(v.birth) {
 		return nil
 	}
-	if n.live(j.SandboxID) > 0 {
+	return n.deleteVolume(j.SandboxID)
+}
+
+// RemoveWorkspace implements scheduler.Workspaces.
+func (n *Nomad) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) error {
+	if err := n.enter(ctx, "remove workspace", scheduler.Job{SandboxID: w.SandboxID, ClusterID: w.ClusterID, Birth: w.Birth}); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	v := n.volumes[w.SandboxID]
+	if v == nil || v.cluster != w.ClusterID || v.birth != w.Birth || w.ID != "" && w.ID != v.id {
+		return nil
+	}
+	if cur := n.jobs[w.SandboxID]; cur != nil && cur.cluster == w.ClusterID {
+		return conflict("the workspace is that of the job %s", w.SandboxID)
+	}
+	return n.deleteVolume(w.SandboxID)
+}
+
+func (n *Nomad) deleteVolume(id string) error {
+	if n.live(id) > 0 {
 		return fsm.Errorf(fsm.CodeScheduler, "volume in use by allocations")
 	}
-	delete(n.volumes, j.SandboxID)
-	delete(n.files, j.SandboxID)
+	n.destroy(KindWorkspace, id, n.volumes[id].birth)
+	delete(n.volumes, id)
+	delete(n.files, id)
 	return nil
 }
 
@@ -285,8 +342,8 @@ func (n *Nomad) List(ctx context.Context, clusterID string) ([]scheduler.Observe
 			ids[id] = true
 		}
 	}
-	for id, cluster := range n.volumes {
-		ids[id] = ids[id] || cluster == clusterID
+	for id, v := range n.volumes {
+		ids[id] = ids[id] || v.cluster == clusterID
 	}
 	var list []scheduler.Observed
 	for id, yes := range ids {
@@ -333,10 +390,12 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	}
 	o.Live = n.live(id)
 	if j == nil {
-		o.Workspace = n.volumes[id] == clusterID
+		if v := n.volumes[id]; v != nil && v.cluster == clusterID {
+			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, v.id, "node-1", v.birth
+		}
 		return o
 	}
-	o.Exists, o.Stopped, o.ModifyIndex = true, j.stopped, j.modifyIndex
+	o.Exists, o.Stopped, o.ModifyIndex, o.Birth = true, j.stopped, j.modifyIndex, j.birth
 	if j.stopped {
 		return o
 	}
@@ -372,7 +431,10 @@ func (n *Nomad) live(id string) int {
 func (n *Nomad) emit(id string) {
 	for w := range n.watchers {
 		o := n.observe(w.cluster, id)
-		o.Workspace = false
+		if o.Workspace {
+			// Events tell of jobs; workspaces are listed.
+			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = false, "", "", ""
+		}
 		f := Fault{Times: 1}
 		if n.o.Fault != nil {
 			f = n.o.Fault(o)

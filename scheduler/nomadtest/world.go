@@ -112,14 +112,37 @@ func (n *Nomad) SwapVolumes(a, b string) {
 }
 
 // Add puts a job of any cluster, with a live allocation and a volume, there.
-func (n *Nomad) Add(id, cluster string) {
+func (n *Nomad) Add(id, cluster string) { n.AddBorn(id, cluster, "") }
+
+// AddBorn is Add with a birth.
+func (n *Nomad) AddBorn(id, cluster, birth string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.makeVolume(id, cluster, birth)
 	n.index++
-	j := &job{cluster: cluster, modifyIndex: n.index, versions: map[uint64]bool{0: false}}
+	j := &job{cluster: cluster, birth: birth, modifyIndex: n.index, versions: map[uint64]bool{0: false}}
 	n.jobs[id] = j
-	n.volumes[id] = cluster
 	n.place(id, j, 0)
+}
+
+// AddWorkspace puts a workspace without a job there.
+func (n *Nomad) AddWorkspace(id, cluster, birth string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.makeVolume(id, cluster, birth)
+}
+
+// Birth is that of the job of that name, or else of the workspace.
+func (n *Nomad) Birth(id string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.jobs[id] != nil:
+		return n.jobs[id].birth
+	case n.volumes[id] != nil:
+		return n.volumes[id].birth
+	}
+	return ""
 }
 
 // Fail ends the sandbox's task for good.
@@ -172,7 +195,7 @@ func (n *Nomad) Has(id string) bool {
 func (n *Nomad) HasVolume(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.volumes[id] != ""
+	return n.volumes[id] != nil
 }
 
 // Running names the sandboxes with a live copy, sorted.

@@ -23,7 +23,7 @@ type box struct {
 	out     *output
 
 	mu    sync.Mutex
-	state state // SandboxID "" means there is no job
+	state state // SandboxID "" means there is nothing
 	run   *run
 }
 
@@ -86,7 +86,12 @@ func (b *box) observe() scheduler.Observed {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := b.state
-	o := scheduler.Observed{SandboxID: b.id, Exists: st.SandboxID != "", Stopped: st.Stopped, ModifyIndex: st.ModifyIndex, Version: st.Version}
+	o := scheduler.Observed{SandboxID: b.id, Exists: st.job(), Birth: st.Birth}
+	if st.Purged {
+		o.Workspace, o.WorkspaceID = true, st.WorkspaceID
+		return o
+	}
+	o.Stopped, o.ModifyIndex, o.Version = st.Stopped, st.ModifyIndex, st.Version
 	n := b.run
 	if n == nil || !o.Exists {
 		return o

@@ -28,8 +28,12 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if st.SandboxID != "" && st.ClusterID != job.ClusterID {
 		return &scheduler.Failure{Reason: fsm.ReasonForeignJob, Detail: "a sandbox of that id belongs to another cluster"}
 	}
-	if st.ModifyIndex != job.ModifyIndex {
-		return fsm.Errorf(fsm.CodeConflict, "the job of sandbox %s has modify index %d, not %d", job.SandboxID, st.ModifyIndex, job.ModifyIndex)
+	if err := meant(st, job); err != nil {
+		return err
+	}
+	if st.SandboxID != "" && !job.Owns(st.Birth) {
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + filepath.Join(b.dir, workspaceDir) +
+			" of a former sandbox with this id is still kept; delete that workspace or use another id"}
 	}
 	t := job.Template
 	if job.HasVersion {
@@ -60,6 +64,14 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	return r.begin(b, job, t, l)
 }
 
+// meant makes sure that the job is as the caller last saw it.
+func meant(st state, job scheduler.Job) error {
+	if st.index() == job.ModifyIndex {
+		return nil
+	}
+	return fsm.Errorf(fsm.CodeConflict, "the job of sandbox %s has modify index %d, not %d", job.SandboxID, st.index(), job.ModifyIndex)
+}
+
 // begin makes the next version of the job and runs it.
 func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) error {
 	st := b.snapshot()
@@ -68,9 +80,11 @@ func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) erro
 	}
 	if st.SandboxID != "" {
 		st.Version++
+	} else {
+		st.Birth, st.WorkspaceID = job.Birth, randomHex()
 	}
 	st.SandboxID, st.ClusterID, st.ModifyIndex = b.id, job.ClusterID, r.nextIndex()
-	st.Stopped, st.Workspace = false, true
+	st.Stopped, st.Purged, st.Workspace = false, false, true
 	st.remember(version{st.Version, t})
 	mark := runMark{Mark: randomHex(), BootID: r.boot}
 	st.Run = &mark
@@ -126,8 +140,11 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 	}
 	defer r.release(b)
 	st := b.snapshot()
-	if st.SandboxID == "" || st.ClusterID != job.ClusterID {
+	if !st.job() || st.ClusterID != job.ClusterID || st.Stopped {
 		return nil
+	}
+	if err := meant(st, job); err != nil {
+		return err
 	}
 	if err := r.markStopped(b); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
@@ -140,7 +157,7 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 }
 
 // Remove implements scheduler.Runner: the process is ended and the workspace
-// deleted when it returns.
+// deleted, or kept, when it returns.
 func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	b, err := r.acquire(ctx, job.SandboxID)
 	if err != nil {
@@ -151,21 +168,72 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	if st.SandboxID == "" || st.ClusterID != job.ClusterID {
 		return nil
 	}
-	if err := r.markStopped(b); err != nil {
+	keep := job.KeepWorkspace || !job.Owns(st.Birth)
+	if st.job() {
+		if err := meant(st, job); err != nil {
+			return err
+		}
+		if err := r.markStopped(b); err != nil {
+			return fsm.Errorf(fsm.CodeScheduler, "%v", err)
+		}
+		if !b.endRun(ctx) {
+			return fsm.Errorf(fsm.CodeScheduler, "the process of sandbox %s has not ended yet", b.id)
+		}
+		if keep {
+			return r.purge(b)
+		}
+	}
+	if keep {
+		return nil
+	}
+	return r.delete(b)
+}
+
+// RemoveWorkspace implements scheduler.Workspaces.
+func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) error {
+	b, err := r.acquire(ctx, w.SandboxID)
+	if err != nil {
+		return err
+	}
+	defer r.release(b)
+	st := b.snapshot()
+	switch {
+	case st.SandboxID == "" || st.ClusterID != w.ClusterID || st.Birth != w.Birth || w.ID != "" && w.ID != st.WorkspaceID:
+		return nil
+	case st.job():
+		return fsm.Errorf(fsm.CodeConflict, "the workspace is that of the job of sandbox %s", w.SandboxID)
+	}
+	return r.delete(b)
+}
+
+// purge forgets the job and keeps the workspace. The caller holds the box's op,
+// and nothing of it runs.
+func (r *Runner) purge(b *box) error {
+	st := b.snapshot()
+	st.Purged, st.Versions = true, nil
+	if err := writeState(b.dir, st); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 	}
-	if !b.endRun(ctx) {
-		return fsm.Errorf(fsm.CodeScheduler, "the process of sandbox %s has not ended yet", b.id)
-	}
+	b.mu.Lock()
+	b.state, b.run = st, nil
+	b.mu.Unlock()
+	r.changed(b.id, st.ClusterID)
+	return nil
+}
+
+// delete deletes all there is of the sandbox. The caller holds the box's op, and
+// nothing of it runs.
+func (r *Runner) delete(b *box) error {
 	// The name goes first: a program killed here removes the rest next time.
 	gone := filepath.Join(r.dir, removedMark+b.id+"-"+randomHex())
 	if err := os.Rename(b.dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fsm.Errorf(fsm.CodeScheduler, "removing the workspace: %v", err)
 	}
 	b.mu.Lock()
+	cluster := b.state.ClusterID
 	b.state, b.run = state{}, nil
 	b.mu.Unlock()
-	r.changed(b.id, st.ClusterID)
+	r.changed(b.id, cluster)
 	if err := errors.Join(syncDir(r.dir), removeAll(gone)); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "removing the workspace: %v", err)
 	}

@@ -74,7 +74,7 @@ func TestLogs_OfATask(t *testing.T) {
 	if _, err := io.ReadFull(rc, b); err != nil || string(b) != want {
 		t.Errorf("followed: %q, %v", b, err)
 	}
-	if err := r.Stop(ctx, testJob("s1")); err != nil {
+	if err := r.Stop(ctx, nowJob(r, "s1")); err != nil {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(rc); err != nil || len(rest) != 0 {
@@ -91,7 +91,7 @@ func TestLogs_OfATask(t *testing.T) {
 	if got := logs(t, r, "stdout", -1); got != want {
 		t.Errorf("after a restart: %q", got)
 	}
-	if err := r.Remove(ctx, testJob("s1")); err != nil {
+	if err := r.Remove(ctx, nowJob(r, "s1")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Logs(ctx, testJob("s1"), "stdout", 0, false); fsm.CodeOf(err) != fsm.CodeNotFound {

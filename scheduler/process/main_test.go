@@ -135,6 +135,13 @@ func testJob(id string) scheduler.Job {
 	}
 }
 
+// nowJob is testJob with the modify index that the sandbox has now.
+func nowJob(r *Runner, id string) scheduler.Job {
+	job := testJob(id)
+	job.ModifyIndex = r.look(id, job.ClusterID).ModifyIndex
+	return job
+}
+
 func newRunner(t *testing.T, dir, mode string) *Runner {
 	t.Helper()
 	self, err := os.Executable()

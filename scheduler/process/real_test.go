@@ -79,6 +79,7 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	}
 	there(bind(await(t, r, "s1", "a dormant member after the kill", in(agent.StateDormant))))
 
+	job.ModifyIndex = r.look("s1", "c1").ModifyIndex
 	if err := r.Stop(ctx, job); err != nil {
 		t.Fatal(err)
 	}

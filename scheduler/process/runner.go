@@ -36,7 +36,10 @@ type Runner struct {
 	ports   map[int]bool
 }
 
-var _ scheduler.Runner = (*Runner)(nil)
+var (
+	_ scheduler.Runner     = (*Runner)(nil)
+	_ scheduler.Workspaces = (*Runner)(nil)
+)
 
 // New takes the directory, kills whatever an earlier program left running in
 // it and reads the jobs; it starts none. It fails when another program uses the

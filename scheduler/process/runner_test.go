@@ -138,7 +138,7 @@ func TestRunner_StubbornTaskIsKilled(t *testing.T) {
 	r.cfg.StopGrace = 1
 	start(t, r, testJob("s1"))
 	pid := pidOf(t, r, "s1")
-	if err := r.Stop(ctx, testJob("s1")); err != nil {
+	if err := r.Stop(ctx, nowJob(r, "s1")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, r, "s1", "stopped", func(o scheduler.Observed) bool { return o.Live == 0 })
@@ -171,7 +171,7 @@ func TestRunner_RemoveLeavesNothing(t *testing.T) {
 		t.Errorf("Start of another cluster's: %v", err)
 	}
 	for range 2 {
-		if err := r.Remove(ctx, testJob("s1")); err != nil {
+		if err := r.Remove(ctx, nowJob(r, "s1")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +211,7 @@ func readPID(t *testing.T, path string) int {
 func TestRunner_LostWorkspaceFailsLoudly(t *testing.T) {
 	r := newRunner(t, t.TempDir(), "serve")
 	o := start(t, r, testJob("s1"))
-	if err := r.Stop(ctx, testJob("s1")); err != nil {
+	if err := r.Stop(ctx, nowJob(r, "s1")); err != nil {
 		t.Fatal(err)
 	}
 	stopped := await(t, r, "s1", "stopped", func(o scheduler.Observed) bool { return o.Live == 0 })
@@ -428,7 +428,7 @@ func TestRunner_ManyLeadersAtOnce(t *testing.T) {
 	}
 	for i := range boxes {
 		wg.Go(func() {
-			if err := r.Remove(ctx, testJob(fmt.Sprintf("s%d", i))); err != nil {
+			if err := r.Remove(ctx, nowJob(r, fmt.Sprintf("s%d", i))); err != nil {
 				t.Errorf("Remove: %v", err)
 			}
 		})

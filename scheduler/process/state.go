@@ -30,12 +30,28 @@ type state struct {
 	// Version is the newest; every start and every stop makes one.
 	Version uint64 `json:"version"`
 	Stopped bool   `json:"stopped"`
-	// Workspace: it was made, so from now on it has to be there.
-	Workspace bool      `json:"workspace"`
-	Versions  []version `json:"versions"`
+	// Workspace: it was made, so from now on it has to be there. WorkspaceID
+	// names it, "" for one older than such names.
+	Workspace   bool   `json:"workspace"`
+	WorkspaceID string `json:"workspace_id,omitempty"`
+	// Birth is the sandbox's; Purged says that its job is gone and its workspace
+	// was kept.
+	Birth    string    `json:"birth,omitempty"`
+	Purged   bool      `json:"purged,omitempty"`
+	Versions []version `json:"versions"`
 	// Run is the newest run, written before its process begins and kept after
 	// its end: leftovers are found by it.
 	Run *runMark `json:"run,omitempty"`
+}
+
+// job reports whether there is a job, and index is its modify index, 0 for none.
+func (s *state) job() bool { return s.SandboxID != "" && !s.Purged }
+
+func (s *state) index() uint64 {
+	if !s.job() {
+		return 0
+	}
+	return s.ModifyIndex
 }
 
 // version is a template the job ran.
