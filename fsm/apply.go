@@ -50,6 +50,9 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	for i, e := range entries {
 		t.index = e.Index
 		outcomes[i] = t.apply(e.Command)
+		if t.meta.History != nil {
+			t.meta.LastCommand = e.Index
+		}
 	}
 	t.txn.Commit()
 	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands}, t.changed)

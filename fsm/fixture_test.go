@@ -135,6 +135,7 @@ func dump(s *Store) map[string]json.RawMessage {
 	p := s.Snapshot()
 	meta := p.view.meta
 	meta.Forgotten = time.Time{} // the command-id table's
+	meta.LastCommand = 0         // moves with every command, as the index does
 	raw, _ := json.Marshal(meta)
 	rows["cluster"] = raw
 	for table, row := range p.rows() {

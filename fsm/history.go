@@ -62,12 +62,17 @@ func ParseBirth(text string) (b Birth, ok bool) {
 	return Birth{Cluster: parts[0], Nonce: parts[1], Index: index}, true
 }
 
-// TermRecord is one term of the history, from Index to the next record's.
+// TermRecord is one term of the history: its commands are those from Index to
+// Last. A term ends with its last command and not where the next one begins: in
+// between lie entries without a command, where another copy of the log may have
+// one of this term.
 type TermRecord struct {
-	Term  uint64    `json:"term"`
-	Nonce string    `json:"nonce"`
-	Index uint64    `json:"index"`
-	Time  time.Time `json:"time"`
+	Term  uint64 `json:"term"`
+	Nonce string `json:"nonce"`
+	Index uint64 `json:"index"`
+	// Last is 0 for the newest term.
+	Last uint64    `json:"last,omitempty"`
+	Time time.Time `json:"time"`
 }
 
 // History names a line of states of one cluster. Recovery, a restore and the
@@ -144,7 +149,9 @@ func (t *transaction) openTerm(b *TermOpenBody) {
 	if len(terms) >= maxTerms {
 		terms = terms[len(terms)-maxTerms+1:]
 	}
-	next.Terms = append(slices.Clip(terms), TermRecord{Term: b.Term, Nonce: nonce, Index: t.index, Time: t.now})
+	next.Terms = slices.Clone(terms)
+	next.Terms[len(terms)-1].Last = t.meta.LastCommand
+	next.Terms = append(next.Terms, TermRecord{Term: b.Term, Nonce: nonce, Index: t.index, Time: t.now})
 	t.meta.History = &next
 }
 
@@ -160,9 +167,9 @@ func bornAt(m *meta, index uint64) Birth {
 	return Birth{Cluster: m.ClusterID, Nonce: m.History.Terms[len(m.History.Terms)-1].Nonce, Index: index}
 }
 
-// Birth is that of a thing that is made now, by whoever looks at this view. It
-// is zero below protocol version 3.
-func (v *View) Birth() Birth { return bornAt(&v.meta, v.index) }
+// Birth is that of a thing that is made now by a caller with this view. It is
+// zero below protocol version 3.
+func (v *View) Birth() Birth { return bornAt(&v.meta, v.meta.LastCommand) }
 
 // History gives the name of this cluster's history; zero below protocol version
 // 3.
@@ -181,23 +188,27 @@ func (v *View) Terms() []TermRecord {
 	return v.meta.History.Terms
 }
 
-// Contains reports whether a birth lies in this view's history: the term is one
-// of ours and had the index, and this view has it too; or an operator adopted
-// it. The zero Birth lies in none.
+// Contains reports whether a birth lies in this view's history: one of its terms
+// has the nonce and a command at the index or after it; or an operator adopted
+// the birth. The zero Birth lies in none.
 func (v *View) Contains(b Birth) bool {
 	h := v.meta.History
 	if h == nil || b.IsZero() || b.Cluster != v.meta.ClusterID {
 		return false
 	}
-	if b.Index <= v.index {
-		// The last term that began at or before the index.
-		i, found := slices.BinarySearchFunc(h.Terms, b.Index, func(r TermRecord, index uint64) int {
-			if r.Index <= index {
-				return -1
-			}
-			return 1
-		})
-		if _ = found; i > 0 && h.Terms[i-1].Nonce == b.Nonce {
+	// The last term that began at or before the index.
+	i, _ := slices.BinarySearchFunc(h.Terms, b.Index, func(r TermRecord, index uint64) int {
+		if r.Index <= index {
+			return -1
+		}
+		return 1
+	})
+	if i > 0 && h.Terms[i-1].Nonce == b.Nonce {
+		last := h.Terms[i-1].Last
+		if last == 0 {
+			last = v.meta.LastCommand
+		}
+		if b.Index <= last {
 			return true
 		}
 	}

@@ -44,6 +44,8 @@ type meta struct {
 
 	// History is nil below protocol version 3. It is replaced, never changed.
 	History *history `json:"history,omitempty"`
+	// LastCommand is the index of the last command; 0 below protocol version 3.
+	LastCommand uint64 `json:"last_command,omitempty"`
 
 	// Forgotten is the latest time of a command whose id is no longer
 	// remembered.
