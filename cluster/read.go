@@ -86,6 +86,19 @@ func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	}
 }
 
+// StateSnapshot gives the whole state at one index, to be written to a file. It
+// is at least as new as View's answer of the same consistency would be, and
+// fails as View does.
+func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot, error) {
+	if _, err := n.View(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := n.machine.failure(); err != nil {
+		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
+	}
+	return n.store.Snapshot(), nil
+}
+
 // viewAt gives a picture that shows the index.
 func (n *Node) viewAt(ctx context.Context, index uint64, deadline time.Time) (*fsm.View, error) {
 	if n.store.Index() >= index || n.catchUpTo(ctx, index, deadline) {

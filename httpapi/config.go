@@ -69,6 +69,9 @@ type Config struct {
 	// Logs reads what sandboxes wrote; nil when nothing can.
 	Logs Logs
 
+	// Snapshots is how GET /api/v1/operator/snapshot gives out the state.
+	Snapshots SnapshotConfig
+
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
 	// Logger gets one line per request.
@@ -97,6 +100,7 @@ func DefaultConfig() Config {
 		AgentTimeout:      2 * time.Second,
 		SandboxURL:        SandboxURLDoor,
 		Door:              defaultDoor(),
+		Snapshots:         defaultSnapshots(),
 	}
 }
 
@@ -137,5 +141,5 @@ func (c Config) Validate() error {
 			return fmt.Errorf("GitSchemes may hold https and http, not %q", s)
 		}
 	}
-	return c.Door.validate()
+	return errors.Join(c.Door.validate(), c.Snapshots.validate())
 }

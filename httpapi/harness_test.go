@@ -99,6 +99,13 @@ func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (
 	return c.store.View(), nil
 }
 
+func (c *fakeCluster) StateSnapshot(ctx context.Context, consistency cluster.Consistency) (*fsm.Snapshot, error) {
+	if _, err := c.View(ctx, consistency); err != nil {
+		return nil, err
+	}
+	return c.store.Snapshot(), nil
+}
+
 func (c *fakeCluster) Status() cluster.Status {
 	return cluster.Status{Node: "n1", ID: "1", State: "leader", Term: 3, Leader: "n1", LeaderID: "1",
 		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1,
@@ -275,6 +282,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	registry := prometheus.NewRegistry()
 	cfg := DefaultConfig()
 	cfg.VerifyGitTokens = false
+	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, f := range change {

@@ -24,6 +24,13 @@ type Cluster interface {
 	Ready() error
 }
 
+// States gives out the whole state. *cluster.Node implements it.
+type States interface {
+	// StateSnapshot gives the state at one index, as new as View's. It fails as
+	// View does.
+	StateSnapshot(ctx context.Context, c cluster.Consistency) (*fsm.Snapshot, error)
+}
+
 // Secrets keeps secret values. cmd adapts the secrets package: a store that is
 // sealed or away is an *fsm.Error with CodeSecretStore.
 type Secrets interface {

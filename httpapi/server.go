@@ -32,7 +32,9 @@ type Server struct {
 	keys      *keyring
 	providers *providerChecker
 	door      *door
-	started   time.Time
+	// packing has a token for each snapshot that is on its way out.
+	packing chan struct{}
+	started time.Time
 	// lastRequest is when the newest API request came, in Unix nanoseconds.
 	lastRequest atomic.Int64
 	// draining makes /ready say no, so that a load balancer turns away before
@@ -53,6 +55,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newKeyring(c), providers: newProviderChecker(cfg), started: time.Now(),
+		packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.lastRequest.Store(s.started.UnixNano())
 	s.router = newRouter(s, routes())

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	// spareBytes is the room that a SpareFile leaves for the log and Raft's
+	// snapshots: a node whose log finds no room stops.
+	spareBytes = 256 << 20
+	// spareStep is how much is written between two looks at the room left.
+	spareStep = 4 << 20
+)
+
+// ErrNoRoom is why a SpareFile takes no more.
+var ErrNoRoom = errors.New("no room to spare")
+
+// SpareFile is a file beside the log: a snapshot on its way to an operator, a
+// backup. It is written only while its file system has room to spare.
+type SpareFile struct {
+	f *os.File
+	// free is freeBytes.
+	free func(dir string) (uint64, error)
+	// unchecked is how much may be written before the next look.
+	unchecked int
+}
+
+// Spare makes f a SpareFile.
+func Spare(f *os.File) *SpareFile { return &SpareFile{f: f, free: freeBytes} }
+
+// NewScratch makes a file below dir that nobody else sees: its name is removed
+// at once, so that nothing is left when the process ends.
+func NewScratch(dir string) (*SpareFile, error) {
+	f, err := os.CreateTemp(dir, "scratch-*")
+	if err != nil {
+		return nil, fmt.Errorf("making a scratch file: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(fmt.Errorf("making a scratch file: %w", err), f.Close())
+	}
+	return Spare(f), nil
+}
+
+// Write implements io.Writer. It fails with ErrNoRoom.
+func (s *SpareFile) Write(b []byte) (int, error) {
+	if s.unchecked < len(b) {
+		dir := filepath.Dir(s.f.Name())
+		free, err := s.free(dir)
+		if err != nil {
+			return 0, fmt.Errorf("looking for room in %s: %w", dir, err)
+		}
+		if free < spareBytes+uint64(len(b)) {
+			return 0, fmt.Errorf("%w: the file system of %s has %d MiB left, and %d stay free for the log: make room", ErrNoRoom, dir, free>>20, spareBytes>>20)
+		}
+		s.unchecked = len(b) + spareStep
+	}
+	s.unchecked -= len(b)
+	return s.f.Write(b)
+}
+
+// Read implements io.Reader.
+func (s *SpareFile) Read(b []byte) (int, error) { return s.f.Read(b) }
+
+// Seek implements io.Seeker.
+func (s *SpareFile) Seek(offset int64, whence int) (int64, error) { return s.f.Seek(offset, whence) }
+
+// Close implements io.Closer.
+func (s *SpareFile) Close() error { return s.f.Close() }
