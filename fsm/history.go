@@ -106,6 +106,7 @@ type history struct {
 	Hold     *Hold     `json:"hold,omitempty"`
 	Released uint64    `json:"released,omitempty"`
 	Removals []removal `json:"removals,omitempty"`
+	Brakes   []Brake   `json:"brakes,omitempty"`
 }
 
 // nonceOf makes a nonce or a history's id of a command id, which is random.

@@ -56,6 +56,46 @@ func (v *View) Hold() *Hold {
 	return v.meta.History.Hold
 }
 
+// Adoptable gives the ranges that a release of the hold adopts: of each term
+// outside the history the highest index that was found, in the findings and in
+// the orphans.
+func (v *View) Adoptable() []Adopted {
+	h := v.Hold()
+	if h == nil {
+		return nil
+	}
+	var texts []string
+	for _, f := range h.Findings {
+		texts = append(texts, f.Birth)
+	}
+	for _, o := range v.Orphans() {
+		if o.Reason == OrphanStranger {
+			texts = append(texts, o.Birth)
+		}
+	}
+	var ranges []Adopted
+	for _, text := range texts {
+		b, ok := ParseBirth(text)
+		if !ok || b.Cluster != v.ClusterID() || v.Contains(b) {
+			continue
+		}
+		i := slices.IndexFunc(ranges, func(a Adopted) bool { return a.Nonce == b.Nonce })
+		if i < 0 {
+			ranges = append(ranges, Adopted{Nonce: b.Nonce, Index: b.Index})
+		} else {
+			ranges[i].Index = max(ranges[i].Index, b.Index)
+		}
+	}
+	return ranges
+}
+
+// HeldTask reports whether a leader must leave a start task alone: there is a
+// hold, and the task is older.
+func (v *View) HeldTask(t *StartTask) bool {
+	h := v.Hold()
+	return h != nil && t.CreatedIndex <= h.Index
+}
+
 // Held reports whether a leader must leave a sandbox as it is: there is a hold,
 // and its user has asked for nothing since it began.
 func (v *View) Held(s *Sandbox) bool {
@@ -156,6 +196,7 @@ func (t *transaction) applyHoldRelease(b *HoldReleaseBody) (Result, *Error) {
 	}
 	next := t.meta.History.succeed(t.cmd.ID, t.now)
 	next.Hold, next.Released = nil, t.index
+	next.Marked = nil // a mark that was lost is written anew
 	adopted := slices.Clone(next.Adopted)
 	for _, a := range b.Adopt {
 		i := slices.IndexFunc(adopted, func(o Adopted) bool { return o.Nonce == a.Nonce })

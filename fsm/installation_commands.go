@@ -1,8 +1,8 @@
 package fsm
 
-// InstallationConfigureBody replaces the installation's configuration. The
-// leader proposes it when its term begins and its own configuration differs
-// from View.Installation. What runs over a lowered limit goes on.
+// InstallationConfigureBody replaces the installation's configuration. The first
+// leader proposes its own; later ones are an operator's. What runs over a
+// lowered limit goes on.
 type InstallationConfigureBody struct {
 	Installation Installation `json:"installation"`
 }
@@ -25,6 +25,7 @@ func (b *InstallationConfigureBody) Validate() error {
 }
 
 func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (Result, *Error) {
+	t.meta.Configured = true
 	if t.meta.Installation != b.Installation {
 		t.meta.Installation = b.Installation
 		t.changed = true // deadlines move

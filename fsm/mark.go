@@ -69,7 +69,7 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 		return MarkAbsent
 	case found.Cluster != v.meta.ClusterID:
 		return MarkForeign
-	case found.History == h.ID && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}):
+	case found.Epoch <= h.Epoch && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}):
 		return MarkOurs
 	case slices.Contains(h.Parents, found.History):
 		// What it knows of that is missing here was judged when this one began.
@@ -78,6 +78,11 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 		return MarkNewer
 	}
 	return MarkAhead
+}
+
+// Marked reports whether a mark was once written to a store.
+func (v *View) Marked(store string) bool {
+	return v.meta.History != nil && slices.Contains(v.meta.History.Marked, store)
 }
 
 // MarkNoteBody records that a mark was written to a store for the first time, so

@@ -63,7 +63,7 @@ func (r *rules) orphan(kind, sandbox string) {
 }
 
 // OrphanNoteBody records orphans, at most 1,000. The leader's. One that is known
-// keeps its Since and Delete; a sandbox's own job or workspace is left out.
+// by its birth keeps its Since and Delete; that of a sandbox is left out.
 type OrphanNoteBody struct {
 	Orphans []Orphan `json:"orphans"`
 }
@@ -99,9 +99,13 @@ func (t *transaction) noteOrphan(o Orphan) {
 	}
 	o.Since, o.Delete = t.now, false
 	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(o.Kind, o.Sandbox))
-	if old != nil {
-		o.Since, o.Delete = old.Since, old.Delete
-		if old.Reason == OrphanPolicy && o.Reason == OrphanUnowned {
+	if old != nil && old.Is(o.Birth) {
+		o.Delete, o.Birth = old.Delete, old.Birth
+		// The time of a stranger counts from when the history contains it.
+		if old.Reason != OrphanStranger || o.Reason == OrphanStranger {
+			o.Since = old.Since
+		}
+		if old.Reason == OrphanPolicy {
 			o.Reason = old.Reason
 		}
 		if *old == o {
@@ -109,6 +113,12 @@ func (t *transaction) noteOrphan(o Orphan) {
 		}
 	}
 	put(t, tableOrphans, old, &o)
+}
+
+// Is reports whether the thing with this birth is the one recorded. The
+// workspace of a sandbox older than births carries none.
+func (o *Orphan) Is(birth string) bool {
+	return o.Birth == birth || birth == "" && o.Reason == OrphanPolicy
 }
 
 // OrphanDeleteBody asks for the end of an orphan. The operator's. Unknown is

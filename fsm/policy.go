@@ -72,8 +72,8 @@ const (
 	OnLimitPauseOldest OnLimit = "pause_oldest"
 )
 
-// Installation is the configuration all nodes share: the leader's own, brought
-// into the store when its term begins.
+// Installation is the configuration all nodes share: that of the first leader's
+// file, until an operator configures another.
 type Installation struct {
 	Policy Policy `json:"policy,omitzero"`
 	// PerUser holds for each user without limits of their own; Overall for all
@@ -105,8 +105,14 @@ func (r *rules) limits(of string, l Limits) {
 		"%s: starts_per_minute must be between 0 (none) and %d", of, MaxStartsPerMinute)
 }
 
-// Installation gives the configuration the leader brought in.
+// Installation gives the configuration that is in force.
 func (v *View) Installation() Installation { return v.meta.Installation }
+
+// Configured reports whether the configuration was ever set: the first leader
+// sets it from its file, and from then on only an operator changes it.
+func (v *View) Configured() bool {
+	return v.meta.Configured || v.meta.Installation != (Installation{})
+}
 
 // PolicyOf gives the policy a sandbox is under: its user's over its template's
 // over the installation's.

@@ -15,6 +15,14 @@ type removal struct {
 	Count int       `json:"count"`
 }
 
+// Brake is when a limit last held removals of a kind back.
+type Brake struct {
+	Kind string `json:"kind"`
+	// At is rounded to the minute; Limit is the one that was reached.
+	At    time.Time `json:"at"`
+	Limit int       `json:"limit"`
+}
+
 // The kinds of removals that a leader does of its own accord.
 const (
 	RemovalSandbox   = "sandbox"   // a policy deletes it
@@ -64,10 +72,14 @@ func (t *transaction) applyRemovalReserve(b *RemovalReserveBody) (Result, *Error
 		}
 	}
 	granted := min(b.Want, max(0, b.Limit-used))
+	minute := t.now.Truncate(time.Minute)
+	if granted < b.Want {
+		t.noteBrake(Brake{b.Kind, minute, b.Limit})
+		h = t.meta.History
+	}
 	if granted == 0 {
 		return Result{}, nil
 	}
-	minute := t.now.Truncate(time.Minute)
 	i := slices.IndexFunc(kept, func(r removal) bool { return r.Kind == b.Kind && r.At.Equal(minute) })
 	if i < 0 {
 		kept = append(kept, removal{Kind: b.Kind, At: minute, Count: granted})
@@ -78,6 +90,30 @@ func (t *transaction) applyRemovalReserve(b *RemovalReserveBody) (Result, *Error
 	next.Removals = kept
 	t.meta.History = &next
 	return Result{Granted: granted}, nil
+}
+
+// noteBrake records that a limit held removals back.
+func (t *transaction) noteBrake(b Brake) {
+	h := t.meta.History
+	if slices.Contains(h.Brakes, b) {
+		return
+	}
+	next := *h
+	next.Brakes = append(slices.DeleteFunc(slices.Clone(h.Brakes), func(o Brake) bool { return o.Kind == b.Kind }), b)
+	t.meta.History = &next
+}
+
+// Brakes gives the limits that held removals back in the hour before a time.
+func (v *View) Brakes(now time.Time) (brakes []Brake) {
+	if v.meta.History == nil {
+		return nil
+	}
+	for _, b := range v.meta.History.Brakes {
+		if now.Sub(b.At) < removalWindow {
+			brakes = append(brakes, b)
+		}
+	}
+	return brakes
 }
 
 // Removed counts what was granted of a kind in the hour before a time.

@@ -172,7 +172,8 @@ func (t *transaction) desire(old *Sandbox, d Desired, pausedBy string) *Sandbox 
 	return s
 }
 
-// desiredIndex is the DesiredIndex of a row whose Desired the command changes.
+// desiredIndex is the DesiredIndex of a row whose Desired the command changes,
+// and the CreatedIndex of a task.
 func (t *transaction) desiredIndex() uint64 {
 	if t.meta.History == nil {
 		return 0

@@ -49,6 +49,9 @@ type StartTask struct {
 	Secrets   SecretRef `json:"secrets"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// CreatedIndex is the log index of its creation; 0 for before protocol
+	// version 3.
+	CreatedIndex uint64 `json:"created_index,omitempty"`
 }
 
 // Coming is what a sandbox that was promised to a start task counts for until

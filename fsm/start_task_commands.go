@@ -68,6 +68,7 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		ID: b.ID, UserID: user, Status: StartTaskWorking,
 		ConversationID: b.ConversationID, V0ID: b.V0ID,
 		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
+		CreatedIndex: t.desiredIndex(),
 	}
 	if err := t.startFor(task); err != nil {
 		return Result{}, err

@@ -41,6 +41,8 @@ type meta struct {
 	LastAPIKeyID    int    `json:"last_api_key_id"`
 
 	Installation Installation `json:"installation,omitzero"`
+	// Configured: Installation was set by a command.
+	Configured bool `json:"configured,omitempty"`
 
 	// History is nil below protocol version 3. It is replaced, never changed.
 	History *history `json:"history,omitempty"`
