@@ -138,7 +138,7 @@ func (w *writers) disturb(rng *rand.Rand, count int, down map[int]bool) {
 		c.SetFault(nil)
 	case 7:
 		if n := c.Node(i); n != nil {
-			_ = n.TransferLeadership(context.Background())
+			_ = n.TransferLeadership(context.Background(), "")
 		}
 	}
 	for i := range down { // never leave everything dead for long

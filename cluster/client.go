@@ -57,8 +57,8 @@ func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, 
 // RemoveServer is Node.RemoveServer, through the asked node; it is for
 // `bivouac operator remove`. CodeNoLeader also means that the node was not
 // reached.
-func (c *PeerClient) RemoveServer(ctx context.Context, name string) error {
-	data, err := json.Marshal(removeRequest{name})
+func (c *PeerClient) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
+	data, err := json.Marshal(removeRequest{name, o})
 	if err != nil {
 		return fsm.Errorf(fsm.CodeInternal, "%v", err)
 	}

@@ -57,6 +57,13 @@ type Config struct {
 	// start, the same on each of them; 0 means: only ever join. It has no effect
 	// once the node has state.
 	BootstrapExpect int
+	// Voters is how many voters the cluster is meant to have: dead ones are
+	// removed only down to it. 0 means BootstrapExpect.
+	Voters int
+	// DeadAfter is how long a voter must have been silent before a newcomer takes
+	// its place, and the protocol version is raised without it; 0 is never. A new
+	// leader counts anew.
+	DeadAfter time.Duration
 	// RetryJoin lists peer addresses to find the cluster by. It may contain
 	// this node's own.
 	RetryJoin []string
@@ -115,6 +122,7 @@ func DefaultConfig() Config {
 		CommitTimeout:      3 * time.Millisecond,
 		ProposeTimeout:     5 * time.Second,
 		ReadTimeout:        5 * time.Second,
+		DeadAfter:          time.Hour,
 		SnapshotInterval:   30 * time.Second,
 		SnapshotThreshold:  8192,
 		TrailingLogs:       10240,
@@ -151,6 +159,12 @@ func (c Config) Validate() error {
 	}
 	if c.BootstrapExpect == 0 && len(c.RetryJoin) == 0 {
 		bad("BootstrapExpect 0 needs RetryJoin: the node could neither form a cluster nor find one")
+	}
+	if c.Voters < 0 || c.Voters > 9 {
+		bad("Voters %d must be 0 to 9", c.Voters)
+	}
+	if c.DeadAfter < 0 {
+		bad("DeadAfter %v must not be negative", c.DeadAfter)
 	}
 	for _, a := range c.RetryJoin {
 		if _, _, err := net.SplitHostPort(a); err != nil {

@@ -21,7 +21,8 @@ const (
 	callPromise  = "promise"  // to a node without state: promiseRequest; promiseResponse
 	callJoin     = "join"     // to any node: joinRequest; changeResponse
 	callRemove   = "remove"   // to any node: removeRequest; changeResponse
-	callTransfer = "transfer" // to any node: nothing; changeResponse
+	callReplace  = "replace"  // to any node: replaceRequest; changeResponse
+	callTransfer = "transfer" // to any node: transferRequest; changeResponse
 )
 
 // applyResponse is an attempt, on its way between nodes.
@@ -235,11 +236,15 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return answer(request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) })
 	case callRemove:
 		return answer(request, func(r removeRequest) (changeResponse, error) {
-			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name))}, nil
+			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name, r.RemoveOptions))}, nil
+		})
+	case callReplace:
+		return answer(request, func(r replaceRequest) (changeResponse, error) {
+			return changeResponse{Error: optional(n.ReplaceServer(ctx, r.Old, r.New, r.RemoveOptions))}, nil
 		})
 	case callTransfer:
-		return answer(request, func(struct{}) (changeResponse, error) {
-			return changeResponse{Error: optional(n.TransferLeadership(ctx))}, nil
+		return answer(request, func(r transferRequest) (changeResponse, error) {
+			return changeResponse{Error: optional(n.TransferLeadership(ctx, r.To))}, nil
 		})
 	}
 	return nil, fmt.Errorf("unknown peer call %q", name)

@@ -92,7 +92,7 @@ func TestNode_Lead_LostAndWonAgainRunsAnew(t *testing.T) {
 		l := leadAll(t, c, 3*time.Second)
 		for range 20 {
 			leader := c.Leader()
-			_ = c.Node(leader).TransferLeadership(t.Context())
+			_ = c.Node(leader).TransferLeadership(t.Context(), "")
 			time.Sleep(500 * time.Millisecond)
 		}
 		leader := c.Leader()

@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/fsm"
@@ -21,11 +19,6 @@ const (
 	changeTimeout = 5 * time.Second
 	// helloTimeout bounds one hello.
 	helloTimeout = time.Second
-	// tendInterval is how often the leader looks after the members.
-	tendInterval = time.Second
-	// promoteWithin is how many entries a nonvoter may lack and still be
-	// promoted: what the leader writes in a moment.
-	promoteWithin = 256
 )
 
 // member is a node as it introduces itself.
@@ -40,11 +33,6 @@ type joinRequest struct {
 	Member member `json:"member"`
 	// Protocol is the newest protocol version the node knows.
 	Protocol int `json:"protocol"`
-}
-
-// removeRequest names a member to remove.
-type removeRequest struct {
-	Name string `json:"name"`
 }
 
 // changeResponse says whether a membership change was made.
@@ -153,60 +141,13 @@ func (n *Node) atLeader(ctx context.Context, call string, request any, change fu
 	return nil
 }
 
-// RemoveServer takes the node of that name out of the cluster for good. It may
-// be asked of any node. The removed node, if it still runs, must be stopped by
-// the operator; to come back it needs an empty data directory. Removing the
-// leader hands leadership over first. An unknown name is CodeNotFound; the only
-// voter can't be removed (CodeConflict).
-func (n *Node) RemoveServer(ctx context.Context, name string) error {
-	return n.atLeader(ctx, callRemove, removeRequest{name}, func(ctx context.Context, r *raft.Raft) error {
-		servers := r.GetConfiguration().Configuration().Servers
-		target, voters := raft.Server{}, 0
-		for _, s := range servers {
-			if s.Suffrage == raft.Voter {
-				voters++
-			}
-			if nodeName(s.ID) == name {
-				target = s
-			}
-		}
-		switch {
-		case target.ID == "":
-			return fsm.Errorf(fsm.CodeNotFound, "no node %q in the cluster", name)
-		case target.Suffrage == raft.Voter && voters == 1:
-			return fsm.Errorf(fsm.CodeConflict, "node %q is the only voter", name)
-		case target.ID == n.id:
-			mine, _ := n.leaders.get()
-			if err := n.await(ctx, r.LeadershipTransfer()); err != nil {
-				return fsm.Errorf(fsm.CodeConflict, "node %q leads and could not hand over: %v; try again", name, err)
-			}
-			select { // the successor removes this node
-			case <-mine.ctx.Done():
-			case <-ctx.Done():
-			}
-			return n.RemoveServer(ctx, name)
-		}
-		n.logger.Info("cluster: removing node", "peer", name)
-		return n.changed(n.await(ctx, r.RemoveServer(target.ID, 0, changeTimeout)))
-	})
-}
-
-// TransferLeadership has the leader hand over to its most advanced follower.
-// It may be asked of any node.
-func (n *Node) TransferLeadership(ctx context.Context) error {
-	return n.atLeader(ctx, callTransfer, struct{}{}, func(ctx context.Context, r *raft.Raft) error {
-		if err := n.await(ctx, r.LeadershipTransfer()); err != nil {
-			return fsm.Errorf(fsm.CodeConflict, "leadership was not handed over: %v", err)
-		}
-		return nil
-	})
-}
-
 // changed turns the error of a membership change into one for the caller.
 func (n *Node) changed(err error) error {
-	switch {
+	switch moved := errMoved(err); {
 	case err == nil:
 		return nil
+	case moved != nil:
+		return moved
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	default:
@@ -276,65 +217,4 @@ func (n *Node) whereIs(s raft.Server) string {
 		return a
 	}
 	return string(s.Address)
-}
-
-// tend is the leader's care for the members, for one term: nonvoters that have
-// caught up become voters, and the protocol version rises when all know a
-// higher one.
-func (n *Node) tend(ctx context.Context, _ uint64) error {
-	for {
-		if err := n.tendOnce(ctx); err != nil {
-			return err
-		}
-		select {
-		case <-time.After(tendInterval):
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func (n *Node) tendOnce(ctx context.Context) error {
-	r := n.raft.Load()
-	version := n.store.View().ProtocolVersion()
-	known := []int{fsm.ProtocolVersion}
-	for _, s := range r.GetConfiguration().Configuration().Servers {
-		if s.ID == n.id || (s.Suffrage == raft.Voter && version >= fsm.ProtocolVersion) {
-			continue
-		}
-		hello, err := n.hello(ctx, n.whereIs(s))
-		if err != nil || hello.Member.ID != string(s.ID) {
-			known = append(known, 0)
-			continue
-		}
-		known = append(known, hello.Protocol)
-		if s.Suffrage != raft.Voter && promotable(hello.Applied, r.CommitIndex()) {
-			n.logger.Info("cluster: node has caught up and votes from now on", "peer", nodeName(s.ID))
-			if err := n.await(ctx, r.AddVoter(s.ID, raft.ServerAddress(hello.Member.Address), 0, changeTimeout)); err != nil {
-				return fmt.Errorf("promoting %s: %w", nodeName(s.ID), err)
-			}
-		}
-	}
-	next := raisedVersion(version, known)
-	if next == version {
-		return nil
-	}
-	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: next})
-	if _, err := n.Propose(ctx, cmd); err != nil {
-		return fmt.Errorf("raising the protocol version: %w", err)
-	}
-	n.logger.Info("cluster: protocol version raised", "version", next)
-	return nil
-}
-
-// raisedVersion is the newest version every member knows; known has 0 for those
-// that did not answer. A version never falls.
-func raisedVersion(current int, known []int) int {
-	return max(current, slices.Min(known))
-}
-
-// promotable tells whether a nonvoter may vote: a voter far behind could not
-// help to commit anything for a while.
-func promotable(applied, commit uint64) bool {
-	return applied > 0 && applied+promoteWithin >= commit
 }

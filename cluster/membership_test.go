@@ -180,14 +180,14 @@ func TestCluster_Remove_NodeIsGoneEvenTheLeader(t *testing.T) {
 		asked := (leader + 2) % 4
 		c.Kill(dead)
 		c.Forget(dead)
-		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead)); err != nil {
+		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead), cluster.RemoveOptions{}); err != nil {
 			t.Fatalf("removing a dead node: %v", err)
 		}
-		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead)); fsm.CodeOf(err) != fsm.CodeNotFound {
+		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead), cluster.RemoveOptions{}); fsm.CodeOf(err) != fsm.CodeNotFound {
 			t.Errorf("removing it again: %v, want CodeNotFound", err)
 		}
 		leader = c.Leader()
-		if err := c.Node(leader).RemoveServer(t.Context(), fmt.Sprintf("n%d", leader)); err != nil {
+		if err := c.Node(leader).RemoveServer(t.Context(), fmt.Sprintf("n%d", leader), cluster.RemoveOptions{}); err != nil {
 			t.Fatalf("removing the leader: %v", err)
 		}
 		c.Forget(leader)

@@ -67,6 +67,7 @@ type Node struct {
 	outbox    batcher // commands for the leader
 	formation formation
 	addresses addressBook
+	lookout   lookout
 	caughtUp  atomic.Bool
 }
 

@@ -137,7 +137,7 @@ func partitionedReads(t *testing.T, seed uint64, reads, refused *atomic.Int64) {
 		case 1:
 			c.Partition([]int{0}, []int{1}, []int{2})
 		case 2:
-			_ = c.Node(rng.IntN(3)).TransferLeadership(ctx)
+			_ = c.Node(rng.IntN(3)).TransferLeadership(ctx, "")
 		case 3:
 			c.Heal()
 		}
@@ -166,7 +166,7 @@ func TestNode_Read_WorksRightAfterEveryElection(t *testing.T) {
 		for round := range 40 {
 			leader := c.Leader()
 			if round%2 == 0 {
-				if err := c.Node(leader).TransferLeadership(t.Context()); err != nil {
+				if err := c.Node(leader).TransferLeadership(t.Context(), ""); err != nil {
 					t.Logf("transfer: %v", err)
 				}
 			} else {

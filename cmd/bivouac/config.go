@@ -60,6 +60,9 @@ type RaftConfig struct {
 	SnapshotInterval                                      time.Duration
 	SnapshotThreshold, TrailingLogs                       uint64
 	ProposeTimeout, ReadTimeout                           time.Duration
+	// DeadAfter and Voters are cluster.Config's.
+	DeadAfter time.Duration
+	Voters    int
 }
 
 // NomadConfig is where sandboxes run.
@@ -132,10 +135,11 @@ type LogConfig struct {
 const leastGrace = 2 * time.Minute
 
 // defaultConfig is what a file that names nothing but the required members
-// gives. Zero members of Raft are filled in by package cluster.
+// gives. Other zero members of Raft are filled in by package cluster.
 func defaultConfig() Config {
 	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
 	return Config{
+		Raft:  RaftConfig{DeadAfter: cluster.DefaultConfig().DeadAfter},
 		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
 			UnreferencedGrace: secrets.DefaultGrace, CollectInterval: sched.CollectInterval},
@@ -241,6 +245,8 @@ func (c *RaftConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "trailing_logs", set: setInt(&c.TrailingLogs, 1, math.MaxInt32)},
 		{name: "propose_timeout", set: setDuration(&c.ProposeTimeout, 100*time.Millisecond, 30*time.Second)},
 		{name: "read_timeout", set: setDuration(&c.ReadTimeout, 100*time.Millisecond, cluster.MaxReadTimeout)},
+		{name: "dead_after", set: setDuration(&c.DeadAfter, 0, 30*24*time.Hour)},
+		{name: "voters", set: setInt(&c.Voters, 1, 9)},
 	}, nil)
 	heartbeat, election, lease := c.timers()
 	if election < heartbeat {

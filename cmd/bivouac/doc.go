@@ -50,6 +50,8 @@
 //	  snapshot_threshold              log entries that make a snapshot worth while
 //	  trailing_logs                   log entries kept after a snapshot
 //	  propose_timeout, read_timeout   how long a request waits for a leader
+//	  dead_after                      1h; a voter silent for so long makes room for a newcomer; "0s" never
+//	  voters                          never remove dead voters below this; default: bootstrap_expect
 //	}
 //	nomad {                           required
 //	  address                         required; "http(s)://host:port"

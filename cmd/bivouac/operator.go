@@ -53,7 +53,7 @@ stopped; to come back it needs an empty data directory.`,
 					return err
 				}
 				defer client.Close()
-				return client.RemoveServer(ctx, args[0])
+				return client.RemoveServer(ctx, args[0], cluster.RemoveOptions{})
 			})
 			if err != nil {
 				return fmt.Errorf("removing node %s: %w", args[0], err)

@@ -151,6 +151,7 @@ func (c Config) clusterConfig() cluster.Config {
 	cl.TrailingLogs = orDefault(c.Raft.TrailingLogs, cl.TrailingLogs)
 	cl.ProposeTimeout = orDefault(c.Raft.ProposeTimeout, cl.ProposeTimeout)
 	cl.ReadTimeout = orDefault(c.Raft.ReadTimeout, cl.ReadTimeout)
+	cl.DeadAfter, cl.Voters = c.Raft.DeadAfter, c.Raft.Voters
 	return cl
 }
 

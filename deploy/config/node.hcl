@@ -40,6 +40,8 @@ peer {
 #   heartbeat_timeout    = "500ms" # raise all three between distant machines
 #   election_timeout     = "500ms"
 #   leader_lease_timeout = "300ms"
+#   dead_after           = "1h" # then a newcomer takes the place of a voter that is silent
+#   voters               = 3    # dead ones are removed only down to so many; default: bootstrap_expect
 # }
 
 # Where sandboxes run. Clients need the drivers the specs name, the volume

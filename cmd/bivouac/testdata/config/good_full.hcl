@@ -29,6 +29,8 @@ raft {
   trailing_logs        = 2000
   propose_timeout      = "8s"
   read_timeout         = "4s"
+  dead_after           = "2h"
+  voters               = 5
 }
 
 nomad {
