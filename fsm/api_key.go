@@ -19,4 +19,10 @@ type APIKey struct {
 	Operator  bool       `json:"operator,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+	// SuspendedAt is set when a restore brought the key back: it may have been
+	// revoked since the backup. api_key.enable ends it.
+	SuspendedAt *time.Time `json:"suspended_at,omitempty"`
 }
+
+// Valid reports whether the key may be used.
+func (k *APIKey) Valid() bool { return k.RevokedAt == nil && k.SuspendedAt == nil }

@@ -77,3 +77,36 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	put(t, tableAPIKeys, old, &k)
 	return Result{APIKey: &k}, nil
 }
+
+// APIKeyEnableBody makes a key usable that a restore has suspended. The
+// operator's. An unknown id is CodeNotFound, a revoked key CodeConflict; one that
+// is not suspended stays as it is.
+type APIKeyEnableBody struct {
+	ID int `json:"id"`
+}
+
+// CommandType implements Body.
+func (*APIKeyEnableBody) CommandType() CommandType { return APIKeyEnable }
+
+// Validate implements Body.
+func (b *APIKeyEnableBody) Validate() error {
+	var r rules
+	r.check(b.ID >= 1, "id must be at least 1")
+	return r.result()
+}
+
+func (t *transaction) applyAPIKeyEnable(b *APIKeyEnableBody) (Result, *Error) {
+	old := first[APIKey](t.txn, tableAPIKeys, indexID, intKey(b.ID))
+	switch {
+	case old == nil:
+		return Result{}, Errorf(CodeNotFound, "API key not found")
+	case old.RevokedAt != nil:
+		return Result{}, Errorf(CodeConflict, "the API key is revoked, for good: issue another")
+	case old.SuspendedAt == nil:
+		return Result{APIKey: old}, nil
+	}
+	k := *old
+	k.SuspendedAt = nil
+	put(t, tableAPIKeys, old, &k)
+	return Result{APIKey: &k}, nil
+}

@@ -56,6 +56,7 @@ const (
 	OrphanDelete   CommandType = "orphan.delete"
 	OrphanForget   CommandType = "orphan.forget"
 	SandboxAdopt   CommandType = "sandbox.adopt"
+	APIKeyEnable   CommandType = "api_key.enable"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.

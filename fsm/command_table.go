@@ -79,6 +79,7 @@ var commandTable = map[CommandType]commandRow{
 	OrphanDelete:   row(3, (*transaction).applyOrphanDelete),
 	OrphanForget:   row(3, (*transaction).applyOrphanForget),
 	SandboxAdopt:   row(3, (*transaction).applySandboxAdopt),
+	APIKeyEnable:   row(3, (*transaction).applyAPIKeyEnable),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

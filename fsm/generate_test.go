@@ -331,6 +331,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &OrphanForgetBody{Kind: kind.Draw(t, "kind"), Sandboxes: []string{genSandbox().Draw(t, "sandbox")}}
 	case SandboxAdopt:
 		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}
+	case APIKeyEnable:
+		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}

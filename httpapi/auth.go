@@ -108,5 +108,5 @@ func matches(key *fsm.APIKey, value string) bool {
 		stored = key.Hash
 	}
 	same := subtle.ConstantTimeCompare([]byte(hashKey(value)), []byte(stored)) == 1
-	return same && key != nil && key.RevokedAt == nil
+	return same && key != nil && key.Valid()
 }

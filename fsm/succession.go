@@ -1,0 +1,224 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// IndexStep is how far beyond the highest index that is known a state begins
+// that comes from a backup or from one surviving disk: beyond every index that
+// was told to a client and is lost, so that indexes never go backwards.
+const IndexStep = 1 << 40
+
+// Succession says how a state becomes the first of a new history.
+type Succession struct {
+	// ID is random, At the time of the act.
+	ID string
+	At time.Time
+	// Kind is FindingRestored or FindingRecovered, and Detail says in words where
+	// the state comes from. Both become the hold's first finding.
+	Kind, Detail string
+	// Index is where the new history begins, above that of the state.
+	Index uint64
+	// Term is the Raft term before the one that opens next, where Raft's terms are
+	// not those of the state; 0 keeps the state's.
+	Term uint64
+	// SuspendKeys suspends every API key but KeepKey.
+	SuspendKeys bool
+	// KeepKey is valid afterwards, known to the state or not; nil for none.
+	KeepKey *APIKey
+}
+
+// Succeeded is what Succeed changed.
+type Succeeded struct {
+	// History is the new one. Index is where it begins, From where the former
+	// state ended.
+	History History `json:"history"`
+	Index   uint64  `json:"index"`
+	From    uint64  `json:"from"`
+	// Sandboxes counts those that stay; Members the members of warm pools that
+	// were dropped.
+	Sandboxes int `json:"sandboxes"`
+	Members   int `json:"warm_members_dropped"`
+	// Suspended counts the API keys that were suspended, Unknown the
+	// Idempotency-Keys whose outcome is unknown from now on.
+	Suspended int `json:"keys_suspended"`
+	Unknown   int `json:"idempotency_keys_unknown"`
+	// Raised is set when the state was below protocol version 3.
+	Raised bool `json:"raised,omitempty"`
+}
+
+// Succeed makes the state the first of a new history, for a recovery or a
+// restore. The store must be nobody else's yet. What the state says of the time
+// after it is void: the term it ends in is closed, so that things born later in
+// that term are strangers; there is a hold; commands and Idempotency-Keys of
+// before have an unknown outcome; members of warm pools, which may have been
+// given away since, are dropped; job versions are not reverted to. A state below
+// protocol version 3 is raised. On an error nothing has changed.
+func (s *Store) Succeed(n Succession) (Succeeded, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.View()
+	if err := n.check(old); err != nil {
+		return Succeeded{}, err
+	}
+	at := n.At.UTC().Truncate(time.Microsecond)
+	t := &transaction{
+		store: s, before: old, txn: s.db.Txn(true), meta: old.meta, index: old.index, now: at,
+		settings: map[string]*Settings{}, cmd: Command{Time: at},
+	}
+	defer t.txn.Abort()
+	done := Succeeded{Index: n.Index, From: old.index, Raised: old.meta.History == nil}
+	if done.Raised {
+		t.meta.ProtocolVersion = max(t.meta.ProtocolVersion, historyVersion)
+		t.cmd.ID = n.ID + " raise"
+		t.beginHistory()
+	}
+	t.succeed(n)
+	done.History = t.meta.History.History
+	t.index = n.Index
+	done.Members = t.dropMembers()
+	done.Sandboxes = t.forgetJobs()
+	done.Suspended = t.succeedKeys(n)
+	done.Unknown = t.forgetOutcomes(n)
+	t.txn.Commit()
+	s.commands = newCommandWindow()
+	s.publish(&View{index: n.Index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands}, true)
+	return done, nil
+}
+
+// check refuses what can't be done.
+func (n *Succession) check(v *View) error {
+	switch {
+	case n.ID == "" || n.At.IsZero():
+		return fmt.Errorf("a succession needs an id and a time")
+	case n.Kind != FindingRestored && n.Kind != FindingRecovered:
+		return fmt.Errorf("a succession needs a kind, not %q", n.Kind)
+	case n.Index <= v.index:
+		return fmt.Errorf("the new history would begin at index %d and the state is at %d", n.Index, v.index)
+	case v.meta.ClusterID == "":
+		return fmt.Errorf("the state is no cluster's: no term was ever opened in it")
+	}
+	if k := n.KeepKey; k != nil {
+		if known := v.APIKeyByLookup(k.Lookup); known != nil && known.Hash != k.Hash {
+			return fmt.Errorf("the state has another API key with the lookup part %s: use another key", k.Lookup)
+		}
+	}
+	return nil
+}
+
+// succeed closes the last term and begins the new history, held.
+func (t *transaction) succeed(n Succession) {
+	next := t.meta.History.succeed(n.ID, t.now)
+	terms := next.Terms
+	if len(terms) >= maxTerms {
+		terms = terms[len(terms)-maxTerms+1:]
+	}
+	// From the first index that the state does not have, the nonce is this one.
+	next.Terms = append(slices.Clip(terms), TermRecord{
+		Term: t.meta.Term, Nonce: nonceOf(n.ID + " term"), Index: t.index + 1, Time: t.now,
+	})
+	findings := []Finding{{Kind: n.Kind, Detail: n.Detail}}
+	if next.Hold != nil {
+		findings = append(findings, next.Hold.Findings[:min(len(next.Hold.Findings), maxFindings-1)]...)
+	}
+	next.Hold = &Hold{Index: n.Index, Since: t.now, Findings: findings}
+	t.meta.History = next
+	if n.Term > 0 {
+		t.meta.Term = n.Term
+	}
+	t.meta.Forgotten = later(t.meta.Forgotten, t.now)
+}
+
+// dropMembers drops the members of warm pools: whom they belong to since, the
+// state can't say. What Nomad runs of them are orphans, which a hold keeps.
+func (t *transaction) dropMembers() int {
+	var members []*Sandbox
+	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexID, nil) {
+		if s.Member() && s.Desired != DesiredDeleted {
+			members = append(members, s)
+		}
+	}
+	for _, s := range members {
+		drop(t, tableSandboxes, s)
+		for _, kind := range []string{OrphanJob, OrphanWorkspace} {
+			t.noteOrphan(Orphan{Sandbox: s.ID, Kind: kind, Reason: OrphanUnowned, Birth: s.Birth.String()})
+		}
+	}
+	return len(members)
+}
+
+// forgetJobs takes back which job version ran well: a later one may have run
+// since. It counts the sandboxes.
+func (t *transaction) forgetJobs() int {
+	var all []*Sandbox
+	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexID, nil) {
+		all = append(all, s)
+	}
+	for _, old := range all {
+		if old.Status.Job.Registered {
+			s := *old
+			s.Status.Job.Registered = false
+			put(t, tableSandboxes, old, &s)
+		}
+	}
+	return len(all)
+}
+
+// succeedKeys suspends the API keys and adds the one that stays.
+func (t *transaction) succeedKeys(n Succession) (suspended int) {
+	keep := n.KeepKey
+	var all []*APIKey
+	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexID, nil) {
+		all = append(all, k)
+	}
+	known := false
+	for _, old := range all {
+		k := *old
+		switch {
+		case keep != nil && old.Lookup == keep.Lookup:
+			known = true
+			k.SuspendedAt, k.RevokedAt = nil, nil
+		case n.SuspendKeys && old.RevokedAt == nil && old.SuspendedAt == nil:
+			k.SuspendedAt = &t.now
+			suspended++
+		default:
+			continue
+		}
+		put(t, tableAPIKeys, old, &k)
+	}
+	if keep != nil && !known {
+		t.meta.LastAPIKeyID++
+		k := *keep
+		k.ID, k.SuspendedAt, k.RevokedAt = t.meta.LastAPIKeyID, nil, nil
+		put(t, tableAPIKeys, nil, &k)
+		if first[User](t.txn, tableUsers, indexID, []byte(k.UserID)) == nil {
+			put(t, tableUsers, nil, &User{ID: k.UserID, CreatedAt: t.now})
+		}
+	}
+	return suspended
+}
+
+// forgetOutcomes makes the outcome of every client's command unknown: the state
+// may have moved on after it and come back.
+func (t *transaction) forgetOutcomes(n Succession) int {
+	what := "restored from a backup"
+	if n.Kind == FindingRecovered {
+		what = "recovered from one disk"
+	}
+	var all []*commandRecord
+	for r := range withPrefix[commandRecord](t.txn, tableClientCommands, indexID, nil) {
+		all = append(all, r)
+	}
+	for _, old := range all {
+		r := *old
+		r.Result = Result{Index: old.Result.Index}
+		r.Err = Errorf(CodeOutcomeUnknown,
+			"the state was %s after this was first asked for: look what is there, and repeat it with another Idempotency-Key if need be", what)
+		u := t.store.usageOf(r.UserID)
+		u.clientWeight += r.weight() - old.weight()
+		must(t.txn.Insert(tableClientCommands, &r))
+	}
+	return len(all)
+}
