@@ -31,9 +31,9 @@ func commandTypes() []CommandType { return slices.Sorted(maps.Keys(commandTable)
 //
 //   - a new row    - a row that went    ~ the fields that changed
 //
-// Other directives: restart (replaces the store by its own snapshot), and those
-// of (*script).show. Run with -rewrite to record, and commit only what you
-// understand.
+// Other directives: restart (replaces the store by its own snapshot), suspend
+// (a restore that suspends the API keys), and those of (*script).show. Run with
+// -rewrite to record, and commit only what you understand.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/commands", func(t *testing.T, path string) {
 		s := &script{fixture: newFixture(t), hashes: map[string]string{}}
@@ -70,6 +70,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		before := s.store.Checksum()
 		s.store = restored(t, s.store)
 		return fmt.Sprintf("checksum equal: %v\n", s.store.Checksum() == before)
+	}
+	if d.Cmd == "suspend" {
+		s.index++
+		done, err := s.store.Succeed(Succession{ID: "act", At: s.now, Kind: FindingRestored, Index: s.index, SuspendKeys: true})
+		return fmt.Sprintf("%d keys suspended (%v)\n", done.Suspended, err)
 	}
 	body, err := newBody(CommandType(d.Cmd))
 	if err != nil {

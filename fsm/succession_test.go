@@ -63,9 +63,7 @@ func TestSucceed_WhatComesOfAnyState(t *testing.T) {
 		}
 		checkSucceededHistory(r, before, v, done)
 		checkSucceededRows(r, rows, dump(s), done)
-		for _, e := range entries {
-			checkVoid(r, before, s, n, e)
-		}
+		checkVoid(r, before, s, n, rapid.SampledFrom(entries).Draw(r, "repeated").Command)
 	})
 }
 
@@ -91,7 +89,8 @@ func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 			r.Fatalf("the birth %s of the lost continuation counts as ours", b)
 		}
 	}
-	for _, sb := range v.Sandboxes("ada", Page{}) {
+	rows, _ := v.Sandboxes("ada", Page{})
+	for _, sb := range rows {
 		if !v.Held(sb) || !v.Contains(sb.Birth) || sb.Status.Job.Registered {
 			r.Fatalf("sandbox %s: held %v, ours %v, reverts %v", sb.ID, v.Held(sb), v.Contains(sb.Birth), sb.Status.Job.Registered)
 		}
@@ -105,7 +104,7 @@ func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 func checkSucceededRows(r *rapid.T, before, after map[string]json.RawMessage, done Succeeded) {
 	gone := 0
 	for name := range before {
-		if _, stays := after[name]; stays || strings.HasPrefix(name, tableUsage) {
+		if _, stays := after[name]; stays || derived(name) {
 			continue
 		}
 		gone++
@@ -117,42 +116,135 @@ func checkSucceededRows(r *rapid.T, before, after map[string]json.RawMessage, do
 		r.Fatalf("%d sandboxes are gone, %d members were dropped", gone, done.Members)
 	}
 	for name := range maps.Keys(after) {
-		if _, was := before[name]; !was && !strings.HasPrefix(name, tableOrphans+" ") && !strings.HasPrefix(name, tableUsage) {
+		if _, was := before[name]; !was && !strings.HasPrefix(name, tableOrphans+" ") && !derived(name) {
 			r.Fatalf("%s is new", name)
 		}
 	}
 }
 
+// derived reports whether a row is a count of others.
+func derived(name string) bool {
+	return strings.HasPrefix(name, tableUsage) || strings.HasPrefix(name, tableSecretRefs)
+}
+
 // checkVoid: a command of before, sent again, is never carried out as if it were
 // new, and an Idempotency-Key of before has no known outcome.
-func checkVoid(r *rapid.T, before *View, s *Store, n Succession, e Entry) {
-	if e.Command.check() != nil || e.Command.Type == TermOpen {
+func checkVoid(r *rapid.T, before *View, s *Store, n Succession, cmd Command) {
+	if _, _, _, known := before.CommandResult(cmd.ID); !known || cmd.Type == TermOpen {
 		return
 	}
-	_, _, _, known := before.CommandResult(e.Command.ID)
-	if !known || MinVersion(e.Command.Type) > before.ProtocolVersion() {
-		return
-	}
-	recent := n.At.Sub(e.Command.Time) < InternalResultTTL
-	if e.Command.Fingerprint == "" && !recent {
-		return // no leader takes it
-	}
-	cmd := e.Command
-	if cmd.Fingerprint != "" {
+	if r := first[commandRecord](before.txn, tableClientCommands, indexID, []byte(cmd.ID)); r != nil {
 		cmd.Time = n.At.Add(time.Second) // its client asks again
-		if first[commandRecord](before.txn, tableClientCommands, indexID, []byte(cmd.ID)) == nil || cmd.Time.Sub(e.Command.Time) > ClientResultTTL {
+		if cmd.Time.Sub(r.Time) > ClientResultTTL {
 			return
 		}
+	} else if n.At.Sub(cmd.Time) >= InternalResultTTL {
+		return // no leader takes it
 	}
-	o := restoredForTrial(s).ApplyBatch([]Entry{{s.Index() + 1, cmd}})[0]
-	if code := CodeOf(asErrorOrNil(o.Err)); code != CodeOutcomeUnknown && code != CodeIdempotencyMismatch {
-		r.Fatalf("%s %s of before was answered %v (%v)", cmd.Type, cmd.ID, o.Result, o.Err)
+	o := s.ApplyBatch([]Entry{{s.Index() + 1, cmd}})[0]
+	if o.Err == nil || o.Err.Code != CodeOutcomeUnknown && o.Err.Code != CodeIdempotencyMismatch {
+		r.Fatalf("%s %s of before was answered %+v (%v)", cmd.Type, cmd.ID, o.Result, o.Err)
 	}
 }
 
-func asErrorOrNil(e *Error) error {
-	if e == nil {
-		return nil
+// TestSucceed_Members: what a warm member was is an orphan, in case that it was
+// given away since.
+func TestSucceed_Members(t *testing.T) {
+	f := populated(t)
+	f.do("", &ProtocolRaiseBody{Version: historyVersion})
+	member := f.store.View().SandboxAny("m1")
+	done, err := f.store.Succeed(afterwards(f.store.View(), f.now))
+	v := f.store.View()
+	if err != nil || done.Members != 1 || v.SandboxAny("m1") != nil {
+		t.Fatalf("%+v (%v): the member is %v", done, err, v.SandboxAny("m1"))
 	}
-	return e
+	for _, kind := range []string{OrphanJob, OrphanWorkspace} {
+		if o := v.Orphan(kind, "m1"); o == nil || o.Reason != OrphanUnowned || o.Birth != member.Birth.String() {
+			t.Errorf("the %s of the member is %+v", kind, o)
+		}
+	}
+	if v.SecretReferenced(member.WarmKeyRef.Path, member.WarmKeyRef.Version) {
+		t.Error("the member's key is still referred to")
+	}
+}
+
+// TestSucceed_Keys: suspended are all but the one that is kept, known before or
+// not.
+func TestSucceed_Keys(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		keep *APIKey
+		want []bool
+	}{
+		{"none is kept", nil, []bool{false, false}},
+		{"a known one", &APIKey{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), UserID: "ada", Operator: true}, []bool{true, false}},
+		{"another one", &APIKey{ID: 1, Lookup: "cccccccccccc", Hash: sha("other"), UserID: "ops", Operator: true}, []bool{false, false, true}},
+	} {
+		f := populated(t)
+		f.do("", &APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"})
+		f.do("", &APIKeyRevokeBody{ID: 2})
+		n := afterwards(f.store.View(), f.now)
+		n.SuspendKeys, n.KeepKey = true, c.keep
+		if _, err := f.store.Succeed(n); err != nil {
+			t.Fatal(err)
+		}
+		var got []bool
+		for _, k := range f.store.View().APIKeys() {
+			got = append(got, k.Valid())
+		}
+		if d := cmp.Diff(c.want, got); d != "" {
+			t.Errorf("%s: %s", c.name, d)
+		}
+		if c.keep != nil && f.store.View().User(c.keep.UserID) == nil {
+			t.Errorf("%s: the user %s is not there", c.name, c.keep.UserID)
+		}
+	}
+}
+
+// TestSucceed_Refuses what would be no succession, and changes nothing.
+func TestSucceed_Refuses(t *testing.T) {
+	f := populated(t)
+	before := f.store.Checksum()
+	for want, change := range map[string]func(*Succession){
+		"an id and a time":  func(n *Succession) { n.ID = "" },
+		"needs a kind":      func(n *Succession) { n.Kind = FindingStranger },
+		"the state is at":   func(n *Succession) { n.Index = f.store.Index() },
+		"another API key":   func(n *Succession) { n.KeepKey = &APIKey{Lookup: "aaaaaaaaaaaa", Hash: sha("x")} },
+		"no term was ever ": func(*Succession) {},
+	} {
+		n, s := afterwards(f.store.View(), f.now), f.store
+		change(&n)
+		if strings.HasPrefix(want, "no term") {
+			s = NewStore()
+		}
+		if _, err := s.Succeed(n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if f.store.Checksum() != before {
+		t.Error("a refusal changed the state")
+	}
+}
+
+// TestSucceed_TermsGoOn: the term that a new Raft opens is recorded, although
+// the state's own terms have higher numbers.
+func TestSucceed_TermsGoOn(t *testing.T) {
+	f := populated(t)
+	f.do("", &ProtocolRaiseBody{Version: historyVersion})
+	f.do("", &TermOpenBody{Term: 57, Node: "n1", ClusterID: "test", Nonce: "last"})
+	n := afterwards(f.store.View(), f.now)
+	n.Term = 1
+	if _, err := f.store.Succeed(n); err != nil {
+		t.Fatal(err)
+	}
+	f.index = n.Index
+	f.do("", &TermOpenBody{Term: 2, Node: "n9", ClusterID: "new", Nonce: "fresh"})
+	v := f.store.View()
+	if b := v.Birth(); b.Nonce != "fresh" || b.Cluster != "test" || v.Term() != 2 {
+		t.Fatalf("the birth of now is %s in term %d", b, v.Term())
+	}
+	lost := Birth{Cluster: "test", Nonce: "last", Index: f.index}
+	if v.Contains(lost) {
+		t.Fatalf("the birth %s counts as ours", lost)
+	}
 }

@@ -14,13 +14,14 @@ import (
 
 // keyBody is an API key as operators see it, without its value.
 type keyBody struct {
-	ID        int       `json:"id"`
-	Lookup    string    `json:"lookup"`
-	User      string    `json:"user"`
-	Name      string    `json:"name"`
-	Operator  bool      `json:"operator"`
-	CreatedAt wireTime  `json:"created_at"`
-	RevokedAt *wireTime `json:"revoked_at"`
+	ID          int       `json:"id"`
+	Lookup      string    `json:"lookup"`
+	User        string    `json:"user"`
+	Name        string    `json:"name"`
+	Operator    bool      `json:"operator"`
+	CreatedAt   wireTime  `json:"created_at"`
+	RevokedAt   *wireTime `json:"revoked_at"`
+	SuspendedAt *wireTime `json:"suspended_at"`
 }
 
 // createdKeyBody is keyBody with the value, which is shown once.
@@ -31,7 +32,7 @@ type createdKeyBody struct {
 
 func newKeyBody(k *fsm.APIKey) keyBody {
 	return keyBody{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name, Operator: k.Operator,
-		CreatedAt: wireTime(k.CreatedAt), RevokedAt: wireTimeOrNull(k.RevokedAt)}
+		CreatedAt: wireTime(k.CreatedAt), RevokedAt: wireTimeOrNull(k.RevokedAt), SuspendedAt: wireTimeOrNull(k.SuspendedAt)}
 }
 
 // handleAPIKeyList handles GET /api/v1/operator/keys.
@@ -120,4 +121,21 @@ func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
 		return answer{}, notFoundAs(err, "Not Found")
 	}
 	return ok(success{Success: true})
+}
+
+// handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable: the end of a
+// suspension by a restore.
+func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
+	id, err := strconv.Atoi(c.params.ByName("id"))
+	if err != nil || id < 1 {
+		return answer{}, errNotFound()
+	}
+	res, err := c.propose(&fsm.APIKeyEnableBody{ID: id})
+	if err != nil {
+		return answer{}, notFoundAs(err, "Not Found")
+	}
+	if res.APIKey == nil {
+		return answer{}, errEmptyResult(fsm.APIKeyEnable)
+	}
+	return ok(newKeyBody(res.APIKey))
 }

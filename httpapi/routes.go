@@ -55,6 +55,7 @@ func routes() []route {
 		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyList},
 		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyCreate},
 		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator, handle: (*Server).handleAPIKeyRevoke},
+		{name: "api_key.enable", method: post, path: pathOperator + "/keys/:id/enable", access: operator, handle: (*Server).handleAPIKeyEnable},
 		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecList},
 		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecApply},
 		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecDelete},

@@ -14,18 +14,19 @@ import (
 // keyInfo is an API key as the operator routes show it. Key is set only in
 // the answer that made it.
 type keyInfo struct {
-	ID        int        `json:"id"`
-	User      string     `json:"user"`
-	Name      string     `json:"name"`
-	Operator  bool       `json:"operator"`
-	CreatedAt time.Time  `json:"created_at"`
-	RevokedAt *time.Time `json:"revoked_at"`
-	Key       string     `json:"key,omitempty"`
+	ID          int        `json:"id"`
+	User        string     `json:"user"`
+	Name        string     `json:"name"`
+	Operator    bool       `json:"operator"`
+	CreatedAt   time.Time  `json:"created_at"`
+	RevokedAt   *time.Time `json:"revoked_at"`
+	SuspendedAt *time.Time `json:"suspended_at"`
+	Key         string     `json:"key,omitempty"`
 }
 
 func (p *program) keysCommand() *cobra.Command {
-	return groupCommand("keys", "Issue, list and revoke API keys",
-		p.keysBootstrapCommand(), p.keysCreateCommand(), p.keysListCommand(), p.keysRevokeCommand())
+	return groupCommand("keys", "Issue, list, revoke and enable API keys",
+		p.keysBootstrapCommand(), p.keysCreateCommand(), p.keysListCommand(), p.keysRevokeCommand(), p.keysEnableCommand())
 }
 
 func (p *program) keysBootstrapCommand() *cobra.Command {
@@ -135,9 +136,13 @@ func printKeys(w io.Writer, keys []keyInfo) error {
 		if k.RevokedAt != nil {
 			revoked = formatTime(*k.RevokedAt)
 		}
-		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, yesNo(k.Operator), formatTime(k.CreatedAt), revoked}
+		suspended := ""
+		if k.SuspendedAt != nil {
+			suspended = formatTime(*k.SuspendedAt)
+		}
+		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, yesNo(k.Operator), formatTime(k.CreatedAt), revoked, suspended}
 	}
-	return printTable(w, []string{"ID", "USER", "NAME", "OPERATOR", "CREATED", "REVOKED"}, rows)
+	return printTable(w, []string{"ID", "USER", "NAME", "OPERATOR", "CREATED", "REVOKED", "SUSPENDED"}, rows)
 }
 
 func (p *program) keysRevokeCommand() *cobra.Command {
@@ -160,6 +165,35 @@ func (p *program) keysRevokeCommand() *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintf(p.stdout, "key %d is revoked\n", id)
+			return err
+		},
+	}
+	api.register(cmd)
+	return cmd
+}
+
+func (p *program) keysEnableCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:   "enable ID",
+		Short: "Enable an API key that a restore has suspended",
+		Long: `Enable an API key that "bivouac operator snapshot restore --keys suspend" has
+suspended: it was in the backup, and you know that it was not revoked since.`,
+		Example: "  bivouac keys enable 3",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.Atoi(args[0])
+			if err != nil || id < 1 {
+				return usagef("%q is not the id of a key; see %q", args[0], "bivouac keys list")
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/keys/"+strconv.Itoa(id)+"/enable", nil, nil); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "key %d is enabled\n", id)
 			return err
 		},
 	}
