@@ -72,7 +72,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	done := Succeeded{Index: n.Index, From: old.index, Raised: old.meta.History == nil}
 	if done.Raised {
 		t.meta.ProtocolVersion = max(t.meta.ProtocolVersion, historyVersion)
-		t.cmd.ID = n.ID + " raise"
+		t.cmd.ID, t.meta.LastCommand = n.ID+" raise", t.index
 		t.beginHistory()
 	}
 	t.succeed(n)
@@ -115,8 +115,9 @@ func (t *transaction) succeed(n Succession) {
 	if len(terms) >= maxTerms {
 		terms = terms[len(terms)-maxTerms+1:]
 	}
-	// From the first index that the state does not have, the nonce is this one.
-	next.Terms = append(slices.Clip(terms), TermRecord{
+	next.Terms = slices.Clone(terms)
+	next.Terms[len(terms)-1].Last = t.meta.LastCommand
+	next.Terms = append(next.Terms, TermRecord{
 		Term: t.meta.Term, Nonce: nonceOf(n.ID + " term"), Index: t.index + 1, Time: t.now,
 	})
 	findings := []Finding{{Kind: n.Kind, Detail: n.Detail}}
@@ -124,7 +125,7 @@ func (t *transaction) succeed(n Succession) {
 		findings = append(findings, next.Hold.Findings[:min(len(next.Hold.Findings), maxFindings-1)]...)
 	}
 	next.Hold = &Hold{Index: n.Index, Since: t.now, Findings: findings}
-	t.meta.History = next
+	t.meta.History, t.meta.LastCommand = next, n.Index
 	if n.Term > 0 {
 		t.meta.Term = n.Term
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -103,6 +104,30 @@ func TestAuth_RevokedKey(t *testing.T) {
 	v, _ := h.cluster.View(t.Context(), cluster.Stale)
 	h.apply("", &fsm.APIKeyRevokeBody{ID: v.APIKeyByLookup(lookupOf(h.alice)).ID})
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401).is(t, `{"detail":"Unauthorized"}`)
+}
+
+func TestAuth_SuspendedKey(t *testing.T) {
+	h := newHarness(t)
+	h.apply("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "test"})
+	v, _ := h.cluster.View(t.Context(), cluster.Stale)
+	root, alice := v.APIKeyByLookup(lookupOf(h.root)), v.APIKeyByLookup(lookupOf(h.alice))
+	h.cluster.set(func(c *fakeCluster) {
+		c.index += 10
+		_, err := c.store.Succeed(fsm.Succession{
+			ID: "act", At: time.Now(), Kind: fsm.FindingRestored, Index: c.index, SuspendKeys: true, KeepKey: root,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401).is(t, `{"detail":"Unauthorized"}`)
+	enable := sprint("/api/v1/operator/keys/%d/enable", alice.ID)
+	h.do(h.alice, "POST", enable, "").want(t, 401)
+	h.do(h.root, "POST", enable, "").want(t, 200)
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+	h.apply("", &fsm.APIKeyRevokeBody{ID: alice.ID})
+	h.do(h.root, "POST", enable, "").want(t, 409)
+	h.do(h.root, "POST", "/api/v1/operator/keys/99/enable", "").want(t, 404)
 }
 
 func TestAuth_KeyIssuedOnAnotherNode(t *testing.T) {

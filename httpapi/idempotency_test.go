@@ -20,6 +20,7 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"sandbox.pause":         {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.resume":        {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
 		"api_key.create":        {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
+		"api_key.enable":        {pathOperator + "/keys/1/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"spec.pool":  {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},

@@ -130,12 +130,13 @@ func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
 	if err != nil || id < 1 {
 		return answer{}, errNotFound()
 	}
-	res, err := c.propose(&fsm.APIKeyEnableBody{ID: id})
-	if err != nil {
-		return answer{}, notFoundAs(err, "Not Found")
-	}
-	if res.APIKey == nil {
-		return answer{}, errEmptyResult(fsm.APIKeyEnable)
-	}
-	return ok(newKeyBody(res.APIKey))
+	res, err := c.once(func() (fsm.Body, secretWrites, error) {
+		return &fsm.APIKeyEnableBody{ID: id}, secretWrites{}, nil
+	}, func(res fsm.Result) (answer, error) {
+		if res.APIKey == nil {
+			return answer{}, errEmptyResult(fsm.APIKeyEnable)
+		}
+		return ok(newKeyBody(res.APIKey))
+	})
+	return res, notFoundAs(err, "Not Found")
 }
