@@ -35,6 +35,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
+			h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 			box := h.createSandbox(h.alice)
 			h.observe(box, running())
 			req, known := postBodies(box, h.conversation("alice", box))[r.name]
