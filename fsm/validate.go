@@ -101,6 +101,7 @@ func (r *rules) ref(field string, ref SecretRef) {
 	}
 	r.name(field+" path", ref.Path, maxPath)
 	r.check(ref.Version >= 1, "%s needs a version of at least 1", field)
+	r.text(field+" created", ref.Created, maxName)
 }
 
 // optionalRef is ref for a pointer.

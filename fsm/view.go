@@ -59,6 +59,15 @@ func (v *View) SecretReferenced(path string, version int) bool {
 	return first[secretRef](v.txn, tableSecretRefs, indexID, refKey(SecretRef{Path: path, Version: version})) != nil
 }
 
+// SecretRef gives the reference that rows hold to this version of a secret.
+func (v *View) SecretRef(path string, version int) (SecretRef, bool) {
+	row := first[secretRef](v.txn, tableSecretRefs, indexID, refKey(SecretRef{Path: path, Version: version}))
+	if row == nil {
+		return SecretRef{}, false
+	}
+	return row.ref, true
+}
+
 // DefaultPageLimit is the length of a page whose Page.Limit is not positive.
 const DefaultPageLimit = 100
 

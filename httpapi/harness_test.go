@@ -143,27 +143,28 @@ type fakeSecrets struct {
 
 var errStoreAway = fsm.Errorf(fsm.CodeSecretStore, "vault is sealed")
 
-func (s *fakeSecrets) Write(_ context.Context, path string, data map[string]string) (int, error) {
+func (s *fakeSecrets) Write(_ context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		return 0, s.err
+		return fsm.SecretRef{}, s.err
 	}
 	if s.failPath != "" && strings.Contains(path, s.failPath) {
-		return 0, errStoreAway
+		return fsm.SecretRef{}, errStoreAway
 	}
 	s.writes++
 	s.entries[path] = append(s.entries[path], maps.Clone(data))
-	return len(s.entries[path]), nil
+	return fsm.SecretRef{Path: path, Version: len(s.entries[path])}, nil
 }
 
-func (s *fakeSecrets) Read(_ context.Context, path string, version int) (map[string]string, error) {
+func (s *fakeSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return nil, s.err
 	}
 	s.reads++
+	path, version := ref.Path, ref.Version
 	if version < 1 || version > len(s.entries[path]) {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret")
 	}

@@ -102,11 +102,10 @@ func (h *harness) warm(n int) []string {
 	for i := range ids {
 		ids[i] = randomBase62(sandboxIDLen)
 		key := randomBase62(sandboxKeyLen)
-		version, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
+		ref, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		ref := fsm.SecretRef{Path: sandboxPath(ids[i]), Version: version}
 		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: ref, KeyRef: ref, KeyHash: hashKey(key)})
 		h.observe(ids[i], running())
 	}
@@ -130,7 +129,7 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 		t.Fatalf("%s", first.body)
 	}
 	row := h.cluster.store.View().Sandbox("alice", member)
-	entry, err := h.secrets.Read(t.Context(), row.KeyRef.Path, row.KeyRef.Version)
+	entry, err := h.secrets.Read(t.Context(), row.KeyRef)
 	if err != nil || hashKey(entry["key"]) != row.KeyHash || entry["secret_key"] == "" {
 		t.Fatalf("the member's key is not what was written: %v", err)
 	}
@@ -158,7 +157,7 @@ func TestClaim_AnswersOnceItRuns(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		member := h.warm(1)[0]
 		row := h.cluster.store.View().SandboxAny(member)
-		entry, err := h.secrets.Read(t.Context(), row.WarmKeyRef.Path, row.WarmKeyRef.Version)
+		entry, err := h.secrets.Read(t.Context(), row.WarmKeyRef)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,11 +34,11 @@ type States interface {
 // Secrets keeps secret values. cmd adapts the secrets package: a store that is
 // sealed or away is an *fsm.Error with CodeSecretStore.
 type Secrets interface {
-	// Write stores a new version of the entry at path and returns its number.
-	Write(ctx context.Context, path string, data map[string]string) (version int, err error)
+	// Write stores a new version of the entry at path and refers to it.
+	Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error)
 	// Read gives one version, which never changes; CodeNotFound when it is
 	// gone.
-	Read(ctx context.Context, path string, version int) (map[string]string, error)
+	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
 	// Delete removes the entry with all its versions; absent is fine.
 	Delete(ctx context.Context, path string) error
 }

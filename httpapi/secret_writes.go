@@ -40,7 +40,7 @@ func (w *secretWrites) add(path, member, value string, ref *fsm.SecretRef) {
 	w.list = append(w.list, secretWrite{path: path, data: map[string]string{member: value}, ref: ref})
 }
 
-// write stores every entry and puts the versions into the refs. When one fails
+// write stores every entry and fills in the refs. When one fails
 // the others may have been stored: no row refers to them, so they are collected
 // as garbage.
 func (w *secretWrites) write(ctx context.Context, store Secrets) error {
@@ -51,11 +51,11 @@ func (w *secretWrites) write(ctx context.Context, store Secrets) error {
 	group.SetLimit(secretWriters)
 	for _, one := range w.list {
 		group.Go(func() error {
-			version, err := store.Write(ctx, one.path, one.data)
+			ref, err := store.Write(ctx, one.path, one.data)
 			if err != nil {
 				return secretFailure(err)
 			}
-			one.ref.Version = version
+			*one.ref = ref
 			return nil
 		})
 	}
@@ -87,11 +87,11 @@ func secretFailure(err error) error {
 
 // readSecret gives one member of an entry.
 func (s *Server) readSecret(ctx context.Context, ref fsm.SecretRef, member string) (string, error) {
-	data, err := s.secrets.Read(ctx, ref.Path, ref.Version)
+	data, err := s.secrets.Read(ctx, ref)
 	if err != nil {
 		if fsm.CodeOf(err) == fsm.CodeNotFound {
 			// The row refers to it, so the client did nothing wrong.
-			return "", fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone", ref.Path, ref.Version)
+			return "", fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
 		}
 		return "", secretFailure(err)
 	}

@@ -61,7 +61,7 @@ func (l *loop) pausePolitely(ctx context.Context, sb *fsm.Sandbox, url, workspac
 	defer cancel()
 	outcome := "ok"
 	defer func() { s.metrics.pauses.WithLabelValues(outcome).Inc() }()
-	keys, err := s.secrets.Read(ctx, sb.KeyRef.Path, sb.KeyRef.Version)
+	keys, err := s.secrets.Read(ctx, sb.KeyRef)
 	if err != nil {
 		outcome = "failed"
 		log.Warn("conversations could not be paused before the sandbox stops", "error", err)

@@ -17,10 +17,13 @@ type metrics struct {
 	pass     *prometheus.HistogramVec
 	steps    *prometheus.CounterVec
 	secrets  prometheus.Counter
-	pauses   *prometheus.CounterVec
-	claims   *prometheus.CounterVec
-	expired  *prometheus.CounterVec
-	orphans  prometheus.Counter
+	// deleted, undeleted and strangers are the secret store's too.
+	deleted, undeleted prometheus.Counter
+	strangers          prometheus.Gauge
+	pauses             *prometheus.CounterVec
+	claims             *prometheus.CounterVec
+	expired            *prometheus.CounterVec
+	orphans            prometheus.Counter
 }
 
 // newMetrics makes and registers the metrics. stop is how long stopping and
@@ -47,7 +50,19 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		}, []string{"step", "outcome"}),
 		secrets: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_secret_versions_destroyed_total",
-			Help: "Unreferenced versions of secrets destroyed.",
+			Help: "Unreferenced versions of secrets destroyed, long after they were deleted.",
+		}),
+		deleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_secret_versions_deleted_total",
+			Help: "Unreferenced versions of secrets deleted; they can be undeleted until they are destroyed.",
+		}),
+		undeleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_secret_versions_undeleted_total",
+			Help: "Versions of secrets that were deleted, are referenced and were undeleted.",
+		}),
+		strangers: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_secret_strangers",
+			Help: "Versions of secrets below the prefix that nothing refers to and that were not made in this cluster's history, as the last collection found; they are left alone.",
 		}),
 	}
 	m.pauses = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -70,7 +85,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.pauses, m.claims, m.expired, m.orphans, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphans, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

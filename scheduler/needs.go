@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"io"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -229,14 +230,66 @@ type Cluster interface {
 // Secrets reads and writes the secret store. cmd adapts the secrets package:
 // an unavailable store is an *fsm.Error with CodeSecretStore.
 type Secrets interface {
-	// Write stores a new version of the entry at path, check-and-set, and
-	// returns its number.
-	Write(ctx context.Context, path string, data map[string]string) (version int, err error)
+	// Write stores a new version of the entry at path, check-and-set, with the
+	// birth of now, and refers to it.
+	Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error)
 	// Read gives one version; CodeNotFound when it is gone.
-	Read(ctx context.Context, path string, version int) (map[string]string, error)
+	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
 	// Delete removes the entry with all its versions; absent is fine.
 	Delete(ctx context.Context, path string) error
-	// Collect destroys every version older than the grace period, below the
-	// configured prefix, that live does not hold, and reports how many.
-	Collect(ctx context.Context, live func(path string, version int) bool) (destroyed int, err error)
+	// Collect asks judge about every version older than the grace period, below
+	// the configured prefix, and acts on its verdict.
+	Collect(ctx context.Context, judge func(SecretEntry) SecretVerdict) (SecretsCollected, error)
+}
+
+// SecretEntry is one version as Secrets.Collect shows it.
+type SecretEntry struct {
+	// Ref.Version is 0 for an entry of which no version is left: SecretUnreferenced
+	// lets the store forget its version numbers.
+	Ref fsm.SecretRef
+	// Birth is zero for a version from below protocol version 3, and for one that
+	// is not Bivouac's.
+	Birth fsm.Birth
+	// DeletedAt is when the version was deleted; zero when it is readable.
+	DeletedAt time.Time
+	// Due is what SecretUnreferenced would do to it now.
+	Due SecretDue
+}
+
+// SecretDue is an act of Secrets.Collect.
+type SecretDue int
+
+// What becomes of an unreferenced version now: nothing, because it was deleted
+// less than the store's retention ago; it is deleted, which can be undone; it is
+// destroyed.
+const (
+	SecretDueNothing SecretDue = iota
+	SecretDueDelete
+	SecretDueDestroy
+)
+
+// SecretVerdict is what becomes of a SecretEntry.
+type SecretVerdict int
+
+// The verdicts.
+const (
+	// SecretLeave: nothing is done with it now, and it is not counted.
+	SecretLeave SecretVerdict = iota
+	// SecretKeep: it is referenced. It is undeleted if it is deleted, and gets the
+	// birth of now if it has none.
+	SecretKeep
+	// SecretStranger: nobody knows whose it is. It is left alone and counted.
+	SecretStranger
+	// SecretUnreferenced: it is ours and nothing refers to it: what is due is done.
+	SecretUnreferenced
+)
+
+// SecretsCollected is what one Secrets.Collect did.
+type SecretsCollected struct {
+	// Deleted versions can be undeleted, Destroyed ones can't. Undeleted were
+	// deleted and are referenced. Stamped were referenced and had no birth.
+	Deleted, Destroyed, Undeleted, Stamped int
+	// Strangers counts what was left alone; StrangerPaths has the first paths.
+	Strangers     int
+	StrangerPaths []string
 }

@@ -149,7 +149,7 @@ func (p *prober) foresee(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
 	defer cancel()
 	if ref := p.sb.KeyRef; !ref.IsZero() {
-		_, _ = p.l.s.secrets.Read(ctx, ref.Path, ref.Version)
+		_, _ = p.l.s.secrets.Read(ctx, ref)
 	}
 }
 
@@ -232,7 +232,7 @@ func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) *Fai
 
 // read reads an entry of the secret store; what says which in a failure.
 func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (map[string]string, *Failure) {
-	entry, err := p.l.s.secrets.Read(ctx, ref.Path, ref.Version)
+	entry, err := p.l.s.secrets.Read(ctx, ref)
 	if err != nil {
 		return nil, &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading " + what + ": " + err.Error()}
 	}

@@ -187,7 +187,7 @@ func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox) (time.Time, err
 	case info.Idle < policyPause:
 		return used, nil
 	}
-	keys, err := p.s.secrets.Read(ctx, sb.KeyRef.Path, sb.KeyRef.Version)
+	keys, err := p.s.secrets.Read(ctx, sb.KeyRef)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -222,8 +222,8 @@ func (p *pools) write(ctx context.Context, body *fsm.PoolAddBody) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		secret := base62(32)
-		version, err := p.s.secrets.Write(ctx, initPath(body.ID), map[string]string{sealKeyMember: secret})
-		body.InitRef, body.InitHash = fsm.SecretRef{Path: initPath(body.ID), Version: version}, hashed(secret)
+		ref, err := p.s.secrets.Write(ctx, initPath(body.ID), map[string]string{sealKeyMember: secret})
+		body.InitRef, body.InitHash = ref, hashed(secret)
 		return err
 	})
 	g.Go(func() (err error) {

@@ -46,7 +46,7 @@ func (w *world) claim(id string) *fsm.Sandbox {
 func (w *world) hasItsKey(id string) bool {
 	w.Helper()
 	ref := w.cluster.Sandbox(id).KeyRef
-	entry, err := w.secrets.Read(w.Context(), ref.Path, ref.Version)
+	entry, err := w.secrets.Read(w.Context(), ref)
 	return err == nil && entry["key"] != "" && w.nomad.Key(id) == entry["key"]
 }
 

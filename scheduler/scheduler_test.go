@@ -459,16 +459,39 @@ func TestScheduler_DeleteWorksFromEveryState(t *testing.T) {
 
 func TestScheduler_UnreferencedSecrets_AreCollected(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
+		const path = "users/u1/settings/llm_api_key"
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
-		if _, err := w.secrets.Write(w.Context(), "users/u1/settings/llm_api_key", map[string]string{"value": "x"}); err != nil {
-			t.Fatal(err)
+		put := func() {
+			if _, err := w.secrets.Write(w.Context(), path, map[string]string{"value": "x"}); err != nil {
+				t.Fatal(err)
+			}
 		}
+		put() // without a birth: a stranger
+		w.cluster.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
+		w.secrets.Birth = func() fsm.Birth { return w.cluster.Store.View().Birth() }
+		put()
+		w.secrets.Birth = func() fsm.Birth { return fsm.Birth{Cluster: clusterID, Nonce: "lost", Index: 1} }
+		put() // of a term that this leader does not know
 		time.Sleep(nomadtest.Grace + w.cfg.CollectInterval + time.Second)
-		if _, err := w.secrets.Read(w.Context(), "users/u1/settings/llm_api_key", 1); fsm.CodeOf(err) != fsm.CodeNotFound {
+		for version, deleted := range map[int]bool{1: false, 2: true, 3: false} {
+			if w.secrets.Deleted(path, version) != deleted {
+				t.Errorf("version %d: deleted %t", version, !deleted)
+			}
+		}
+		if n := w.gauge("bivouac_secret_strangers", ""); n != 2 {
+			t.Errorf("%v strangers", n)
+		}
+		time.Sleep(nomadtest.Retention + w.cfg.CollectInterval)
+		if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: path, Version: 2}); fsm.CodeOf(err) != fsm.CodeNotFound {
 			t.Errorf("an unreferenced version: %v", err)
 		}
-		if _, err := w.secrets.Read(w.Context(), nomadtest.KeyPath("a"), 1); err != nil {
+		for _, version := range []int{1, 3} {
+			if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: path, Version: version}); err != nil {
+				t.Errorf("a stranger: %v", err)
+			}
+		}
+		if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: nomadtest.KeyPath("a"), Version: 1}); err != nil {
 			t.Errorf("the key of a sandbox: %v", err)
 		}
 	})

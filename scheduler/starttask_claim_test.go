@@ -47,7 +47,7 @@ func TestStartTask_ClaimsAWarmSandbox(t *testing.T) {
 			claimed++
 		}
 		used = append(used, sb.ID)
-		entry, err := w.secrets.Read(t.Context(), sb.KeyRef.Path, sb.KeyRef.Version)
+		entry, err := w.secrets.Read(t.Context(), sb.KeyRef)
 		if err != nil || entry[secretKeyMember] == "" || entry[sealKeyMember] == "" {
 			t.Errorf("the key of %s: %v", sb.ID, err)
 		}

@@ -81,11 +81,11 @@ func (w *taskWorld) must(user string, body fsm.Body) fsm.Result {
 // secret writes an entry and gives its reference.
 func (w *taskWorld) secret(path, member, value string) fsm.SecretRef {
 	w.t.Helper()
-	v, err := w.secrets.Write(context.Background(), path, map[string]string{member: value})
+	ref, err := w.secrets.Write(context.Background(), path, map[string]string{member: value})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return fsm.SecretRef{Path: path, Version: v}
+	return ref
 }
 
 // task accepts a start request for a new conversation.
@@ -207,25 +207,25 @@ func (s *taskSecrets) paths() []string {
 }
 
 // Write implements Secrets.
-func (s *taskSecrets) Write(_ context.Context, path string, data map[string]string) (int, error) {
+func (s *taskSecrets) Write(_ context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
-		return 0, errAway
+		return fsm.SecretRef{}, errAway
 	}
 	s.entries[path] = append(s.entries[path], data)
-	return len(s.entries[path]), nil
+	return fsm.SecretRef{Path: path, Version: len(s.entries[path])}, nil
 }
 
 // Read implements Secrets.
-func (s *taskSecrets) Read(_ context.Context, path string, version int) (map[string]string, error) {
+func (s *taskSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
 		return nil, errAway
 	}
-	if e := s.entries[path]; version >= 1 && version <= len(e) {
-		return e[version-1], nil
+	if e := s.entries[ref.Path]; ref.Version >= 1 && ref.Version <= len(e) {
+		return e[ref.Version-1], nil
 	}
 	return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret")
 }
@@ -242,7 +242,9 @@ func (s *taskSecrets) Delete(_ context.Context, path string) error {
 }
 
 // Collect implements Secrets.
-func (s *taskSecrets) Collect(context.Context, func(string, int) bool) (int, error) { return 0, nil }
+func (s *taskSecrets) Collect(context.Context, func(SecretEntry) SecretVerdict) (SecretsCollected, error) {
+	return SecretsCollected{}, nil
+}
 
 // taskAgents are agent servers that keep conversations by id.
 type taskAgents struct {

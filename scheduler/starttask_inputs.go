@@ -64,7 +64,7 @@ func (r *StartTasks) read(ctx context.Context, in *inputs, v *fsm.View, s *fsm.S
 			return ""
 		}
 		var data map[string]string
-		if data, err = r.secrets.Read(ctx, ref.Path, ref.Version); err != nil {
+		if data, err = r.secrets.Read(ctx, ref); err != nil {
 			err = fmt.Errorf("reading %s: %w", ref.Path, err)
 			return ""
 		}

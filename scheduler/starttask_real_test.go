@@ -69,31 +69,33 @@ type realSecrets struct {
 }
 
 // Write implements scheduler.Secrets.
-func (s *realSecrets) Write(_ context.Context, path string, data map[string]string) (int, error) {
+func (s *realSecrets) Write(_ context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 1
 	for ; s.entries[fmt.Sprintf("%s@%d", path, n)] != nil; n++ {
 	}
 	s.entries[fmt.Sprintf("%s@%d", path, n)] = data
-	return n, nil
+	return fsm.SecretRef{Path: path, Version: n}, nil
 }
 
 // Read implements scheduler.Secrets.
-func (s *realSecrets) Read(_ context.Context, path string, version int) (map[string]string, error) {
+func (s *realSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[fmt.Sprintf("%s@%d", path, version)]; e != nil {
+	if e := s.entries[fmt.Sprintf("%s@%d", ref.Path, ref.Version)]; e != nil {
 		return e, nil
 	}
-	return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret: %s", path)
+	return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret: %s", ref.Path)
 }
 
 // Delete implements scheduler.Secrets.
 func (s *realSecrets) Delete(context.Context, string) error { return nil }
 
 // Collect implements scheduler.Secrets.
-func (s *realSecrets) Collect(context.Context, func(string, int) bool) (int, error) { return 0, nil }
+func (s *realSecrets) Collect(context.Context, func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+	return scheduler.SecretsCollected{}, nil
+}
 
 func newRealWorld(t *testing.T) *realWorld {
 	t.Helper()
@@ -196,7 +198,7 @@ func (w *realWorld) running(id string) (url, key string, s *fsm.Sandbox) {
 		s = v.SandboxAny(id)
 		return s.State() == fsm.SandboxRunning && s.Status.Placement != nil
 	})
-	entry, err := w.secrets.Read(context.Background(), s.KeyRef.Path, s.KeyRef.Version)
+	entry, err := w.secrets.Read(context.Background(), s.KeyRef)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -332,11 +334,11 @@ mkdir octo; git init -q -b main octo/app.git; cd octo/app.git; echo hi > README;
 
 	w := newRealWorld(t)
 	path := "users/ada/providers/github"
-	version, err := w.secrets.Write(t.Context(), path, map[string]string{"token": "TOKEN/CANARY@1"})
+	ref, err := w.secrets.Write(t.Context(), path, map[string]string{"token": "TOKEN/CANARY@1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.must("ada", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Host: &host.URL, Ref: fsm.SecretRef{Path: path, Version: version}}}})
+	w.must("ada", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Host: &host.URL, Ref: ref}}})
 	w.lead()
 	repo := "octo/app"
 	task := w.ready(w.start(1, func(q *fsm.StartRequest) { q.SelectedRepository = &repo }))

@@ -143,8 +143,8 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 // gives, and the one its agent server seals with what it keeps.
 func writeKey(ctx context.Context, secrets Secrets, id string) (ref fsm.SecretRef, hash string, err error) {
 	key, seal := base62(32), base62(32)
-	version, err := secrets.Write(ctx, sessionPath(id), map[string]string{secretKeyMember: key, sealKeyMember: seal})
-	return fsm.SecretRef{Path: sessionPath(id), Version: version}, hashed(key), err
+	ref, err = secrets.Write(ctx, sessionPath(id), map[string]string{secretKeyMember: key, sealKeyMember: seal})
+	return ref, hashed(key), err
 }
 
 // hashed is a key's SHA-256, hex.

@@ -36,7 +36,7 @@ func TestStartTask_BecomesReady(t *testing.T) {
 	if s == nil || len(s.ID) < 20 || s.ID == task.ConversationID {
 		t.Fatalf("sandbox %+v", s)
 	}
-	entry, err := w.secrets.Read(t.Context(), s.KeyRef.Path, s.KeyRef.Version)
+	entry, err := w.secrets.Read(t.Context(), s.KeyRef)
 	if err != nil || len(entry["key"]) < 40 || len(entry["secret_key"]) < 40 || entry["key"] == entry["secret_key"] {
 		t.Errorf("session entry %v, %v", len(entry), err)
 	}

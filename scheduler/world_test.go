@@ -95,7 +95,7 @@ func (w *world) create(id string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.cluster.Create(id, specID, v)
+	w.cluster.Create(id, specID, v.Version)
 }
 
 func (w *world) pause(id string)  { w.cluster.Must(&fsm.SandboxPauseBody{ID: id}, "u1") }
@@ -149,7 +149,7 @@ func crash() *scheduler.Failure {
 	return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"}
 }
 
-// gauge reads a metric by the value of its only label.
+// gauge reads a metric by the value of its only label, "" for none.
 func (w *world) gauge(name, label string) float64 {
 	w.Helper()
 	families, err := w.reg.Gather()
@@ -158,7 +158,7 @@ func (w *world) gauge(name, label string) float64 {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
 				return m.GetGauge().GetValue()
 			}
 		}

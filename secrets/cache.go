@@ -12,7 +12,7 @@ const (
 	// cacheEntries and cacheValueBytes bound the memory: 8 MiB at most.
 	cacheEntries    = 1024
 	cacheValueBytes = 8 << 10
-	// cacheTTL bounds how long a destroyed secret is still known. It must be
+	// cacheTTL bounds how long a deleted secret is still known. It must be
 	// far below the grace period: see Vault.Delete.
 	cacheTTL = 30 * time.Second
 )
@@ -25,8 +25,8 @@ type cache struct {
 }
 
 type cached struct {
-	data map[string]string
-	read time.Time
+	data          map[string]string
+	created, read time.Time
 }
 
 func newCache() (*cache, error) {
@@ -39,10 +39,12 @@ func newCache() (*cache, error) {
 
 func cacheKey(path string, version int) string { return path + "#" + strconv.Itoa(version) }
 
-func (c *cache) get(path string, version int) (map[string]string, bool) {
+// get gives the version that was written at that time, or at any when it is
+// zero.
+func (c *cache) get(path string, version int, created time.Time) (map[string]string, bool) {
 	key := cacheKey(path, version)
 	e, ok := c.lru.Get(key)
-	if !ok {
+	if !ok || !created.IsZero() && !created.Equal(e.created) {
 		return nil, false
 	}
 	if c.now().Sub(e.read) > cacheTTL {
@@ -52,17 +54,17 @@ func (c *cache) get(path string, version int) (map[string]string, bool) {
 	return maps.Clone(e.data), true
 }
 
-func (c *cache) put(path string, version int, data map[string]string) {
+func (c *cache) put(path string, version int, created time.Time, data map[string]string) {
 	size := 0
 	for k, v := range data {
 		size += len(k) + len(v)
 	}
 	if size <= cacheValueBytes {
-		c.lru.Add(cacheKey(path, version), cached{data: maps.Clone(data), read: c.now()})
+		c.lru.Add(cacheKey(path, version), cached{data: maps.Clone(data), created: created, read: c.now()})
 	}
 }
 
-// forget drops versions that were destroyed.
+// forget drops versions that were deleted or destroyed.
 func (c *cache) forget(path string, versions []int) {
 	for _, v := range versions {
 		c.lru.Remove(cacheKey(path, v))

@@ -10,6 +10,8 @@
 //
 // The order of things makes it safe: the secret is written first, and the
 // command that is then committed makes its version current. What was written
-// and never committed is an unreferenced version, which Collect destroys after
-// a grace period that is longer than a command may take to be committed.
+// and never committed is an unreferenced version, which Collect deletes after a
+// grace period that is longer than a command may take to be committed. It can be
+// undeleted until Collect destroys it, and only versions whose birth the caller
+// knows as its own are touched at all.
 package secrets

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -65,8 +66,8 @@ func TestSealed_OpenSaysWhatIsWrong(t *testing.T) {
 			}
 		}, "does not hold a key"},
 		"another format": {func(t *testing.T, dir string) {
-			update(t, dir, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("2")) })
-		}, `has format "2"`},
+			update(t, dir, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("3")) })
+		}, `has format "3"`},
 		"no database": {func(t *testing.T, dir string) {
 			if err := os.WriteFile(filepath.Join(dir, sealedFile), bytes.Repeat([]byte("junk"), 4096), 0o600); err != nil {
 				t.Fatal(err)
@@ -76,7 +77,7 @@ func TestSealed_OpenSaysWhatIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			s, err := OpenSealed(dir, 0)
+			s, err := OpenSealed(dir, SealedOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,12 +86,12 @@ func TestSealed_OpenSaysWhatIsWrong(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.spoil(t, dir)
-			if _, err := OpenSealed(dir, 0); err == nil || !strings.Contains(err.Error(), tc.says) {
+			if _, err := OpenSealed(dir, SealedOptions{}); err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, want it to say %q", err, tc.says)
 			}
 		})
 	}
-	if _, err := OpenSealed(other, 0); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := OpenSealed(other, SealedOptions{}); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("opening it twice: %v", err)
 	}
 }
@@ -110,7 +111,7 @@ func TestSealed_MovedRecordDoesNotOpen(t *testing.T) {
 		return versions.Put(versionKey("users/u2/settings/llm_api_key", b), record)
 	})
 	s = openSealed(t, dir)
-	data, err := s.Read(t.Context(), "users/u2/settings/llm_api_key", b)
+	data, err := s.Read(t.Context(), "users/u2/settings/llm_api_key", b, time.Time{})
 	if !errors.Is(err, errDamaged) || data != nil || strings.Contains(err.Error(), "canary") {
 		t.Errorf("another user's record: %v, %v", data, err)
 	}
@@ -118,14 +119,14 @@ func TestSealed_MovedRecordDoesNotOpen(t *testing.T) {
 
 func TestSealed_Closed_IsUnavailable(t *testing.T) {
 	t.Parallel()
-	s, err := OpenSealed(t.TempDir(), 0)
+	s, err := OpenSealed(t.TempDir(), SealedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Read(t.Context(), settingsPath, 1); !errors.Is(err, ErrUnavailable) {
+	if _, err := s.Read(t.Context(), settingsPath, 1, time.Time{}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("reading: %v", err)
 	}
 	if err := s.Health(t.Context()); !errors.Is(err, ErrUnavailable) {
@@ -154,4 +155,38 @@ func update(t *testing.T, dir string, fn func(*bbolt.Tx) error) {
 	if err := errors.Join(db.Update(fn), db.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestSealed_ReadsFormat1: testdata/sealed-format-1 was written by commit
+// 85644f1: two versions of a setting and a sandbox's key, without births.
+func TestSealed_ReadsFormat1(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{sealedFile, sealedKeyFile} {
+		copyOver(t, filepath.Join(dir, name), filepath.Join("testdata", "sealed-format-1", name))
+	}
+	s := openSealed(t, dir)
+	for range 2 {
+		want(t, s, settingsPath, 1, "a")
+		want(t, s, settingsPath, 2, "b")
+		want(t, s, sandboxPath, 3, "key")
+		s = reopen(t, s, dir)
+	}
+	s.now = func() time.Time { return time.Now().Add(time.Hour) } // past the grace period
+	seen := 0
+	c, err := s.Collect(t.Context(), born, func(e Entry) Verdict {
+		seen++
+		if e.Birth != (Birth{}) || !e.DeletedAt.IsZero() || e.Created.Year() != 2026 {
+			t.Errorf("%+v", e)
+		}
+		return Keep
+	})
+	if err != nil || seen != 3 || c.Stamped != 3 {
+		t.Errorf("%d seen, %+v, %v", seen, c, err)
+	}
+	v := writeAt(t, s, settingsPath, "c", born)
+	if v.Number <= 3 {
+		t.Errorf("version %d", v.Number)
+	}
+	want(t, s, sandboxPath, 3, "key")
 }

@@ -13,25 +13,54 @@ import (
 // Store keeps secrets. Vault and Sealed implement it. Every method may be
 // called from any goroutine.
 type Store interface {
-	// Write stores data as a new version of the entry at path and returns its
-	// number, from 1, higher than every number of that path before. Two writers
-	// at once get two versions. httpapi and the scheduler call it before they
-	// propose the command that refers to the version.
-	Write(ctx context.Context, path string, data map[string]string) (version int, err error)
-	// Read gives exactly that version. It is ErrNotFound when the version never
-	// was or is destroyed.
-	Read(ctx context.Context, path string, version int) (map[string]string, error)
-	// Delete destroys every version there is at path; there need be none. A
-	// write at the same time is not lost.
-	Delete(ctx context.Context, path string) error
-	// Collect destroys every version that live does not hold and that is older
-	// than the grace period, and reports how many. The leader calls it, with a
-	// view of the FSM taken just before. live is called from one goroutine at a
-	// time. After an error the rest is left for the next time.
-	Collect(ctx context.Context, live func(path string, version int) bool) (destroyed int, err error)
+	Reader
+	Writer
+	Collector
+	Marks
+}
+
+// Reader reads secrets.
+type Reader interface {
+	// Read gives exactly that version. created, unless it is zero, is the time
+	// that Write returned with it: a version of the same number that was written
+	// at another time is ErrNotFound. ErrNotFound is also a version that never
+	// was or is destroyed; one that Collect deleted is ErrDeleted as well.
+	Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error)
 	// Health is nil when reading and writing can work now; otherwise its text
 	// says what is the matter.
 	Health(ctx context.Context) error
+}
+
+// Writer changes what its owner asked to change.
+type Writer interface {
+	// Write stores data as a new version of the entry at path. Its number is
+	// from 1, and higher than every number of that path before. Two writers at
+	// once get two versions. httpapi and the scheduler call it before they
+	// propose the command that refers to the version. birth is kept with the
+	// version; the zero one is not.
+	Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error)
+	// Delete destroys every version there is at path; there need be none. A
+	// write at the same time is not lost.
+	Delete(ctx context.Context, path string) error
+	// Undelete makes a version readable again that Collect deleted. It is
+	// ErrNotFound when the version never was or is destroyed.
+	Undelete(ctx context.Context, path string, version int) error
+}
+
+// Collector removes what nobody refers to.
+type Collector interface {
+	// Collect asks judge about every version that is older than the grace period
+	// and acts on its verdict. The leader calls it, with a view of the FSM taken
+	// just before; birth is that view's. judge is called from one goroutine at a
+	// time. After an error the rest is left for the next time.
+	Collect(ctx context.Context, birth Birth, judge func(Entry) Verdict) (Collected, error)
+}
+
+// Version names what Write stored.
+type Version struct {
+	Number int
+	// Created is when the store wrote it, by the store's clock.
+	Created time.Time
 }
 
 // The errors callers tell apart, with errors.Is.
@@ -41,14 +70,40 @@ var (
 	ErrUnavailable = errors.New("secret store unavailable")
 	// ErrNotFound: there is no such version.
 	ErrNotFound = errors.New("no such secret")
+	// ErrDeleted: Collect deleted the version, and Undelete brings it back. It
+	// comes with ErrNotFound.
+	ErrDeleted = errors.New("deleted as unreferenced, not yet destroyed; undelete it")
 	// ErrInvalid: the path or the data break the rules; trying again is no use.
 	ErrInvalid = errors.New("invalid secret")
+	// ErrConflict: somebody else wrote the mark since it was read.
+	ErrConflict = errors.New("the mark was written by somebody else meanwhile")
 )
+
+// ReusedError says that a version's number was given out twice: the store was
+// rolled back, and what it holds is not what was meant. It is ErrNotFound.
+type ReusedError struct {
+	// Found and Meant are when the version was written that is there, and the one
+	// that was meant.
+	Found, Meant time.Time
+}
+
+// Error implements error.
+func (e *ReusedError) Error() string {
+	return fmt.Sprintf("the secret store has another version of that number, written at %s, not at %s: "+
+		"its data were rolled back; enter the secret again", e.Found.UTC().Format(time.RFC3339Nano), e.Meant.UTC().Format(time.RFC3339Nano))
+}
+
+// Is implements errors.Is.
+func (e *ReusedError) Is(target error) bool { return target == ErrNotFound }
 
 // DefaultGrace is how old an unreferenced version must be before Collect takes
 // it. A command is refused once it is a minute old, so what is older than this
 // and has no reference will never have one.
 const DefaultGrace = 15 * time.Minute
+
+// DefaultRetention is how long a deleted version can still be undeleted before
+// Collect destroys it.
+const DefaultRetention = 168 * time.Hour
 
 // Bounds of an entry.
 const (
@@ -78,8 +133,8 @@ func checkPath(path string) error {
 }
 
 // checkWrite checks what Write was given.
-func checkWrite(path string, data map[string]string) error {
-	if err := checkPath(path); err != nil {
+func checkWrite(path string, data map[string]string, birth Birth) error {
+	if err := errors.Join(checkPath(path), checkBirth(birth)); err != nil {
 		return err
 	}
 	if len(data) == 0 {

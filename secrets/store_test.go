@@ -25,7 +25,7 @@ func stores(t *testing.T, test func(t *testing.T, s Store)) {
 
 func openSealed(t *testing.T, dir string) *Sealed {
 	t.Helper()
-	s, err := OpenSealed(dir, 0)
+	s, err := OpenSealed(dir, SealedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,19 +37,40 @@ func openSealed(t *testing.T, dir string) *Sealed {
 	return s
 }
 
+// born is the birth of what tests write.
+var born = Birth{Cluster: "c1", Nonce: "n1", Index: 7}
+
 func write(t *testing.T, s Store, path, value string) int {
 	t.Helper()
-	v, err := s.Write(t.Context(), path, map[string]string{"value": value})
+	return writeAt(t, s, path, value, born).Number
+}
+
+func writeAt(t *testing.T, s Store, path, value string, birth Birth) Version {
+	t.Helper()
+	v, err := s.Write(t.Context(), path, map[string]string{"value": value}, birth)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
 }
 
+// but is a judge: all but the versions that live holds are unreferenced.
+func but(live func(path string, version int) bool) func(Entry) Verdict {
+	return func(e Entry) Verdict {
+		if live(e.Path, e.Version) {
+			return Keep
+		}
+		return Unreferenced
+	}
+}
+
+// always is a judge with one verdict.
+func always(v Verdict) func(Entry) Verdict { return func(Entry) Verdict { return v } }
+
 // want checks what a version holds; "" is ErrNotFound.
 func want(t *testing.T, s Store, path string, version int, value string) {
 	t.Helper()
-	data, err := s.Read(t.Context(), path, version)
+	data, err := s.Read(t.Context(), path, version, time.Time{})
 	switch {
 	case value == "" && !errors.Is(err, ErrNotFound):
 		t.Errorf("%s version %d: %v, %v; want ErrNotFound", path, version, data, err)
@@ -81,12 +102,12 @@ func TestStore_Read_IsPinnedToItsVersion(t *testing.T) {
 func TestStore_Read_GivesACopy(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		in := map[string]string{"key": "k", "secret_key": "s", "empty": "", "umlaut": "ä\n\"\x00"}
-		v, err := s.Write(t.Context(), settingsPath, in)
+		v, err := s.Write(t.Context(), settingsPath, in, born)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			got, err := s.Read(t.Context(), settingsPath, v)
+			got, err := s.Read(t.Context(), settingsPath, v.Number, v.Created)
 			if err != nil || !maps.Equal(got, in) {
 				t.Fatalf("got %q, %v; want %q", got, err, in)
 			}
@@ -105,11 +126,12 @@ func TestStore_Write_AtTheSameTime_GivesEachItsVersion(t *testing.T) {
 			wg.Go(func() {
 				for i := range times {
 					value := fmt.Sprint(w, "-", i)
-					v, err := s.Write(t.Context(), settingsPath, map[string]string{"value": value})
+					made, err := s.Write(t.Context(), settingsPath, map[string]string{"value": value}, born)
 					if err != nil {
 						t.Error(err)
 						return
 					}
+					v := made.Number
 					mu.Lock()
 					if other, taken := got[v]; taken {
 						t.Errorf("version %d is both %s and %s", v, other, value)
@@ -170,21 +192,18 @@ func TestStore_Collect_TakesWhatIsOldAndNotLive(t *testing.T) {
 		a, b, c := write(t, s, settingsPath, "a"), write(t, s, settingsPath, "b"), write(t, s, settingsPath, "c")
 		k := write(t, s, sandbox, "key")
 		live := func(path string, version int) bool { return path == settingsPath && version == b }
-		if n, err := s.Collect(t.Context(), live); err != nil || n != 0 {
-			t.Fatalf("collected %d within the grace period, %v", n, err)
+		if c, err := s.Collect(t.Context(), born, but(live)); err != nil || c.Deleted != 0 {
+			t.Fatalf("collected %+v within the grace period, %v", c, err)
 		}
 		setGrace(s, time.Second)
-		total := 0
-		eventually(t, "the collection of three versions", func() error {
-			n, err := s.Collect(t.Context(), live)
-			total += n
-			if err == nil && total < 3 {
-				err = fmt.Errorf("%d so far", total)
+		total := collect(t, s, but(live), func(c Collected) error {
+			if c.Deleted < 3 {
+				return fmt.Errorf("%d so far", c.Deleted)
 			}
-			return err
+			return nil
 		})
-		if n, err := s.Collect(t.Context(), live); err != nil || n != 0 || total != 3 {
-			t.Errorf("collected %d, then %d, %v; want 3 and 0", total, n, err)
+		if c, err := s.Collect(t.Context(), born, but(live)); err != nil || c.Deleted != 0 || total.Deleted != 3 || total.Destroyed != 0 {
+			t.Errorf("collected %+v, then %+v, %v; want 3 and none", total, c, err)
 		}
 		want(t, s, settingsPath, a, "")
 		want(t, s, settingsPath, b, "b")
@@ -194,6 +213,36 @@ func TestStore_Collect_TakesWhatIsOldAndNotLive(t *testing.T) {
 			t.Errorf("version %d again after %d was destroyed", d, c)
 		}
 	})
+}
+
+// collect collects until enough is nil of all that was collected.
+func collect(t *testing.T, s Store, judge func(Entry) Verdict, enough func(Collected) error) Collected {
+	t.Helper()
+	var total Collected
+	eventually(t, "the collection", func() error {
+		c, err := s.Collect(t.Context(), born, judge)
+		total.Deleted += c.Deleted
+		total.Destroyed += c.Destroyed
+		total.Undeleted += c.Undeleted
+		total.Stamped += c.Stamped
+		total.Strangers = c.Strangers
+		total.StrangerPaths = c.StrangerPaths
+		if err != nil {
+			return err
+		}
+		return enough(total)
+	})
+	return total
+}
+
+// setRetention changes how long deleted versions can be undeleted.
+func setRetention(s Store, retention time.Duration) {
+	switch s := s.(type) {
+	case *Vault:
+		s.cfg.Retention = retention
+	case *Sealed:
+		s.retention = retention
+	}
 }
 
 func setGrace(s Store, grace time.Duration) {
@@ -214,10 +263,11 @@ func TestStore_RefusesBadInput(t *testing.T) {
 			"users/a%2fb", "users/{{a}}", "users/a*", "users/+", "users/\x00", "a/" + strings.Repeat("b", MaxPathBytes), strings.Repeat("a/", 8) + "a",
 		}
 		for _, p := range paths {
-			_, werr := s.Write(ctx, p, good)
-			_, rerr := s.Read(ctx, p, 1)
+			_, werr := s.Write(ctx, p, good, born)
+			_, rerr := s.Read(ctx, p, 1, time.Time{})
 			derr := s.Delete(ctx, p)
-			for _, err := range []error{werr, rerr, derr} {
+			uerr := s.Undelete(ctx, p, 1)
+			for _, err := range []error{werr, rerr, derr, uerr} {
 				if !errors.Is(err, ErrInvalid) {
 					t.Errorf("path %.40q: %v, want ErrInvalid", p, err)
 				}
@@ -225,19 +275,19 @@ func TestStore_RefusesBadInput(t *testing.T) {
 		}
 		big := map[string]string{"value": strings.Repeat("x", MaxDataBytes)}
 		for _, data := range []map[string]string{nil, {}, big} {
-			if _, err := s.Write(ctx, settingsPath, data); !errors.Is(err, ErrInvalid) {
+			if _, err := s.Write(ctx, settingsPath, data, born); !errors.Is(err, ErrInvalid) {
 				t.Errorf("writing %d members: %.200v, want ErrInvalid", len(data), err)
 			}
 		}
-		if _, err := s.Read(ctx, settingsPath, 0); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Read(ctx, settingsPath, 0, time.Time{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("reading version 0: %v, want ErrInvalid", err)
 		}
 		most := map[string]string{"value": strings.Repeat("x", MaxDataBytes-len(`{"value":""}`))}
-		v, err := s.Write(ctx, settingsPath, most)
+		v, err := s.Write(ctx, settingsPath, most, born)
 		if err != nil {
 			t.Fatalf("writing the most that is allowed: %v", err)
 		}
-		if got, err := s.Read(ctx, settingsPath, v); err != nil || !maps.Equal(got, most) {
+		if got, err := s.Read(ctx, settingsPath, v.Number, v.Created); err != nil || !maps.Equal(got, most) {
 			t.Errorf("reading the most that is allowed: %d bytes, %v", len(got["value"]), err)
 		}
 	})
@@ -247,7 +297,7 @@ func TestStore_EndsWithItsContext(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := s.Write(ctx, settingsPath, map[string]string{"value": "x"}); !errors.Is(err, context.Canceled) {
+		if _, err := s.Write(ctx, settingsPath, map[string]string{"value": "x"}, born); !errors.Is(err, context.Canceled) {
 			t.Errorf("writing: %v", err)
 		}
 	})

@@ -43,8 +43,9 @@ type VaultConfig struct {
 	// jobs read: <mount>/<namespace>/sandbox-<id>/.
 	NomadNamespace string
 
-	// Timeout bounds one operation; 0 is 5 s. Grace is DefaultGrace when 0.
-	Timeout, Grace time.Duration
+	// Timeout bounds one operation; 0 is 5 s. Grace is DefaultGrace when 0,
+	// Retention is DefaultRetention.
+	Timeout, Grace, Retention time.Duration
 
 	// Logger is told about logins; nil is silent. Registerer takes the metrics;
 	// nil is none.
@@ -108,6 +109,9 @@ func (c *VaultConfig) setDefaults() {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
+	if c.Retention == 0 {
+		c.Retention = DefaultRetention
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -127,8 +131,8 @@ func (c *VaultConfig) validate() error {
 	if first, _, _ := strings.Cut(c.Prefix, "/"); first == c.NomadNamespace {
 		errs = append(errs, fmt.Errorf("prefix %q lies in the folder of the Nomad namespace %q, whose jobs may read it", c.Prefix, c.NomadNamespace))
 	}
-	if c.Timeout < 0 || c.Grace < 0 {
-		errs = append(errs, errors.New("timeout and grace can't be negative"))
+	if c.Timeout < 0 || c.Grace < 0 || c.Retention < 0 {
+		errs = append(errs, errors.New("timeout, grace and retention can't be negative"))
 	}
 	return errors.Join(errs...)
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/vault/api"
@@ -24,37 +24,38 @@ const (
 )
 
 // Collect implements Store. It looks at the entries below the prefix and at
-// those of sandboxes, and touches only what carries our mark: the namespace's
+// those of sandboxes, and touches only what carries our prefix: the namespace's
 // folder and even the prefix may hold things of others.
 //
 // An entry whose versions are all destroyed is marked with the time, and its
-// metadata is deleted once that is longer ago than the grace period. Between
+// metadata is deleted once that is longer ago than the retention. Between
 // the last look and that delete lies one request; a write to a path that nobody
 // used for so long, in just that moment, would be lost, and the user would have
 // to enter the secret again.
-func (v *Vault) Collect(ctx context.Context, live func(path string, version int) bool) (int, error) {
+func (v *Vault) Collect(ctx context.Context, birth Birth, judge func(Entry) Verdict) (Collected, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectLimit)
 	defer cancel()
-	var now time.Time
+	p := &pass{judge: judge, birth: birth, grace: v.cfg.Grace, retention: v.cfg.Retention}
 	err := v.do(ctx, "collect", func(ctx context.Context, s *session) error {
 		var err error
-		now, err = v.serverTime(ctx, s)
-		return err
+		if p.now, err = v.serverTime(ctx, s); err != nil {
+			return err
+		}
+		// What can't be undeleted afterwards must not be deleted.
+		return v.missing(ctx, s, "delete/", "undelete/", "destroy/")
 	})
+	if err == nil {
+		err = checkBirth(birth)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("collecting secrets: %w", err)
+		return Collected{}, fmt.Errorf("collecting secrets: %w", err)
 	}
 	paths, err := v.entries(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("collecting secrets: %w", err)
+		return Collected{}, fmt.Errorf("collecting secrets: %w", err)
 	}
 	var mu sync.Mutex
-	alone := func(path string, version int) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return live(path, version)
-	}
-	var destroyed atomic.Int64
+	var total Collected
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(collectors)
 	for _, path := range paths {
@@ -62,24 +63,28 @@ func (v *Vault) Collect(ctx context.Context, live func(path string, version int)
 			break
 		}
 		g.Go(func() error {
-			n, err := v.collectEntry(ctx, path, alone, now)
-			destroyed.Add(int64(n))
+			done, err := v.collectEntry(ctx, path, p)
 			if err != nil {
 				return fmt.Errorf("collecting secrets: %s: %w", path, err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			total.note(path, done)
 			return nil
 		})
 	}
 	err = g.Wait()
-	return int(destroyed.Load()), err
+	total.trim()
+	return total, err
 }
 
-// collectEntry destroys the dead versions of one entry, and the entry when
-// nothing is left of it. now is Vault's clock.
-func (v *Vault) collectEntry(ctx context.Context, path string, live func(string, int) bool, now time.Time) (int, error) {
+// collectEntry does with the versions of one entry what the judge says, and
+// forgets the entry when nothing is left of it.
+func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decision, error) {
 	at := v.physical(path)
-	var dead []int
+	var d decision
 	err := v.do(ctx, "collect", func(ctx context.Context, s *session) error {
+		d = decision{}
 		meta, err := s.kv.GetMetadata(ctx, at)
 		if errors.Is(err, api.ErrSecretNotFound) {
 			return nil
@@ -87,46 +92,83 @@ func (v *Vault) collectEntry(ctx context.Context, path string, live func(string,
 		if err != nil || !v.owns(meta) {
 			return err
 		}
-		dead = dead[:0]
-		kept := 0
+		b := parseBirths(meta.CustomMetadata)
 		for _, m := range meta.Versions {
-			switch {
-			case m.Destroyed:
-			case now.Sub(m.CreatedTime) > v.cfg.Grace && !live(path, m.Version):
-				dead = append(dead, m.Version)
-			default:
-				kept++
+			if m.Destroyed {
+				continue
 			}
-		}
-		if len(dead) > 0 {
-			if err := s.kv.Destroy(ctx, at, dead); err != nil {
-				return err
+			e := Entry{Path: path, Version: m.Version, Created: m.CreatedTime, Birth: b.of(m.Version)}
+			// KV may be told to delete one later; now is cut to the second.
+			if m.DeletionTime.Before(p.now.Add(time.Second)) {
+				e.DeletedAt = m.DeletionTime
 			}
+			p.decide(e, &d)
 		}
-		if kept > 0 {
+		if err := v.carryOut(ctx, s, at, meta, b, d, p); err != nil {
+			return err
+		}
+		if d.kept > 0 {
 			return nil
 		}
-		return v.retire(ctx, s, at, meta, len(dead) > 0, now)
+		return v.retire(ctx, s, path, meta, p, len(d.destroy) > 0)
 	})
 	if err != nil {
-		return 0, err
+		return decision{}, err
 	}
-	v.cache.forget(path, dead)
-	return len(dead), nil
+	v.cache.forget(path, slices.Concat(d.remove, d.destroy))
+	for _, version := range d.undelete {
+		v.log.Warn("a secret that is referenced was deleted; it is undeleted", "path", path, "version", version)
+	}
+	return d, nil
 }
 
-// retire marks an entry without versions, or deletes it when the mark is old
-// enough. emptied says that its last version went just now.
-func (v *Vault) retire(ctx context.Context, s *session, at string, meta *api.KVMetadata, emptied bool, now time.Time) error {
+// carryOut asks Vault for what was decided: what brings something back first.
+func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.KVMetadata, b births, d decision, p *pass) error {
+	if len(d.undelete) > 0 {
+		if err := s.kv.Undelete(ctx, at, d.undelete); err != nil {
+			return err
+		}
+	}
+	if len(d.stamp) > 0 {
+		for _, version := range d.stamp {
+			b.set(version, meta.CurrentVersion, p.birth)
+		}
+		b.trim(lowestStanding(meta))
+		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, nil)); err != nil {
+			return err
+		}
+	}
+	if len(d.remove) > 0 {
+		if err := s.kv.DeleteVersions(ctx, at, d.remove); err != nil {
+			return err
+		}
+	}
+	if len(d.destroy) == 0 {
+		return nil
+	}
+	return s.kv.Destroy(ctx, at, d.destroy)
+}
+
+// retire marks an entry without versions, or deletes it when that mark is old
+// enough. emptied says that its last version went just now. An entry whose
+// versions were all destroyed by their owner is asked about as version 0.
+func (v *Vault) retire(ctx context.Context, s *session, path string, meta *api.KVMetadata, p *pass, emptied bool) error {
+	b := parseBirths(meta.CustomMetadata)
+	if p.now.Sub(meta.UpdatedTime) <= p.grace && !emptied {
+		return nil // a writer is between metadata and data
+	}
+	if !emptied && p.ask(Entry{Path: path, Created: meta.UpdatedTime, Birth: b[0]}) != Unreferenced {
+		return nil
+	}
 	text, _ := meta.CustomMetadata[emptiedKey].(string)
 	since, err := time.Parse(time.RFC3339, text)
 	switch {
 	case emptied || err != nil:
-		// Never written to, too: a writer died between metadata and data, or
-		// is just about to write. Its check-and-set does not mind the mark.
-		return s.kv.PutMetadata(ctx, at, v.metadata(&now))
-	case now.Sub(since) > v.cfg.Grace && now.Sub(meta.UpdatedTime) > v.cfg.Grace:
-		return s.kv.DeleteMetadata(ctx, at)
+		// Never written to, too: a writer died between metadata and data. Its
+		// check-and-set does not mind the mark.
+		return s.kv.PutMetadata(ctx, v.physical(path), v.metadata(b, &p.now))
+	case p.now.Sub(since) > p.retention && p.now.Sub(meta.UpdatedTime) > p.retention:
+		return s.kv.DeleteMetadata(ctx, v.physical(path))
 	}
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-func nothing(string, int) bool { return false }
+// nothing is a judge: nothing is referenced.
+var nothing = always(Unreferenced)
 
 // entry gives the metadata of what lies at a physical path, nil when there is
 // none.
@@ -61,19 +62,16 @@ func TestVault_Collect_TouchesOnlyWhatIsOurs(t *testing.T) {
 	mine := write(t, s, "sandboxes/mine/session", "mine")
 	deep := write(t, s, "users/u/custom/bmFtZQ", "deep")
 	setGrace(s, time.Second)
-	total := 0
-	eventually(t, "the collection", func() error {
-		n, err := s.Collect(ctx, nothing)
-		total += n
-		if err == nil && total < 2 {
-			err = fmt.Errorf("%d so far", total)
+	total := collect(t, s, nothing, func(c Collected) error {
+		if c.Deleted < 2 {
+			return fmt.Errorf("%d so far", c.Deleted)
 		}
-		return err
+		return nil
 	})
 	want(t, s, "sandboxes/mine/session", mine, "")
 	want(t, s, "users/u/custom/bmFtZQ", deep, "")
-	if n, err := s.Collect(ctx, nothing); n != 0 || total != 2 || err != nil {
-		t.Errorf("%d and %d collected, %v; want 2 and 0", total, n, err)
+	if c, err := s.Collect(ctx, born, nothing); c.Deleted != 0 || total.Deleted != 2 || err != nil {
+		t.Errorf("%+v and %+v collected, %v; want 2 and none", total, c, err)
 	}
 	want(t, other, sandbox, theirs, "theirs")
 	for _, at := range foreign {
@@ -92,15 +90,30 @@ func TestVault_Collect_DeletesEmptiedEntriesLater(t *testing.T) {
 	if err := s.Delete(ctx, settingsPath); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.Collect(ctx, nothing); n != 0 || err != nil {
-		t.Fatal(n, err)
+	if c, err := s.Collect(ctx, born, nothing); c.Deleted+c.Destroyed != 0 || err != nil {
+		t.Fatal(c, err)
 	}
 	if entry(t, at) == nil {
 		t.Fatal("the version numbers are forgotten within the grace period")
 	}
 	setGrace(s, 2*time.Second)
+	eventually(t, "the end of the grace period", func() error {
+		asked := false
+		_, err := s.Collect(ctx, born, func(e Entry) Verdict {
+			asked = asked || e.Version == 0 && e.Birth == born
+			return Unreferenced
+		})
+		if err == nil && !asked {
+			err = errors.New("nobody was asked about the entry")
+		}
+		return err
+	})
+	if entry(t, at) == nil {
+		t.Fatal("the version numbers are forgotten within the retention")
+	}
+	setRetention(s, 2*time.Second)
 	eventually(t, "the end of the entry", func() error {
-		if _, err := s.Collect(ctx, nothing); err != nil {
+		if _, err := s.Collect(ctx, born, nothing); err != nil {
 			return err
 		}
 		if entry(t, at) != nil {
@@ -112,7 +125,7 @@ func TestVault_Collect_DeletesEmptiedEntriesLater(t *testing.T) {
 	setGrace(s, time.Nanosecond)
 	v := write(t, s, settingsPath, "b")
 	for range 3 {
-		if _, err := s.Collect(ctx, func(string, int) bool { return true }); err != nil {
+		if _, err := s.Collect(ctx, born, always(Keep)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,12 +155,19 @@ func TestVault_Write_AfterAWriterDiedBetween(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.claim(ctx, session, s.physical(settingsPath)); err != nil { // and no more
+	if _, err := s.claim(ctx, session, s.physical(settingsPath), born); err != nil { // and no more
 		t.Fatal(err)
 	}
-	if _, err := s.Collect(ctx, nothing); err != nil { // it is marked as empty
-		t.Fatal(err)
-	}
+	setGrace(s, time.Second)
+	eventually(t, "the mark that it is empty", func() error {
+		if _, err := s.Collect(ctx, born, nothing); err != nil {
+			return err
+		}
+		if custom := entry(t, s.physical(settingsPath))["custom_metadata"].(map[string]any); custom[emptiedKey] == nil {
+			return fmt.Errorf("%v", custom)
+		}
+		return nil
+	})
 	want(t, s, settingsPath, write(t, s, settingsPath, "a"), "a")
 	if custom := entry(t, s.physical(settingsPath))["custom_metadata"].(map[string]any); custom[emptiedKey] != nil {
 		t.Errorf("marked as empty: %v", custom)

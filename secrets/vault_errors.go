@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/hashicorp/vault/api"
@@ -17,7 +18,7 @@ func unavailable(format string, args ...any) error {
 // explain turns an error of the api package into one of ours. What the server
 // said is passed on only where it can't hold anything we sent.
 func explain(err error) error {
-	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrConflict) {
 		return err
 	}
 	if errors.Is(err, api.ErrSecretNotFound) {
@@ -36,7 +37,7 @@ func explain(err error) error {
 	case resp.StatusCode == http.StatusNotFound:
 		return unavailable("vault has no KV version 2 where it should be: %.200s", said)
 	case resp.StatusCode == http.StatusForbidden:
-		return unavailable("vault denies it (is the AppRole's policy deploy/vault/bivouac.hcl?): %.200s", said)
+		return denied(resp)
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(said, "Upgrading"):
 		return unavailable("vault's KV mount is being upgraded")
 	case resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(said, "sealed"):
@@ -66,4 +67,36 @@ func isConflict(err error) bool {
 	var resp *api.ResponseError
 	return errors.As(err, &resp) && resp.StatusCode == http.StatusBadRequest &&
 		strings.Contains(strings.Join(resp.Errors, " "), "check-and-set")
+}
+
+// DeniedError says that the AppRole's policy lacks a capability. It is
+// ErrUnavailable.
+type DeniedError struct {
+	// Capability is one word of a policy, or two; Path is where it is missing.
+	Capability, Path string
+}
+
+// Error implements error.
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("vault denies %s on %s: the AppRole's policy must allow it (deploy/vault/bivouac.hcl)", e.Capability, e.Path)
+}
+
+// Is implements errors.Is.
+func (e *DeniedError) Is(target error) bool { return target == ErrUnavailable }
+
+// denied tells from a 403 which capability is missing where. The path holds
+// no value.
+func denied(resp *api.ResponseError) error {
+	at, err := url.Parse(resp.URL)
+	if err != nil {
+		return unavailable("vault denies it; the AppRole's policy must be deploy/vault/bivouac.hcl")
+	}
+	capability := map[string]string{
+		http.MethodGet: "read", http.MethodDelete: "delete", http.MethodPatch: "patch",
+		http.MethodPost: "create or update", http.MethodPut: "create or update",
+	}[resp.HTTPMethod]
+	if at.Query().Get("list") == "true" {
+		capability = "list"
+	}
+	return &DeniedError{Capability: capability, Path: strings.TrimPrefix(at.Path, "/v1/")}
 }

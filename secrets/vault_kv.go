@@ -21,76 +21,84 @@ const (
 	writeTries = 10
 
 	// ownerKey and emptiedKey are members of an entry's custom metadata: our
-	// prefix, and when the last version was destroyed.
+	// prefix, and when the last version was destroyed. See also birthKey.
 	ownerKey   = "bivouac"
 	emptiedKey = "emptied"
 )
 
 // Write implements Store: check-and-set against the current version, again with
 // the new one when somebody was faster.
-func (v *Vault) Write(ctx context.Context, path string, data map[string]string) (int, error) {
-	if err := checkWrite(path, data); err != nil {
-		return 0, err
+func (v *Vault) Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error) {
+	if err := checkWrite(path, data, birth); err != nil {
+		return Version{}, err
 	}
 	members := make(map[string]any, len(data))
 	for k, value := range data {
 		members[k] = value
 	}
-	var version int
+	var version Version
 	err := v.do(ctx, "write", func(ctx context.Context, s *session) error {
 		var err error
-		version, err = v.write(ctx, s, v.physical(path), members)
+		version, err = v.write(ctx, s, v.physical(path), members, birth)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("writing %s: %w", path, err)
+		return Version{}, fmt.Errorf("writing %s: %w", path, err)
 	}
 	return version, nil
 }
 
-func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any) (int, error) {
+func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth) (Version, error) {
 	for range writeTries {
-		current, err := v.claim(ctx, s, at)
+		current, err := v.claim(ctx, s, at, birth)
 		if err != nil {
-			return 0, err
+			return Version{}, err
 		}
 		written, err := s.kv.Put(ctx, at, data, api.WithCheckAndSet(current))
 		if err == nil {
-			return written.VersionMetadata.Version, nil
+			made := Version{Number: written.VersionMetadata.Version, Created: written.VersionMetadata.CreatedTime}
+			if !parseBirths(written.CustomMetadata).of(made.Number).covers(birth) {
+				err = v.amend(ctx, s, at, made.Number, birth)
+			}
+			return made, err
 		}
 		if !isConflict(err) {
-			return 0, err
+			return Version{}, err
 		}
 		select { // step out of the other's rhythm
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return Version{}, ctx.Err()
 		case <-time.After(rand.N(20 * time.Millisecond)):
 		}
 	}
-	return 0, unavailable("others wrote it %d times while we tried", writeTries)
+	return Version{}, unavailable("others wrote it %d times while we tried", writeTries)
 }
 
-// claim makes sure that the entry is there, is marked as ours and keeps enough
-// versions, and gives its current version, 0 for none.
-func (v *Vault) claim(ctx context.Context, s *session, at string) (int, error) {
+// claim makes sure that the entry is there, is marked as ours, keeps enough
+// versions and has the birth of the next one, and gives its current version, 0
+// for none.
+func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (int, error) {
 	meta, err := s.kv.GetMetadata(ctx, at)
-	if err != nil && !errors.Is(err, api.ErrSecretNotFound) {
+	if errors.Is(err, api.ErrSecretNotFound) {
+		return 0, s.kv.PutMetadata(ctx, at, v.metadata(births{0: birth}, nil))
+	}
+	if err != nil {
 		return 0, err
 	}
-	if meta == nil || !v.owns(meta) || meta.MaxVersions < maxVersions || meta.CustomMetadata[emptiedKey] != nil {
-		if err := s.kv.PutMetadata(ctx, at, v.metadata(nil)); err != nil {
+	b := parseBirths(meta.CustomMetadata)
+	if b.begin(meta.CurrentVersion, birth) || !v.owns(meta) || meta.MaxVersions < maxVersions || meta.CustomMetadata[emptiedKey] != nil {
+		b.trim(lowestStanding(meta))
+		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, nil)); err != nil {
 			return 0, err
 		}
-	}
-	if meta == nil {
-		return 0, nil
 	}
 	return meta.CurrentVersion, nil
 }
 
 // metadata is that of an entry of ours; emptied is when its last version went.
-func (v *Vault) metadata(emptied *time.Time) api.KVMetadataPutInput {
+func (v *Vault) metadata(b births, emptied *time.Time) api.KVMetadataPutInput {
 	custom := map[string]any{ownerKey: v.cfg.Prefix}
+	b.into(custom)
 	if emptied != nil {
 		custom[emptiedKey] = emptied.UTC().Format(time.RFC3339)
 	}
@@ -102,37 +110,87 @@ func (v *Vault) owns(meta *api.KVMetadata) bool {
 }
 
 // Read implements Store. What was read is remembered for half a minute.
-func (v *Vault) Read(ctx context.Context, path string, version int) (map[string]string, error) {
+func (v *Vault) Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error) {
 	if err := checkRead(path, version); err != nil {
 		return nil, err
 	}
-	if data, ok := v.cache.get(path, version); ok {
+	if data, ok := v.cache.get(path, version, created); ok {
 		return data, nil
 	}
+	var got *api.KVSecret
 	var data map[string]string
 	err := v.do(ctx, "read", func(ctx context.Context, s *session) error {
-		got, err := s.kv.GetVersion(ctx, v.physical(path), version)
-		if err != nil {
+		var err error
+		if got, err = s.kv.GetVersion(ctx, v.physical(path), version); err != nil {
 			return err
 		}
-		if got.Data == nil { // deleted or destroyed
-			return ErrNotFound
+		if err := sameVersion(got.VersionMetadata, created); err != nil {
+			return err
 		}
-		data = make(map[string]string, len(got.Data))
-		for k, value := range got.Data {
-			text, ok := value.(string)
-			if !ok {
-				return fmt.Errorf("%w: member %.40q is not text", ErrInvalid, k)
-			}
-			data[k] = text
-		}
-		return nil
+		data, err = textMembers(got.Data)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading %s version %d: %w", path, version, err)
 	}
-	v.cache.put(path, version, data)
+	v.cache.put(path, version, got.VersionMetadata.CreatedTime, data)
 	return data, nil
+}
+
+// sameVersion is nil when this is the version that was written at that time,
+// whenever that is zero, and it can be read.
+func sameVersion(m *api.KVVersionMetadata, created time.Time) error {
+	switch {
+	case m == nil:
+		return ErrNotFound
+	case !created.IsZero() && !m.CreatedTime.Equal(created):
+		return &ReusedError{Found: m.CreatedTime, Meant: created}
+	case m.Destroyed:
+		return fmt.Errorf("%w: it was destroyed", ErrNotFound)
+	case !m.DeletionTime.IsZero():
+		return errDeletedVersion
+	}
+	return nil
+}
+
+// errDeletedVersion: the version can be undeleted.
+var errDeletedVersion = fmt.Errorf("%w: %w", ErrNotFound, ErrDeleted)
+
+// textMembers gives the data of a version.
+func textMembers(members map[string]any) (map[string]string, error) {
+	data := make(map[string]string, len(members))
+	for k, value := range members {
+		text, ok := value.(string)
+		if !ok {
+			return nil, fmt.Errorf("%w: member %.40q is not text", ErrInvalid, k)
+		}
+		data[k] = text
+	}
+	return data, nil
+}
+
+// Undelete implements Store.
+func (v *Vault) Undelete(ctx context.Context, path string, version int) error {
+	if err := checkRead(path, version); err != nil {
+		return err
+	}
+	err := v.do(ctx, "undelete", func(ctx context.Context, s *session) error {
+		at := v.physical(path)
+		meta, err := s.kv.GetMetadata(ctx, at)
+		if err != nil {
+			return err
+		}
+		for _, m := range meta.Versions {
+			if m.Version == version && !m.Destroyed {
+				return s.kv.Undelete(ctx, at, []int{version})
+			}
+		}
+		return fmt.Errorf("%w: it was destroyed, or never was", ErrNotFound)
+	})
+	if err != nil {
+		return fmt.Errorf("undeleting %s version %d: %w", path, version, err)
+	}
+	return nil
 }
 
 // Delete implements Store. It destroys the versions it sees and leaves the
@@ -165,7 +223,7 @@ func (v *Vault) Delete(ctx context.Context, path string) error {
 			return err
 		}
 		now := time.Now()
-		return s.kv.PutMetadata(ctx, at, v.metadata(&now))
+		return s.kv.PutMetadata(ctx, at, v.metadata(parseBirths(meta.CustomMetadata), &now))
 	})
 	if err != nil {
 		return fmt.Errorf("deleting %s: %w", path, err)

@@ -201,6 +201,7 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 	v.metrics.session.Set(1)
 	defer v.metrics.session.Set(0)
 	v.warnOfExpiry(ctx, s)
+	v.warnOfPolicy(ctx, s)
 
 	ended := make(chan struct{})
 	go func() { defer close(ended); watcher.Start() }()
@@ -236,6 +237,23 @@ func (v *Vault) warnOfExpiry(ctx context.Context, s *session) {
 	}
 	if after, _ := config.Data["delete_version_after"].(string); after != "" && after != "0s" {
 		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
+	}
+}
+
+// warnOfPolicy says what the AppRole's policy lacks, before it is needed.
+func (v *Vault) warnOfPolicy(ctx context.Context, s *session) {
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
+	defer cancel()
+	lacks, err := v.lacks(ctx, s)
+	if err != nil {
+		return // the operations will say what is wrong
+	}
+	var errs []error
+	for _, one := range lacks {
+		errs = append(errs, one)
+	}
+	if len(errs) > 0 {
+		v.log.Error("the AppRole's policy in vault is not deploy/vault/bivouac.hcl", "error", errors.Join(errs...))
 	}
 }
 

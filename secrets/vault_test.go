@@ -22,13 +22,16 @@ import (
 func quickly(t *testing.T, s *Vault, what string) error {
 	t.Helper()
 	for _, op := range []func() error{
-		func() error { _, err := s.Read(t.Context(), "users/u9/settings/x", 1); return err },
+		func() error { _, err := s.Read(t.Context(), "users/u9/settings/x", 1, time.Time{}); return err },
 		func() error {
-			_, err := s.Write(t.Context(), "users/u9/settings/x", map[string]string{"value": "half"})
+			_, err := s.Write(t.Context(), "users/u9/settings/x", map[string]string{"value": "half"}, born)
 			return err
 		},
 		func() error { return s.Delete(t.Context(), "users/u9/settings/x") },
-		func() error { _, err := s.Collect(t.Context(), func(string, int) bool { return true }); return err },
+		func() error { return s.Undelete(t.Context(), "users/u9/settings/x", 1) },
+		func() error { _, err := s.Collect(t.Context(), born, always(Keep)); return err },
+		func() error { _, _, _, err := s.ReadMark(t.Context()); return err },
+		func() error { return s.WriteMark(t.Context(), Mark{Cluster: "c1"}, 0) },
 		func() error { return s.Health(t.Context()) },
 	} {
 		begun := time.Now()
@@ -196,7 +199,7 @@ func TestVault_NothingThere_SaysWhatIsMissing(t *testing.T) {
 			cfg := config(t, sharedVault(t), local.AppRoleOptions{})
 			tc.change(&cfg)
 			s := run(t, cfg)
-			_, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "canary-value"})
+			_, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "canary-value"}, born)
 			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %v, want it to say %q", err, tc.says)
 			}
@@ -276,15 +279,15 @@ func TestVault_NoSecretInErrorsLogsAndMetrics(t *testing.T) {
 	var said strings.Builder
 	note := func(err error) { fmt.Fprintln(&said, err) }
 	op := func(path string) {
-		v, err := s.Write(ctx, path, data)
+		v, err := s.Write(ctx, path, data, born)
 		note(err)
-		_, err = s.Read(ctx, path, max(v, 1))
+		_, err = s.Read(ctx, path, max(v.Number, 1), time.Time{})
 		note(err)
 		note(s.Delete(ctx, path))
 	}
 	op(settingsPath)
 	op("not a path")
-	if _, err := s.Write(ctx, settingsPath, map[string]string{"value": canary + strings.Repeat("x", MaxDataBytes)}); err == nil {
+	if _, err := s.Write(ctx, settingsPath, map[string]string{"value": canary + strings.Repeat("x", MaxDataBytes)}, born); err == nil {
 		t.Error("too much was written")
 	} else {
 		note(err)

@@ -62,7 +62,7 @@ func newApp(p parts) (*app, error) {
 		return nil, fmt.Errorf("opening node %s: %w", p.cluster.NodeName, err)
 	}
 
-	kept := secretStore{p.secrets}
+	kept := newSecretStore(p.secrets, store.View, log)
 	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer = log, p.registry
 	taskConfig := scheduler.DefaultStartTaskConfig()

@@ -82,8 +82,9 @@ type VaultConfig struct {
 	RoleID, RoleIDFile, SecretIDFile             string
 	CAFile                                       string
 	// UnreferencedGrace is how old a version that nothing refers to must be
-	// before it is destroyed; CollectInterval is how often such are looked for.
-	UnreferencedGrace, CollectInterval time.Duration
+	// before it is deleted, SecretRetention how long it can be undeleted before
+	// it is destroyed; CollectInterval is how often such are looked for.
+	UnreferencedGrace, SecretRetention, CollectInterval time.Duration
 }
 
 // SandboxesConfig bounds the life of sandboxes.
@@ -142,7 +143,7 @@ func defaultConfig() Config {
 		Raft:  RaftConfig{DeadAfter: cluster.DefaultConfig().DeadAfter},
 		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
-			UnreferencedGrace: secrets.DefaultGrace, CollectInterval: sched.CollectInterval},
+			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
 			PlacementGrace: sched.PlacementGrace, URL: api.SandboxURL, Wake: api.Door.Wake},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, OnLimit: fsm.OnLimitRefuse},
@@ -291,6 +292,7 @@ func (c *VaultConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "secret_id_file", required: true, set: setString(&c.SecretIDFile, notEmpty)},
 		{name: "ca_file", set: setString(&c.CAFile, notEmpty)},
 		{name: "unreferenced_grace", set: setDuration(&c.UnreferencedGrace, leastGrace, 24*time.Hour)},
+		{name: "secret_retention", set: setDuration(&c.SecretRetention, time.Hour, 10*365*24*time.Hour)},
 		{name: "collect_interval", set: setDuration(&c.CollectInterval, time.Second, 24*time.Hour)},
 	}, nil)
 	if (c.RoleID == "") == (c.RoleIDFile == "") {

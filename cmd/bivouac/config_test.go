@@ -109,7 +109,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", VolumePlugin: "zfs", VaultRole: "sandboxes", LostAfter: time.Hour},
 		Vault: VaultConfig{Address: "https://vault.example.org:8200", Mount: "kv", Prefix: "agents", Namespace: "team",
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem"),
-			UnreferencedGrace: 5 * time.Minute, CollectInterval: time.Minute},
+			UnreferencedGrace: 5 * time.Minute, SecretRetention: 24 * time.Hour, CollectInterval: time.Minute},
 		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second, PauseGrace: 10 * time.Second,
 			PlacementGrace: 30 * time.Second, URL: "door",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},

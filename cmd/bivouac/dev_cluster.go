@@ -33,7 +33,7 @@ const (
 	// devUser owns the key of a development cluster.
 	devUser = "dev"
 	// devCollectGrace is how old an unreferenced secret must be before it is
-	// destroyed; see secrets.OpenSealed.
+	// deleted; see secrets.SealedOptions.
 	devCollectGrace = 15 * time.Minute
 	// readyPoll is the pause between two looks at nodes that are starting.
 	readyPoll = 10 * time.Millisecond
@@ -106,7 +106,7 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 	if c.key, err = c.layout.loadKey(); err != nil {
 		return err
 	}
-	if c.sealed, err = secrets.OpenSealed(c.layout.secrets(), devCollectGrace); err != nil {
+	if c.sealed, err = secrets.OpenSealed(c.layout.secrets(), secrets.SealedOptions{Grace: devCollectGrace}); err != nil {
 		return fmt.Errorf("opening the secret store: %w", err)
 	}
 	c.life.onStop("the secret store", func(context.Context) error { return c.sealed.Close() })
@@ -116,7 +116,7 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 	}
 	c.runner, err = process.New(process.Config{
 		Dir: c.layout.sandboxes(), AgentBinary: binary, AgentArgs: []string{sandboxAgentName},
-		Secrets: secretStore{c.sealed}, Logger: c.log,
+		Secrets: sharedSecrets{secrets.NewGuard(c.sealed, nil, c.log)}, Logger: c.log,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the sandbox runner: %w", err)

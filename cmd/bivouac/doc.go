@@ -75,7 +75,8 @@
 //	  secret_id_file                  required
 //	  ca_file                         for https
 //	  unreferenced_grace              how old a secret that nothing refers to must be before it is
-//	                                  destroyed; 15m
+//	                                  deleted, which can be undone; 15m
+//	  secret_retention                how long it can be undone before it is destroyed; 168h
 //	  collect_interval                how often such are looked for; 10m
 //	}
 //	sandboxes {

@@ -164,7 +164,7 @@ func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) sec
 	return secrets.VaultConfig{
 		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
 		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
-		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace, Logger: log, Registerer: registry,
+		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace, Retention: v.SecretRetention, Logger: log, Registerer: registry,
 	}
 }
 

@@ -64,8 +64,10 @@ vault {
   # mount   = "secret"
   # prefix  = "bivouac" # a cluster that shares the mount needs its own
   # ca_file = "/etc/bivouac/vault-ca.pem"
-  # What nothing refers to any more is destroyed, when it is that old.
+  # What nothing refers to any more is deleted, when it is that old: it can be
+  # undeleted until it is destroyed, secret_retention later.
   # unreferenced_grace = "15m"
+  # secret_retention   = "168h"
   # collect_interval   = "10m"
 }
 

@@ -12,11 +12,21 @@
 #   vault write -f -field=secret_id auth/approle/role/bivouac/secret-id   # one for each node
 #
 # Vault's default policy, which every token has, lets a node look up, renew and
-# revoke its own token.
+# revoke its own token, and ask what it may do (sys/capabilities-self). A node
+# logs at its login what is missing here.
 
-# Settings, provider tokens, custom secrets, hand-overs of start tasks.
+# Settings, provider tokens, custom secrets, hand-overs of start tasks, and
+# PREFIX/marker: which cluster works below PREFIX, and how far it has come.
 path "MOUNT/data/PREFIX/*" {
   capabilities = ["create", "update", "read"]
+}
+# What nothing refers to is deleted so that it can be undeleted, and destroyed
+# vault { secret_retention } later. A node that may not undelete deletes nothing.
+path "MOUNT/delete/PREFIX/*" {
+  capabilities = ["create", "update"]
+}
+path "MOUNT/undelete/PREFIX/*" {
+  capabilities = ["create", "update"]
 }
 path "MOUNT/destroy/PREFIX/*" {
   capabilities = ["create", "update"]
@@ -29,6 +39,12 @@ path "MOUNT/metadata/PREFIX/*" {
 # sandbox-<id>, and no other, read them (nomad-workloads.hcl).
 path "MOUNT/data/NOMAD_NAMESPACE/sandbox-*" {
   capabilities = ["create", "update", "read"]
+}
+path "MOUNT/delete/NOMAD_NAMESPACE/sandbox-*" {
+  capabilities = ["create", "update"]
+}
+path "MOUNT/undelete/NOMAD_NAMESPACE/sandbox-*" {
+  capabilities = ["create", "update"]
 }
 path "MOUNT/destroy/NOMAD_NAMESPACE/sandbox-*" {
   capabilities = ["create", "update"]

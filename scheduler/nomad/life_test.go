@@ -37,19 +37,19 @@ func unavailable(err error) error {
 	return fsm.Errorf(fsm.CodeSecretStore, "Vault: %v", err)
 }
 
-func (s vaultSecrets) Write(ctx context.Context, path string, data map[string]string) (int, error) {
+func (s vaultSecrets) Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	var out struct {
 		Data struct{ Version int }
 	}
 	err := s.v.Do(ctx, http.MethodPost, "secret/data/"+entry(path), map[string]any{"data": data}, &out)
-	return out.Data.Version, unavailable(err)
+	return fsm.SecretRef{Path: path, Version: out.Data.Version}, unavailable(err)
 }
 
-func (s vaultSecrets) Read(ctx context.Context, path string, version int) (map[string]string, error) {
+func (s vaultSecrets) Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	var out struct {
 		Data struct{ Data map[string]string }
 	}
-	err := s.v.Do(ctx, http.MethodGet, fmt.Sprintf("secret/data/%s?version=%d", entry(path), version), nil, &out)
+	err := s.v.Do(ctx, http.MethodGet, fmt.Sprintf("secret/data/%s?version=%d", entry(ref.Path), ref.Version), nil, &out)
 	return out.Data.Data, unavailable(err)
 }
 
@@ -57,7 +57,9 @@ func (s vaultSecrets) Delete(ctx context.Context, path string) error {
 	return unavailable(s.v.Do(ctx, http.MethodDelete, "secret/metadata/"+entry(path), nil, nil))
 }
 
-func (vaultSecrets) Collect(context.Context, func(string, int) bool) (int, error) { return 0, nil }
+func (vaultSecrets) Collect(context.Context, func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+	return scheduler.SecretsCollected{}, nil
+}
 
 // life is a scheduler on the real stack.
 type life struct {
@@ -138,7 +140,7 @@ func (l *life) create(t fsm.Template) string {
 	l.store.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "spec", Template: t}}}, "operator")
 	v, err := l.secrets.Write(l.Context(), nomadtest.KeyPath(id), map[string]string{"key": key(id)})
 	l.must(err)
-	l.store.Create(id, "spec", v)
+	l.store.Create(id, "spec", v.Version)
 	return id
 }
 
@@ -198,7 +200,7 @@ func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
 			if o := l.observed(job); o.Exists || o.Live > 0 || len(l.volumes(job)) > 0 {
 				t.Errorf("left: %+v", o)
 			}
-			if _, err := l.secrets.Read(t.Context(), nomadtest.KeyPath(id), 1); err == nil {
+			if _, err := l.secrets.Read(t.Context(), fsm.SecretRef{Path: nomadtest.KeyPath(id), Version: 1}); err == nil {
 				t.Error("the key is still in Vault")
 			}
 		})

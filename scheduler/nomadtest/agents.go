@@ -218,7 +218,7 @@ func (n *Nomad) Key(id string) string {
 	n.each(id, func(a *alloc) {
 		key = a.bound
 		if !a.deferred {
-			entry, _ := n.secrets.Read(context.Background(), a.keyRef.Path, a.keyRef.Version)
+			entry, _ := n.secrets.Read(context.Background(), a.keyRef)
 			key = entry["key"]
 		}
 	})

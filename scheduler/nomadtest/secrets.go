@@ -12,6 +12,9 @@ import (
 
 // Secrets is a secret store in memory. It implements scheduler.Secrets.
 type Secrets struct {
+	// Birth is that of what is written now; nil for none.
+	Birth func() fsm.Birth
+
 	mu      sync.Mutex
 	entries map[string][]*secret
 	sealed  bool
@@ -19,13 +22,18 @@ type Secrets struct {
 
 // secret is one version; its data are nil once it was destroyed.
 type secret struct {
-	data    map[string]string
-	written time.Time
+	data             map[string]string
+	written, deleted time.Time
+	birth            fsm.Birth
 }
 
-// Grace is how old a version must be before Collect destroys it: it may belong
-// to a command that is still on its way.
-const Grace = 15 * time.Minute
+// Grace is how old a version must be before Collect deletes it: it may belong
+// to a command that is still on its way. Retention is how much later it is
+// destroyed.
+const (
+	Grace     = 15 * time.Minute
+	Retention = 168 * time.Hour
+)
 
 var _ scheduler.Secrets = (*Secrets)(nil)
 
@@ -65,27 +73,54 @@ func (s *Secrets) check() error {
 }
 
 // Write implements scheduler.Secrets.
-func (s *Secrets) Write(_ context.Context, path string, data map[string]string) (int, error) {
+func (s *Secrets) Write(_ context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(); err != nil {
-		return 0, err
+		return fsm.SecretRef{}, err
 	}
-	s.entries[path] = append(s.entries[path], &secret{data: maps.Clone(data), written: time.Now()})
-	return len(s.entries[path]), nil
+	made := &secret{data: maps.Clone(data), written: time.Now()}
+	if s.Birth != nil {
+		made.birth = s.Birth()
+	}
+	s.entries[path] = append(s.entries[path], made)
+	return made.ref(path, len(s.entries[path])), nil
 }
 
-// Read implements scheduler.Secrets.
-func (s *Secrets) Read(_ context.Context, path string, version int) (map[string]string, error) {
+// ref refers to a version.
+func (s *secret) ref(path string, version int) fsm.SecretRef {
+	ref := fsm.SecretRef{Path: path, Version: version}
+	if !s.birth.IsZero() {
+		ref.Created = s.written.UTC().Format(time.RFC3339Nano)
+	}
+	return ref
+}
+
+// Read implements scheduler.Secrets. A deleted version is undeleted.
+func (s *Secrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	path, version := ref.Path, ref.Version
 	if version < 1 || version > len(s.entries[path]) || s.entries[path][version-1].data == nil {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "no version %d of %s", version, path)
 	}
-	return maps.Clone(s.entries[path][version-1].data), nil
+	found := s.entries[path][version-1]
+	if ref.Created != "" && ref != found.ref(path, version) {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "version %d of %s is another one", version, path)
+	}
+	found.deleted = time.Time{}
+	return maps.Clone(found.data), nil
+}
+
+// Deleted reports whether a version is deleted and can be undeleted.
+func (s *Secrets) Deleted(path string, version int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[path]
+	return version >= 1 && version <= len(e) && e[version-1].data != nil && !e[version-1].deleted.IsZero()
 }
 
 // Delete implements scheduler.Secrets.
@@ -100,20 +135,48 @@ func (s *Secrets) Delete(_ context.Context, path string) error {
 }
 
 // Collect implements scheduler.Secrets.
-func (s *Secrets) Collect(_ context.Context, live func(path string, version int) bool) (int, error) {
+func (s *Secrets) Collect(_ context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (did scheduler.SecretsCollected, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(); err != nil {
-		return 0, err
+		return did, err
 	}
-	n := 0
 	for path, versions := range s.entries {
 		for i, v := range versions {
-			if v.data != nil && time.Since(v.written) > Grace && !live(path, i+1) {
-				v.data = nil
-				n++
+			if v.data != nil && time.Since(v.written) > Grace {
+				e := scheduler.SecretEntry{Ref: v.ref(path, i+1), Birth: v.birth, DeletedAt: v.deleted, Due: v.due()}
+				v.obey(judge(e), e, &did)
 			}
 		}
 	}
-	return n, nil
+	return did, nil
+}
+
+// due is what a verdict of SecretUnreferenced does to the version.
+func (s *secret) due() scheduler.SecretDue {
+	switch {
+	case s.deleted.IsZero():
+		return scheduler.SecretDueDelete
+	case time.Since(s.deleted) > Retention:
+		return scheduler.SecretDueDestroy
+	}
+	return scheduler.SecretDueNothing
+}
+
+// obey does what a verdict says.
+func (s *secret) obey(v scheduler.SecretVerdict, e scheduler.SecretEntry, did *scheduler.SecretsCollected) {
+	switch {
+	case v == scheduler.SecretStranger:
+		did.Strangers++
+		did.StrangerPaths = append(did.StrangerPaths, e.Ref.Path)
+	case v == scheduler.SecretKeep && !s.deleted.IsZero():
+		s.deleted = time.Time{}
+		did.Undeleted++
+	case v == scheduler.SecretUnreferenced && e.Due == scheduler.SecretDueDelete:
+		s.deleted = time.Now()
+		did.Deleted++
+	case v == scheduler.SecretUnreferenced && e.Due == scheduler.SecretDueDestroy:
+		s.data = nil
+		did.Destroyed++
+	}
 }

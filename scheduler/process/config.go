@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Secrets is where a sandbox's key is read; scheduler.Secrets has it.
 type Secrets interface {
-	// Read gives one version of the entry at path.
-	Read(ctx context.Context, path string, version int) (map[string]string, error)
+	// Read gives one version.
+	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
 }
 
 // Config says where sandboxes live and how they are run. Dir, AgentBinary and

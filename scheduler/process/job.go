@@ -51,7 +51,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if _, err := exec.LookPath(l.command); err != nil {
 		return &scheduler.Failure{Reason: fsm.ReasonDriver, Detail: fmt.Sprintf("the program %s can't be run: %v", l.command, err)}
 	}
-	entry, err := r.cfg.Secrets.Read(ctx, job.KeyRef.Path, job.KeyRef.Version)
+	entry, err := r.cfg.Secrets.Read(ctx, job.KeyRef)
 	if err != nil {
 		return err
 	}

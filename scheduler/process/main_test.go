@@ -110,8 +110,8 @@ func parent(dir, mode string) int {
 
 type fakeSecrets map[string]map[string]string
 
-func (f fakeSecrets) Read(_ context.Context, path string, _ int) (map[string]string, error) {
-	if e, ok := f[path]; ok {
+func (f fakeSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
+	if e, ok := f[ref.Path]; ok {
 		return e, nil
 	}
 	return nil, fsm.Errorf(fsm.CodeSecretStore, "the secret store is sealed")

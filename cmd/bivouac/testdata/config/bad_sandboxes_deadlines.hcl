@@ -21,6 +21,7 @@ vault {
   address        = "https://vault.example.org:8200"
   role_id        = "bivouac"
   secret_id_file = "secret-id"
+  secret_retention   = "1m" # want: secret_retention: must be between 1h0m0s and 87600h0m0s
   unreferenced_grace = "1m" # want: unreferenced_grace: must be between 2m0s and 24h0m0s
 }
 

@@ -59,6 +59,7 @@ vault {
   ca_file        = "vault-ca.pem"
 
   unreferenced_grace = "5m"
+  secret_retention   = "24h"
   collect_interval   = "1m"
 }
 

@@ -1,0 +1,84 @@
+package secrets
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// needs are the capabilities of deploy/vault/bivouac.hcl, by the path after the
+// mount. They are looked up in both folders Bivouac writes to.
+var needs = []struct {
+	path         string
+	capabilities []string
+}{
+	{"data/", []string{"create", "update", "read"}},
+	{"delete/", []string{"update"}},
+	{"undelete/", []string{"update"}},
+	{"destroy/", []string{"update"}},
+	{"metadata/", []string{"create", "update", "read", "list", "delete"}},
+}
+
+// missing names the first capability on the paths that begin so that the token
+// lacks, as a *DeniedError. A Vault that does not let us ask is not refused:
+// the operation will say what is wrong.
+func (v *Vault) missing(ctx context.Context, s *session, begin ...string) error {
+	lacks, err := v.lacks(ctx, s)
+	if err != nil {
+		return nil
+	}
+	for _, one := range lacks {
+		for _, b := range begin {
+			if strings.HasPrefix(one.Path, v.cfg.Mount+"/"+b) {
+				return one
+			}
+		}
+	}
+	return nil
+}
+
+// lacks gives every capability that the token lacks.
+func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
+	folders := []struct{ sample, shown string }{
+		{v.cfg.Prefix + "/users/any", v.cfg.Prefix + "/*"},
+		{v.cfg.NomadNamespace + "/" + sandboxFolder + "any/session", v.cfg.NomadNamespace + "/" + sandboxFolder + "*"},
+	}
+	var paths []string
+	for _, need := range needs {
+		for _, f := range folders {
+			paths = append(paths, v.cfg.Mount+"/"+need.path+f.sample)
+		}
+	}
+	answer, err := s.client.Logical().WriteWithContext(ctx, "sys/capabilities-self", map[string]any{"paths": paths})
+	if err != nil {
+		return nil, err
+	}
+	if answer == nil {
+		return nil, fmt.Errorf("sys/capabilities-self gave no answer")
+	}
+	var lacks []*DeniedError
+	for _, need := range needs {
+		for _, f := range folders {
+			has := words(answer.Data[v.cfg.Mount+"/"+need.path+f.sample])
+			for _, capability := range need.capabilities {
+				if !slices.Contains(has, capability) && !slices.Contains(has, "root") {
+					lacks = append(lacks, &DeniedError{Capability: capability, Path: v.cfg.Mount + "/" + need.path + f.shown})
+				}
+			}
+		}
+	}
+	return lacks, nil
+}
+
+// words are the strings of a list.
+func words(list any) []string {
+	var all []string
+	items, _ := list.([]any)
+	for _, item := range items {
+		if word, ok := item.(string); ok {
+			all = append(all, word)
+		}
+	}
+	return all
+}
