@@ -253,6 +253,7 @@ func TestLoad_SaysWhatIsWrong(t *testing.T) {
 		"another encoding": {func(m *Manifest) { m.Parts[0].Encoding = "zstd" }, ErrNewer, "zstd"},
 		"no state":         {func(m *Manifest) { m.Parts[0].Name = "x" }, ErrDamaged, "0 states"},
 		"another cluster":  {func(m *Manifest) { m.ClusterID = "x" }, ErrDamaged, "not that of its state"},
+		"another history":  {func(m *Manifest) { m.History = &History{"x", 9} }, ErrDamaged, "not that of its state"},
 		"another index":    {func(m *Manifest) { m.Index++ }, ErrDamaged, "not that of its state"},
 		"a longer state":   {func(m *Manifest) { m.Parts[0].ContentSize++ }, ErrDamaged, "bytes long"},
 		"a shorter state":  {func(m *Manifest) { m.Parts[0].ContentSize-- }, ErrDamaged, "longer than"},
@@ -304,6 +305,18 @@ func TestLoad_ReaderFails(t *testing.T) {
 		if !errors.Is(err, broken) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrDamaged) {
 			t.Errorf("after %d bytes: %v", n, err)
 		}
+	}
+}
+
+func TestPack_NamesTheHistory(t *testing.T) {
+	s := seeded(t)
+	raise := fsm.NewCommand("raise", time.Now(), "", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	if _, err := s.Apply(s.Index()+1, raise); err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := Load(bytes.NewReader(bytesOf(t, pack(t, s))))
+	if err != nil || m.History == nil || m.History.ID != s.View().History().ID || m.History.Epoch != 1 {
+		t.Errorf("%+v %v", m.History, err)
 	}
 }
 

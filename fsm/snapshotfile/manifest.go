@@ -90,7 +90,8 @@ type Manifest struct {
 	Parts []Part `json:"parts"`
 }
 
-// History names the history that the state belongs to; see fsm.History.
+// History names the history that the state belongs to (fsm.History); a state
+// below protocol version 3 has none.
 type History struct {
 	ID    string `json:"id"`
 	Epoch int64  `json:"epoch"`

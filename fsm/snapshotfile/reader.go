@@ -261,6 +261,13 @@ func Load(r io.Reader) (Manifest, *fsm.Trial, error) {
 		return m, nil, fmt.Errorf("%w: its state can't be loaded: %w", ErrDamaged, err)
 	}
 	v := trial.View
+	var history History
+	if m.History != nil {
+		history = *m.History
+	}
+	if h := v.History(); h.ID != history.ID || h.Epoch != history.Epoch {
+		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: history %q, epoch %d", ErrDamaged, h.ID, h.Epoch)
+	}
 	if v.ClusterID() != m.ClusterID || v.Index() != m.Index || v.Term() != m.Term || v.ProtocolVersion() != m.ProtocolVersion {
 		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: cluster %q index %d term %d protocol version %d",
 			ErrDamaged, v.ClusterID(), v.Index(), v.Term(), v.ProtocolVersion())

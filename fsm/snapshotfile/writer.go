@@ -58,6 +58,9 @@ func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteS
 			Encoding: encodingGzip, ContentSize: content.n,
 		}},
 	}
+	if h := v.History(); h.ID != "" {
+		m.History = &History{ID: h.ID, Epoch: h.Epoch}
+	}
 	header, err := m.encode()
 	if err != nil {
 		return nil, err
