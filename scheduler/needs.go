@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -44,6 +45,43 @@ type Workspaces interface {
 	// One that a job of this cluster has is CodeConflict.
 	RemoveWorkspace(ctx context.Context, w Workspace) error
 }
+
+// Marks keeps the mark that leaders leave in the backend; see fsm.Mark. Nobody
+// but a leader of this installation writes it.
+type Marks interface {
+	// ReadMark gives the mark, and the number that the next write must name.
+	// found is false, and cas 0, when there is none. One that can't be read is
+	// an error: CodeScheduler, and *Denied where a permission is missing.
+	ReadMark(ctx context.Context) (mark fsm.Mark, cas uint64, found bool, err error)
+	// WriteMark replaces the mark that was read with cas, and makes it where cas
+	// is 0. Whoever was late gets CodeConflict.
+	WriteMark(ctx context.Context, mark fsm.Mark, cas uint64) error
+}
+
+// Backend is all that what runs sandboxes offers the scheduler.
+type Backend interface {
+	Runner
+	Workspaces
+	Marks
+}
+
+// Denied says that the backend refuses a call for want of a permission. It is a
+// CodeScheduler to whoever does not ask for it.
+type Denied struct {
+	// Path is what the permission is for, in the words of the backend's
+	// policies, and Capability is the permission.
+	Path, Capability string
+	// Detail is the backend's answer.
+	Detail string
+}
+
+// Error implements error.
+func (d *Denied) Error() string {
+	return fmt.Sprintf("the capability %s is missing for %s (%s): the token must be valid and its policy must have it", d.Capability, d.Path, d.Detail)
+}
+
+// Unwrap gives the error by which everybody else knows it.
+func (d *Denied) Unwrap() error { return fsm.Errorf(fsm.CodeScheduler, "%s", d.Error()) }
 
 // Workspace names one workspace, as List gave it.
 type Workspace struct {

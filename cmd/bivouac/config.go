@@ -73,7 +73,9 @@ type NomadConfig struct {
 	CAFile, CertFile, KeyFile  string
 	NodePool, VolumePlugin     string
 	VaultRole                  string
-	LostAfter                  time.Duration
+	// Variable holds this installation's mark; see nomad.Config.
+	Variable  string
+	LostAfter time.Duration
 }
 
 // VaultConfig is where secret values are kept.
@@ -201,6 +203,13 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "cors", decode: c.CORS.decode},
 		{name: "log", decode: c.Log.decode},
 	})
+	if c.Nomad.Variable == "" {
+		c.Nomad.Variable = "bivouac/" + strings.Trim(c.Vault.Prefix, "/")
+		if nomad.CheckVariable(c.Nomad.Variable) != nil {
+			diags = append(diags, problem(body.MissingItemRange(),
+				"nomad: variable is required, since vault's prefix %q can't be part of a Nomad variable's path", c.Vault.Prefix))
+		}
+	}
 	if c.BootstrapExpect != 1 && len(c.RetryJoin) == 0 {
 		diags = append(diags, problem(body.MissingItemRange(), "retry_join is required unless bootstrap_expect is 1: the node could not find the others"))
 	}
@@ -272,6 +281,7 @@ func (c *NomadConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "node_pool", set: setString(&c.NodePool, notEmpty)},
 		{name: "volume_plugin", set: setString(&c.VolumePlugin, notEmpty)},
 		{name: "vault_role", set: setString(&c.VaultRole, notEmpty)},
+		{name: "variable", set: setString(&c.Variable, nomad.CheckVariable)},
 		{name: "lost_after", set: setDuration(&c.LostAfter, time.Minute, 30*24*time.Hour)},
 	}, nil)
 	if (c.CertFile == "") != (c.KeyFile == "") {

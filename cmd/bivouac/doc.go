@@ -62,6 +62,8 @@
 //	  ca_file, cert_file, key_file    for https
 //	  volume_plugin                   makes the workspace volumes; default "mkdir"
 //	  vault_role                      role of the tasks in Vault; default: that of Nomad's configuration
+//	  variable                        path of the Nomad variable that tells leaders how far the state
+//	                                  had come; default "bivouac/" and vault's prefix
 //	  lost_after                      how long a client may be away before its sandboxes count as
 //	                                  lost; 6h
 //	}

@@ -53,6 +53,10 @@ nomad {
   # datacenters = ["*"]
   # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
   # ca_file     = "/etc/bivouac/nomad-ca.pem"
+  # Where each leader notes how far the state had come, so that one with an older
+  # state deletes nothing. The default is "bivouac/" and vault's prefix: clusters
+  # that share a Nomad need one each.
+  # variable    = "bivouac/bivouac"
 }
 
 # Where secret values are kept: KV version 2, with an AppRole that carries the

@@ -275,11 +275,17 @@ func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
 	do(http.MethodGet, "job/sandbox-x/evaluations", nil, nil)
 	do(http.MethodGet, "allocations?resources=false", nil, nil)
 	do(http.MethodGet, "nodes", nil, nil)
+	var mark struct{ ModifyIndex uint64 }
+	do(http.MethodPut, "var/bivouac/bivouac?cas=0", map[string]any{"Path": "bivouac/bivouac", "Items": map[string]string{"index": "1"}}, &mark)
+	do(http.MethodGet, "var/bivouac/bivouac", nil, nil)
+	do(http.MethodPut, fmt.Sprintf("var/bivouac/bivouac?cas=%d", mark.ModifyIndex),
+		map[string]any{"Path": "bivouac/bivouac", "Items": map[string]string{"index": "2"}}, nil)
 	do(http.MethodDelete, "job/sandbox-x?purge=true", nil, nil)
 	eventually(t, "the deletion of the volume", func() error {
 		return n.DoAs(ctx, token, http.MethodDelete, "volume/host/"+created.Volume.ID+"/delete", nil, nil)
 	})
-	for _, request := range []string{"GET agent/self", "GET acl/tokens", "PUT system/gc", "GET jobs?namespace=other", "GET operator/snapshot"} {
+	for _, request := range []string{"GET agent/self", "GET acl/tokens", "PUT system/gc", "GET jobs?namespace=other", "GET operator/snapshot",
+		"DELETE var/bivouac/bivouac", "GET var/other"} {
 		method, path, _ := strings.Cut(request, " ")
 		var status *local.StatusError
 		err := n.DoAs(ctx, token, method, path, nil, nil)

@@ -9,6 +9,14 @@ namespace "default" {
     "submit-job", "read-job", "list-jobs", "read-logs",
     "host-volume-create", "host-volume-read", "host-volume-write", "host-volume-delete",
   ]
+
+  # Where leaders note how far the state had come: nomad { variable } of the
+  # node's configuration.
+  variables {
+    path "bivouac/*" {
+      capabilities = ["read", "write"]
+    }
+  }
 }
 
 # A job may mount the volume of its sandbox.

@@ -20,7 +20,7 @@ type Config struct {
 	Namespace string
 	// Token is the ACL token, empty where ACLs are off. It needs submit-job,
 	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete
-	// capabilities in the namespace, and node:read.
+	// capabilities in the namespace, read and write for Variable, and node:read.
 	Token string
 	TLS   TLSConfig
 
@@ -52,6 +52,10 @@ type Config struct {
 	// VaultRole overrides the role of Nomad's Vault configuration.
 	VaultRole string
 
+	// Variable is the path of the Nomad variable that holds this installation's
+	// mark. Installations that share a Nomad need one each.
+	Variable string
+
 	// CallTimeout bounds one call of Nomad's API; VolumeTimeout how long a new
 	// volume may take to be ready; RemoveWait how long Remove waits for a
 	// volume to be released before it leaves that to the next try.
@@ -79,6 +83,7 @@ func DefaultConfig() Config {
 	return Config{
 		Address:       "http://127.0.0.1:4646",
 		VolumePlugin:  "mkdir",
+		Variable:      "bivouac/bivouac",
 		KillTimeout:   10 * time.Second,
 		LostAfter:     6 * time.Hour,
 		CallTimeout:   10 * time.Second,
@@ -95,6 +100,9 @@ func (c Config) Validate() error {
 	}
 	if c.VolumePlugin == "" {
 		return errors.New("nomad: volume plugin must be set")
+	}
+	if err := CheckVariable(c.Variable); err != nil {
+		return fmt.Errorf("nomad: variable %w", err)
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		return errors.New("nomad: a TLS certificate and its key go together")

@@ -27,10 +27,15 @@ const (
 )
 
 // mapError turns what the client library returns into the errors of this
-// program: errNotFound, fsm's CodeConflict and CodeScheduler, or a Failure.
+// program: errNotFound, fsm's CodeConflict and CodeScheduler, a Failure, or a
+// Denied that does not say yet what is missing.
 func mapError(op string, err error) error {
 	if err == nil {
 		return nil
+	}
+	var lost api.ErrCASConflict
+	if errors.As(err, &lost) {
+		return fsm.Errorf(fsm.CodeConflict, "nomad: %s: it was written since it was read", op)
 	}
 	var resp api.UnexpectedResponseError
 	if !errors.As(err, &resp) || !resp.HasStatusCode() {
@@ -45,6 +50,8 @@ func mapError(op string, err error) error {
 		return fsm.Errorf(fsm.CodeConflict, "nomad: %s: %s", op, body)
 	case code == http.StatusNotFound, strings.Contains(body, textNoSuchVolume):
 		return fmt.Errorf("nomad: %s: %w", op, errNotFound)
+	case code == http.StatusForbidden:
+		return &scheduler.Denied{Detail: "Nomad: " + op + ": " + body}
 	case code == http.StatusBadRequest, invalidJob(body):
 		return &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: fmt.Sprintf("Nomad refused the job: %s: %s", op, body)}
 	default:
@@ -60,3 +67,38 @@ func invalidJob(body string) bool {
 
 // says reports whether Nomad's own words hold text.
 func says(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+
+// The calls whose permissions are not those of a namespace's jobs and volumes.
+const (
+	opReadMark    = "read mark"
+	opWriteMark   = "write mark"
+	opListClients = "list clients"
+	opReadClient  = "read client"
+)
+
+// missing says what a token lacks that was denied the call, in the words of
+// Nomad's policies.
+func (c Config) missing(op string) (path, capability string) {
+	path = "the namespace " + c.namespace()
+	switch op {
+	case opReadMark:
+		return fmt.Sprintf("the variable %s in %s", c.Variable, path), "read"
+	case opWriteMark:
+		return fmt.Sprintf("the variable %s in %s", c.Variable, path), "write"
+	case opListClients, opReadClient:
+		return "nodes", "read"
+	case "create volume":
+		return path, "host-volume-create"
+	case "delete volume":
+		return path, "host-volume-delete"
+	case "list volumes", "read volume":
+		return path, "host-volume-read"
+	case "list jobs":
+		return path, "list-jobs"
+	case "register job", "stop job", "revert job", "deregister job", "tag version", "untag version":
+		return path, "submit-job"
+	case "list logs", "read logs":
+		return path, "read-logs"
+	}
+	return path, "read-job"
+}

@@ -184,7 +184,7 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 		return facts, nil
 	}
 	var facts clientFacts
-	err := r.call(ctx, "read client", func(ctx context.Context) error {
+	err := r.call(ctx, opReadClient, func(ctx context.Context) error {
 		node, _, err := r.client.Nodes().Info(id, query(ctx))
 		if err == nil {
 			v := node.Attributes["driver.docker.volumes.enabled"]
@@ -205,7 +205,7 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 func (r *Runner) readRooms(ctx context.Context) error {
 	begin := time.Now()
 	var stubs []*api.NodeListStub
-	err := r.call(ctx, "list clients", func(ctx context.Context) error {
+	err := r.call(ctx, opListClients, func(ctx context.Context) error {
 		q := query(ctx)
 		q.Params = map[string]string{"resources": "true"}
 		var err error

@@ -148,7 +148,7 @@ func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
 // more, because Nomad gave it up.
 func (r *Runner) clientGone(ctx context.Context, nodeID string) (bool, error) {
 	var status string
-	err := r.call(ctx, "read client", func(ctx context.Context) error {
+	err := r.call(ctx, opReadClient, func(ctx context.Context) error {
 		node, _, err := r.client.Nodes().Info(nodeID, query(ctx))
 		if err == nil {
 			status = node.Status

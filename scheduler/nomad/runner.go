@@ -36,10 +36,7 @@ type Runner struct {
 	words *expirable.LRU[string, string]
 }
 
-var (
-	_ scheduler.Runner     = (*Runner)(nil)
-	_ scheduler.Workspaces = (*Runner)(nil)
-)
+var _ scheduler.Backend = (*Runner)(nil)
 
 // New makes a Runner; it calls nobody.
 func New(cfg Config) (*Runner, error) {
@@ -96,6 +93,9 @@ func (r *Runner) call(ctx context.Context, op string, fn func(ctx context.Contex
 	fault.At("before", op)
 	err := mapError(op, fn(ctx))
 	fault.At("after", op)
+	if denied := (*scheduler.Denied)(nil); errors.As(err, &denied) {
+		denied.Path, denied.Capability = r.cfg.missing(op)
+	}
 	outcome := "ok"
 	switch {
 	case err == nil:

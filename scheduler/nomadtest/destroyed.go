@@ -22,12 +22,13 @@ type TB interface {
 // the workspace of a sandbox is deleted. kind is one of the Kind constants.
 type Acknowledged func(kind, id string) bool
 
-// DeletedIn knows what a store says is deleted: the job and the workspace of a
-// row that is deleted. A missing row acknowledges nothing.
+// DeletedIn knows what a store says is deleted: the job of a row that is
+// deleted, and its workspace unless the row keeps it. A missing row
+// acknowledges nothing.
 func DeletedIn(view func() *fsm.View) Acknowledged {
-	return func(_, id string) bool {
+	return func(kind, id string) bool {
 		sb := view().SandboxAny(id)
-		return sb != nil && sb.Desired == fsm.DesiredDeleted
+		return sb != nil && sb.Desired == fsm.DesiredDeleted && (kind == KindJob || !sb.KeepWorkspace)
 	}
 }
 

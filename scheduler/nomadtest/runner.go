@@ -51,6 +51,7 @@ type Nomad struct {
 	acknowledged Acknowledged
 	declared     map[string]bool
 	destroyed    []Destroyed
+	marks        marks
 	// files are the workspaces' contents; noFiles: the agent servers know no
 	// calls for files.
 	files   map[string]map[string][]byte
@@ -100,9 +101,8 @@ type watcher struct {
 }
 
 var (
-	_ scheduler.Runner     = (*Nomad)(nil)
-	_ scheduler.Workspaces = (*Nomad)(nil)
-	_ scheduler.Agents     = (*Nomad)(nil)
+	_ scheduler.Backend = (*Nomad)(nil)
+	_ scheduler.Agents  = (*Nomad)(nil)
 )
 
 // NewNomad makes an empty Nomad whose tasks read their keys from secrets. t

@@ -32,14 +32,14 @@ type Runner struct {
 	lastIndex uint64
 	closed    bool
 
+	// markMu guards the file of the mark.
+	markMu sync.Mutex
+
 	portsMu sync.Mutex
 	ports   map[int]bool
 }
 
-var (
-	_ scheduler.Runner     = (*Runner)(nil)
-	_ scheduler.Workspaces = (*Runner)(nil)
-)
+var _ scheduler.Backend = (*Runner)(nil)
 
 // New takes the directory, kills whatever an earlier program left running in
 // it and reads the jobs; it starts none. It fails when another program uses the

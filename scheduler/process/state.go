@@ -102,23 +102,31 @@ func readState(dir string) (state, error) {
 
 // writeState replaces the file, whole or not at all.
 func writeState(dir string, s state) error {
-	b, err := json.MarshalIndent(s, "", " ")
+	if err := writeJSON(dir, stateFile, s); err != nil {
+		return fmt.Errorf("writing the job's state: %w", err)
+	}
+	return nil
+}
+
+// writeJSON replaces a file, whole or not at all, and has it on the disk.
+func writeJSON(dir, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, stateFile+".*")
+	f, err := os.CreateTemp(dir, name+".*")
 	if err != nil {
-		return fmt.Errorf("writing the job's state: %w", err)
+		return err
 	}
 	_, err = f.Write(b)
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, stateFile))
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
-		return fmt.Errorf("writing the job's state: %w", errors.Join(err, os.Remove(f.Name())))
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return syncDir(dir)
 }

@@ -45,6 +45,7 @@ nomad {
   node_pool     = "agents"
   volume_plugin = "zfs"
   vault_role    = "sandboxes"
+  variable      = "marks/agents"
   lost_after    = "1h"
 }
 
