@@ -112,14 +112,15 @@ func (c *checkedLogs) StoreLogs(logs []*raft.Log) error {
 }
 
 // DeleteRange implements raft.LogStore. Before the end of the log goes, the note
-// of where it ends is taken back.
+// of where it ends is taken back. Raft compacts a log that the leader's snapshot
+// has emptied as well, from entry 0 on: there is nothing to delete.
 func (c *checkedLogs) DeleteRange(first, last uint64) error {
 	end, err := c.LastIndex()
-	if err != nil {
+	if err != nil || end == 0 {
 		return err
 	}
 	if last >= end {
-		if err := c.mark.lower(first - 1); err != nil {
+		if err := c.mark.lower(max(first, 1) - 1); err != nil {
 			return err
 		}
 	}

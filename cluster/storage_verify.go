@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,6 +124,9 @@ func (s *Storage) loadMark(stable *checkedStable) error {
 		if err := json.Unmarshal([]byte(raw), &s.mark.noted); err != nil {
 			return stable.disk.damaged(stable.path, "%s: %v", keyMark, err)
 		}
+	}
+	if s.mark.noted.Last == math.MaxUint64 {
+		s.mark.noted.Last = 0 // what programs of protocol version 2 noted of an empty log
 	}
 	s.mark.last.Store(s.mark.noted.Last)
 	for _, key := range stableKeys {
