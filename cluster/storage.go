@@ -116,9 +116,6 @@ func (s *Storage) openOver(dir, path, logStore string, bolt *raftboltdb.BoltStor
 	snapshots := &checkedSnapshots{SnapshotStore: files, disk: s.disk, dir: filepath.Join(dir, "snapshots"), mark: s.mark}
 	s.Snapshots = snapshots
 	s.arm = func() { snapshots.armed.Store(true) }
-	if err := s.finishRecovery(snapshots); err != nil {
-		return err
-	}
 	if err := s.verify(logs, snapshots); err != nil {
 		return err
 	}
@@ -141,10 +138,9 @@ func (s *Storage) openLog(dir, logStore string, logs *checkedLogs, logger hclog.
 
 // The keys of ours in the stable store.
 var (
-	keyNodeID   = []byte("bivouac_node_id")
-	keyPromise  = []byte("bivouac_promise")
-	keyMark     = []byte("bivouac_log_mark")
-	keyRecovery = []byte("bivouac_recovery")
+	keyNodeID  = []byte("bivouac_node_id")
+	keyPromise = []byte("bivouac_promise")
+	keyMark    = []byte("bivouac_log_mark")
 )
 
 // getString reads a key of ours; absent is "".

@@ -148,7 +148,8 @@ func (t *transaction) openTerm(b *TermOpenBody) {
 	next := *h
 	terms := h.Terms
 	if len(terms) >= maxTerms {
-		terms = terms[len(terms)-maxTerms+1:]
+		// The first stays: sandboxes older than births have its.
+		terms = append(slices.Clone(terms[:1]), terms[len(terms)-maxTerms+2:]...)
 	}
 	next.Terms = slices.Clone(terms)
 	next.Terms[len(terms)-1].Last = t.meta.LastCommand

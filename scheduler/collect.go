@@ -2,33 +2,22 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
 )
 
-// fence proves that this node leads and that its store has everything that was
-// acknowledged before the call: it puts a command that changes nothing through
-// the log. Without it a deposed leader could take another leader's new sandbox
-// for an orphan.
-func (s *Scheduler) fence(ctx context.Context) error {
-	body := &fsm.SandboxObserveBody{Observations: []fsm.Observation{{
-		ID: "fence", Status: fsm.SandboxStatus{State: fsm.SandboxStarting, Since: micro(time.Now())},
-	}}}
-	_, err := s.cluster.Propose(ctx, command(body))
-	return err
-}
-
 // collectSecrets has the versions of secrets deleted, and later destroyed, that
 // no row refers to: once when the term begins, then at the configured period. A
 // version younger than the secret store's grace may belong to a command that is
 // still on its way and is spared there.
-func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger) error {
+func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger, vault *ward) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	retry := newBackoff(s.cfg.BackoffMax/4, s.cfg.CollectInterval)
-	strangers := 0
+	strangers, total := 0, 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,7 +26,7 @@ func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger) error 
 		case <-timer.C:
 		}
 		pause := s.cfg.CollectInterval
-		did, err := s.collectOnce(ctx)
+		did, err := s.collectOnce(ctx, log, vault, &total)
 		switch {
 		case ctx.Err() != nil:
 			s.metrics.strangers.Set(0)
@@ -75,11 +64,76 @@ func (s *Scheduler) tellCollected(log *slog.Logger, did SecretsCollected, before
 	}
 }
 
-func (s *Scheduler) collectOnce(ctx context.Context) (SecretsCollected, error) {
+// collectOnce collects once. total is how many versions the last collection was
+// shown, which it replaces.
+func (s *Scheduler) collectOnce(ctx context.Context, log *slog.Logger, vault *ward, total *int) (SecretsCollected, error) {
+	if vault.marks != nil {
+		if _, err := vault.judge(ctx); err != nil {
+			return SecretsCollected{}, err
+		}
+	}
 	if err := s.fence(ctx); err != nil {
 		return SecretsCollected{}, err
 	}
-	return s.secrets.Collect(ctx, judgeSecrets(s.store.View()))
+	c := &collection{s: s, log: log, view: s.store.View(), may: vault.marks == nil || vault.mayRemove(), total: *total}
+	for range c.view.SecretRefs() {
+		c.refs++
+	}
+	did, err := s.secrets.Collect(ctx, func(e SecretEntry) SecretVerdict { return c.judge(ctx, e) })
+	*total = c.seen
+	if held := s.hold(ctx, log, c.strangers); err == nil {
+		err = held
+	}
+	return did, err
+}
+
+// collection is one look at all that the secret store has.
+type collection struct {
+	s    *Scheduler
+	log  *slog.Logger
+	view *fsm.View
+	// may: the mark in the secret store is ours.
+	may bool
+	// refs and total are the versions that rows refer to, and those the last
+	// collection was shown; seen counts those of this one.
+	refs, total, seen int
+	braked            bool
+	strange           []SecretEntry
+}
+
+// judge is judgeSecrets under the brake.
+func (c *collection) judge(ctx context.Context, e SecretEntry) SecretVerdict {
+	c.seen++
+	verdict := judgeSecrets(c.view)(e)
+	switch {
+	case verdict == SecretStranger && strange(c.view, e.Birth.String()):
+		c.strange = append(c.strange, e)
+	case verdict != SecretUnreferenced || e.Ref.Version == 0 || e.Due == SecretDueNothing:
+	case !c.may || c.braked:
+		return SecretLeave
+	default:
+		ok, err := c.s.reserve(ctx, c.log, fsm.RemovalSecret, max(c.refs, c.total, c.seen))
+		c.braked = err != nil || !ok
+		// What is granted is granted by a state that may refer to it by now.
+		if c.braked || c.s.store.View().SecretReferenced(e.Ref.Path, e.Ref.Version) {
+			return SecretLeave
+		}
+	}
+	return verdict
+}
+
+// strangers are the findings of what this cluster wrote in no history of the
+// view's.
+func (c *collection) strangers(v *fsm.View) (findings []fsm.Finding) {
+	for _, e := range c.strange {
+		if strange(v, e.Birth.String()) {
+			findings = append(findings, fsm.Finding{
+				Kind: fsm.FindingStranger, Store: fsm.StoreVault, ID: e.Ref.Path, Birth: e.Birth.String(),
+				Detail: fmt.Sprintf("version %d of the secret %s is of this cluster and not of this history: the state is older than it", e.Ref.Version, e.Ref.Path),
+			})
+		}
+	}
+	return findings
 }
 
 // judgeSecrets says what becomes of the versions in the secret store: what no

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ type loop struct {
 	started time.Time
 	queue   *queue
 	reports *reporter
+	// backend guards the mark in what runs the sandboxes.
+	backend *ward
 	relist  chan struct{}
 	probers sync.WaitGroup
 	sem     chan struct{}
@@ -32,6 +35,8 @@ type loop struct {
 	// heard counts what Watch reported, to tell what a listing may not
 	// overwrite.
 	heard uint64
+	// released is when a hold ended in this term.
+	released time.Time
 	// eager counts the probers of sandboxes that are starting.
 	eager int
 }
@@ -45,6 +50,8 @@ type track struct {
 	failedSince   time.Time
 	// orphanSince is since when observed has had no sandbox.
 	orphanSince time.Time
+	// grantedAt is when the removal of an orphan was granted.
+	grantedAt time.Time
 	// settle is set after a step until the backend shows it.
 	settle *settling
 	// attempted is the generation a Start was accepted for; failed why one for
@@ -72,9 +79,9 @@ type settling struct {
 	until time.Time
 }
 
-func newLoop(s *Scheduler, log *slog.Logger) *loop {
+func newLoop(s *Scheduler, log *slog.Logger, backend *ward) *loop {
 	return &loop{
-		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log),
+		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend,
 		relist: make(chan struct{}, 1), sem: make(chan struct{}, s.cfg.ProbesAtOnce), tracks: map[string]*track{},
 	}
 }
@@ -122,12 +129,19 @@ func (l *loop) clusterID(ctx context.Context) (string, bool) {
 	}
 }
 
-// followStore queues each sandbox whose row changed. Rows are never modified,
-// so another pointer is another row.
+// followStore queues each sandbox whose row changed, and all when a hold began
+// or ended. Rows are never modified, so another pointer is another row.
 func (l *loop) followStore(ctx context.Context) error {
 	var last map[string]*fsm.Sandbox
+	held := l.s.store.View().Hold() != nil
+	orphans := map[string]*fsm.Orphan{}
 	for {
 		v := l.s.store.View()
+		if now := v.Hold() != nil; now != held {
+			held = now
+			l.holdChanged(held)
+		}
+		orphans = l.followOrphans(v, orphans)
 		now := make(map[string]*fsm.Sandbox, len(last))
 		for sb := range v.AllSandboxes() {
 			now[sb.ID] = sb
@@ -152,6 +166,36 @@ func (l *loop) followStore(ctx context.Context) error {
 			return nil
 		case <-v.Changed():
 		}
+	}
+}
+
+// followOrphans queues what the records of orphans are about, where they changed.
+func (l *loop) followOrphans(v *fsm.View, last map[string]*fsm.Orphan) map[string]*fsm.Orphan {
+	now := map[string]*fsm.Orphan{}
+	for _, o := range v.Orphans() {
+		now[o.Kind+"/"+o.Sandbox] = o
+		if last[o.Kind+"/"+o.Sandbox] != o {
+			l.queue.add(o.Sandbox)
+		}
+	}
+	return now
+}
+
+// holdChanged has everything looked at, because a hold began or ended.
+func (l *loop) holdChanged(held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !held {
+		l.released = time.Now()
+		l.log.Warn("the hold is over")
+		l.backend.soon()
+		l.listSoon()
+	}
+	for id := range l.tracks {
+		l.queue.add(id)
+	}
+	for sb := range l.s.store.View().AllSandboxes() {
+		l.queue.add(sb.ID)
 	}
 }
 
@@ -221,8 +265,12 @@ func (l *loop) list(ctx context.Context, clusterID string) error {
 	for {
 		pause := l.s.cfg.ListInterval
 		if err := l.listOnce(ctx, clusterID); err != nil {
-			if ctx.Err() != nil {
+			var newer *NewerHistoryError
+			switch {
+			case ctx.Err() != nil:
 				return nil
+			case errors.As(err, &newer):
+				return newer
 			}
 			l.log.Warn("listing jobs failed", "error", err)
 			pause = retry.NextBackOff()
@@ -246,9 +294,13 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	l.mu.Lock()
 	heard := l.heard
 	l.mu.Unlock()
+	before := l.s.store.View()
 	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
 	defer cancel()
 	jobs, err := l.s.runner.List(callCtx, clusterID)
+	if err == nil {
+		err = l.judge(ctx, before, jobs, heard)
+	}
 	l.mu.Lock()
 	var due []string
 	if err != nil {
@@ -265,10 +317,25 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	for _, id := range due {
 		l.queue.add(id)
 	}
-	if err == nil {
-		seconds(l.s.metrics.pass.WithLabelValues("listing"), begin)
+	if err != nil {
+		return err
 	}
-	return err
+	seconds(l.s.metrics.pass.WithLabelValues("listing"), begin)
+	return l.forgetOrphans(ctx, jobs)
+}
+
+// judge makes sure, before anything is done by a listing, that it is of the
+// backend that this history knows: else there is a hold when it returns.
+func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, heard uint64) error {
+	if _, err := l.backend.judge(ctx); err != nil {
+		if denied := (*Denied)(nil); !errors.As(err, &denied) {
+			return err
+		}
+	}
+	gone := l.vanished(before, jobs, heard)
+	return l.s.hold(ctx, l.log, func(v *fsm.View) []fsm.Finding {
+		return append(strangers(v, jobs), gone(v)...)
+	})
 }
 
 // takeListing makes the tracks agree with a listing begun when heard events

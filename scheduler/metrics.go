@@ -23,7 +23,7 @@ type metrics struct {
 	pauses             *prometheus.CounterVec
 	claims             *prometheus.CounterVec
 	expired            *prometheus.CounterVec
-	orphans            prometheus.Counter
+	orphansRemoved     prometheus.Counter
 }
 
 // newMetrics makes and registers the metrics. stop is how long stopping and
@@ -77,7 +77,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		Name: "bivouac_sandboxes_expired_total",
 		Help: "Sandboxes that were paused or deleted by their policy, by action and reason.",
 	}, []string{"action", "reason"})
-	m.orphans = prometheus.NewCounter(prometheus.CounterOpts{
+	m.orphansRemoved = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "bivouac_orphans_removed_total",
 		Help: "Jobs and workspaces of ours that no sandbox owned and that were removed.",
 	})
@@ -85,7 +85,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphans, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}, holdCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -215,5 +215,58 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(size, prometheus.GaugeValue, float64(n), spec.ID, state.String())
 		}
 		ch <- prometheus.MustNewConstMetric(wanted, prometheus.GaugeValue, float64(spec.Pool), spec.ID)
+	}
+}
+
+// holdCollector tells of the hold, the orphans and the removals when it is asked.
+type holdCollector struct{ store Store }
+
+func (holdCollector) descs() (hold, orphans, removals, braked *prometheus.Desc) {
+	return prometheus.NewDesc("bivouac_hold", "1 while the cluster holds: the leader does nothing of its own accord.", nil, nil),
+		prometheus.NewDesc("bivouac_orphans", "Jobs and workspaces without a sandbox, by kind and reason.", []string{"kind", "reason"}, nil),
+		prometheus.NewDesc("bivouac_removals", "Removals of the leader's own accord in the last hour, by kind.", []string{"kind"}, nil),
+		prometheus.NewDesc("bivouac_removals_braked", "1 when the limit of removals of a kind was reached within the last hour.", []string{"kind"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c holdCollector) Describe(ch chan<- *prometheus.Desc) {
+	hold, orphans, removals, braked := c.descs()
+	ch <- hold
+	ch <- orphans
+	ch <- removals
+	ch <- braked
+}
+
+// Collect implements prometheus.Collector.
+func (c holdCollector) Collect(ch chan<- prometheus.Metric) {
+	hold, orphans, removals, braked := c.descs()
+	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
+	}
+	v, now, on := c.store.View(), time.Now(), 0.
+	if v.Hold() != nil {
+		on = 1
+	}
+	gauge(hold, on)
+	type label struct{ kind, reason string }
+	counts := map[label]float64{}
+	for _, kind := range []string{fsm.OrphanJob, fsm.OrphanWorkspace} {
+		for _, reason := range []string{fsm.OrphanUnowned, fsm.OrphanPolicy, fsm.OrphanStranger} {
+			counts[label{kind, reason}] = 0
+		}
+	}
+	for _, o := range v.Orphans() {
+		counts[label{o.Kind, o.Reason}]++
+	}
+	for l, n := range counts {
+		gauge(orphans, n, l.kind, l.reason)
+	}
+	for _, kind := range []string{fsm.RemovalSandbox, fsm.RemovalJob, fsm.RemovalWorkspace, fsm.RemovalSecret} {
+		gauge(removals, float64(v.Removed(kind, now)), kind)
+		at := 0.
+		if braking(v, kind, now) {
+			at = 1
+		}
+		gauge(braked, at, kind)
 	}
 }

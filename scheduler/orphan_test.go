@@ -43,7 +43,11 @@ func TestOrphan_GetsASandbox_IsAdopted(t *testing.T) {
 			t.Error("what has a sandbox was removed")
 		}
 		w.delete("a")
-		w.gone("a", 10*time.Second)
+		w.until("the row gone", 10*time.Second, func() bool { return w.cluster.Sandbox("a") == nil })
+		// The workspace has no birth, so it is not the sandbox's.
+		if w.nomad.Has("a") || !w.nomad.HasVolume("a") {
+			t.Errorf("job %v, workspace %v", w.nomad.Has("a"), w.nomad.HasVolume("a"))
+		}
 	})
 }
 
@@ -51,7 +55,7 @@ func TestOrphan_GetsASandbox_IsAdopted(t *testing.T) {
 func TestOrphan_ChangedSince_IsLeftAlone(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.step()
-		w.nomad.Add("a", clusterID)
+		w.nomad.AddBorn("a", clusterID, w.birth())
 		w.nomad.Declare("a")
 		var changed atomic.Int32
 		w.nomad.Before(func(call string, j scheduler.Job) error {
@@ -65,7 +69,9 @@ func TestOrphan_ChangedSince_IsLeftAlone(t *testing.T) {
 		if w.nomad.Live("a") != 1 {
 			t.Error("a job that was changed was stopped")
 		}
-		w.until("gone after another look", 2*time.Minute, func() bool { return !w.nomad.Has("a") && !w.nomad.HasVolume("a") })
+		w.until("gone after another look", 2*time.Minute, func() bool { return !w.nomad.Has("a") })
+		w.expectOrphan("a", fsm.OrphanWorkspace, fsm.OrphanUnowned)
+		w.eventually("the workspace gone", w.cfg.OrphanRetention+time.Hour, func() bool { return !w.nomad.HasVolume("a") })
 	})
 }
 

@@ -7,112 +7,26 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Step is what one pass does to the backend.
-type Step string
-
-// The steps. A pass takes at most one.
-const (
-	StepNone   Step = ""
-	StepStart  Step = "start"
-	StepStop   Step = "stop"
-	StepRemove Step = "remove"
-	// StepRemoveOrphan removes what is ours and has no sandbox.
-	StepRemoveOrphan Step = "remove_orphan"
-)
-
-// Situation is all that Plan decides from.
-type Situation struct {
-	// Sandbox is the row, nil when there is none.
-	Sandbox *fsm.Sandbox
-	// Known says whether Observed was ever heard in this term.
-	Known    bool
-	Observed Observed
-	// UnplacedSince is since when the job waits for a client with room; zero
-	// when it does not.
-	UnplacedSince time.Time
-	// OrphanSince is since when Observed has had no sandbox; zero when it has.
-	OrphanSince time.Time
-	// FailedSince is since when Observed.Failure is set; zero when it is not.
-	FailedSince time.Time
-	// Away says that, and why, the backend can't be asked; nil when it can.
-	Away *Failure
-	// Attempted is the generation for which this leader's Start was accepted.
-	Attempted uint64
-	// StepFailed is why Start for this generation can't work at all, nil
-	// otherwise.
-	StepFailed *Failure
-	Probe      ProbeResult
-	Now        time.Time
-	Limits     Limits
-}
-
-// ProbeResult is what the agent server last answered.
-type ProbeResult struct {
-	// AllocID and URL say what was asked; a result for another placement than
-	// the present one means nothing.
-	AllocID string
-	URL     string
-	// KeyRef is the key the sandbox had; zero for a member of a pool.
-	KeyRef fsm.SecretRef
-	// Answering: the last health call succeeded. Proven: the server once
-	// proved to be ours, and its workspace to be the sandbox's.
-	Answering bool
-	Proven    bool
-	// Deferred: the job that runs was started without a key, so it is not one
-	// to come back to. Marker is SandboxStatus.Workspace as it was found or
-	// made, "" for a member of a pool.
-	Deferred bool
-	Marker   string
-	// Failures counts failed probes in a row, FailingSince is the first's time.
-	Failures     int
-	FailingSince time.Time
-	// Failure says what is missing to RUNNING, nil when nothing is.
-	Failure *Failure
-}
-
-// Limits are the durations Plan decides by.
-type Limits struct {
-	// Start bounds STARTING where the template does not.
-	Start time.Duration
-	// Stop bounds how long a pause may take before it is an ERROR.
-	Stop time.Duration
-	// Orphan is how long something must have been without a sandbox before it
-	// is removed.
-	Orphan time.Duration
-	// Placement is how long no client may have room before it is an ERROR.
-	Placement time.Duration
-	// Retry is the pause before a task is started again whose key could not be
-	// fetched.
-	Retry time.Duration
-	// Health is how long, and HealthFailures how often in a row, probes of a
-	// RUNNING sandbox fail before it is an ERROR.
-	Health         time.Duration
-	HealthFailures int
-	// TermStart is when this leader began. A sandbox whose deadline passed
-	// while nobody led gets a quarter of it again.
-	TermStart time.Time
-}
-
-// Decision is what Plan answers.
-type Decision struct {
-	Step Step
-	// Observe says that Status is to be proposed if it differs from the row's.
-	Observe bool
-	Status  fsm.SandboxStatus
-	// Probe is the placement to ask, nil for none.
-	Probe *fsm.Placement
-	// Wake is when to look again although nothing happened; zero for never.
-	Wake time.Time
-}
-
 // Plan decides the next step for one sandbox and what to say of it. It is
 // pure. From any situation, repeated with what its steps bring about, it
 // reaches the desired state, and it never starts a job while an allocation of
 // the sandbox is or may be live.
 func Plan(s Situation) Decision {
-	if s.Sandbox == nil {
+	switch {
+	case s.Sandbox == nil:
 		return planOrphan(s)
+	case s.Stranger:
+		// Somebody else's, as far as this sandbox goes.
+		s.Observed = Observed{SandboxID: s.Observed.SandboxID, Foreign: true}
 	}
+	if s.Held {
+		return planHeld(s)
+	}
+	return planWished(s)
+}
+
+// planWished decides by what is wished of the sandbox.
+func planWished(s Situation) Decision {
 	switch s.Sandbox.Desired {
 	case fsm.DesiredRunning:
 		return planRunning(s)
@@ -376,7 +290,7 @@ func planPaused(s Situation) Decision {
 // holds it. What does not stop in time is removed as far as it goes.
 func planDeleted(s Situation) Decision {
 	o := s.Observed
-	at := latest(s.Sandbox.DesiredAt, s.Limits.TermStart).Add(s.Limits.Stop)
+	at := latest(latest(s.Sandbox.DesiredAt, s.Limits.TermStart), s.Limits.Released).Add(s.Limits.Stop)
 	late := !s.Now.Before(at)
 	switch {
 	case !s.Known:
@@ -392,7 +306,7 @@ func planDeleted(s Situation) Decision {
 
 // stopping keeps the row's status until the deadline of a pause.
 func stopping(d *Decision, s Situation) {
-	at := latest(s.Sandbox.DesiredAt, s.Limits.TermStart).Add(s.Limits.Stop)
+	at := latest(latest(s.Sandbox.DesiredAt, s.Limits.TermStart), s.Limits.Released).Add(s.Limits.Stop)
 	if s.Now.Before(at) {
 		d.Observe = false
 		wake(d, at)
@@ -432,7 +346,7 @@ func overdue(d *Decision, s Situation, reason, detail string) {
 	if limit <= 0 {
 		limit = s.Limits.Start
 	}
-	at := latest(d.Status.Since, s.Sandbox.DesiredAt).Add(limit)
+	at := latest(latest(d.Status.Since, s.Sandbox.DesiredAt), s.Limits.Released).Add(limit)
 	if again := s.Limits.TermStart.Add(limit / 4); again.After(at) {
 		at = again
 	}

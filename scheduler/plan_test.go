@@ -78,16 +78,44 @@ func TestPlan(t *testing.T) {
 		want   string
 	}{
 		{"nothing at all", nil, scheduler.Observed{}, nil, ""},
-		{"a job without a sandbox", nil, placed, nil, "stop"},
-		{"a stopping job without a sandbox", nil, stopping, nil, ""},
+		{"a job without a sandbox", nil, placed, nil, "stop_orphan"},
+		{"a stopping job without a sandbox", nil, stopping, granted, ""},
 		{"a stopped job without a sandbox", nil, stopped, nil, "remove_orphan"},
+		{"a job without a sandbox, not noted", nil, placed, func(s *scheduler.Situation) { s.Orphan.Record = nil }, "note unowned"},
+		{
+			"a stranger's job, not noted", nil, placed,
+			func(s *scheduler.Situation) { s.Orphan.Record, s.Orphan.Contained = nil, false }, "note stranger",
+		},
+		{"a stranger's job", nil, placed, stranger, ""},
+		{"a stranger's workspace", nil, scheduler.Observed{Workspace: true}, stranger, ""},
+		{
+			"a stranger's job that was adopted", nil, placed,
+			func(s *scheduler.Situation) { stranger(s); s.Orphan.Contained = true }, "note unowned",
+		},
+		{
+			"a stranger's job that an operator deleted", nil, placed,
+			func(s *scheduler.Situation) { stranger(s); s.Orphan.Record.Delete = true }, "stop_orphan",
+		},
+		{"a job without a sandbox, held", nil, placed, func(s *scheduler.Situation) { s.Orphan.MayRemove = false }, ""},
+		{
+			"a job without a sandbox, no history", nil, placed,
+			func(s *scheduler.Situation) { s.Orphan = scheduler.OrphanFacts{} }, "",
+		},
+		{
+			"a workspace within its retention", nil, scheduler.Observed{Workspace: true},
+			func(s *scheduler.Situation) { s.Limits.Retention = time.Hour }, "",
+		},
+		{
+			"a workspace that an operator deleted", nil, scheduler.Observed{Workspace: true},
+			func(s *scheduler.Situation) { s.Limits.Retention, s.Orphan.Record.Delete = time.Hour, true }, "remove_orphan",
+		},
 		{
 			"a job without a sandbox, seen for the first time", nil, placed,
 			func(s *scheduler.Situation) { s.Limits.Orphan = time.Second }, "",
 		},
 		{
 			"a job without a sandbox that never stops", nil, stopping,
-			func(s *scheduler.Situation) { s.OrphanSince = epoch.Add(-time.Hour) }, "remove_orphan",
+			func(s *scheduler.Situation) { s.Orphan.GrantedAt = epoch.Add(-time.Hour) }, "remove_orphan",
 		},
 		{"a workspace without a sandbox", nil, scheduler.Observed{Workspace: true}, nil, "remove_orphan"},
 		{"a foreign job without a sandbox", nil, foreign, nil, ""},
@@ -251,13 +279,28 @@ func TestPlan(t *testing.T) {
 		{"delete, stopped", sandbox(deleted, 2, running), stopped, nil, "remove"},
 		{"delete, nothing there", sandbox(deleted, 2, starting), scheduler.Observed{}, nil, "remove"},
 		{"delete, foreign job", sandbox(deleted, 2, starting), foreign, nil, "remove"},
+
+		{"held, deleted before", sandbox(deleted, 2, running), placed, held, ""},
+		{"held, paused before, runs", sandbox(paused, 2, running), placed, held, "adopt"},
+		{"held, paused", sandbox(paused, 2, running), stopped, held, "PAUSED"},
+		{"held, running", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Held, s.Probe = true, well }, "probe; RUNNING"},
+		{"held, gone", sandbox(run, 1, running), scheduler.Observed{}, held, "STARTING the sandbox's job is not there, and the cluster holds"},
+		{
+			"held for long, gone", sandbox(run, 1, running), scheduler.Observed{},
+			func(s *scheduler.Situation) { s.Held, s.Now = true, epoch.Add(100*time.Hour) }, "STARTING the sandbox's job is not there",
+		},
+		{
+			"held, a stranger's job of its name", sandbox(run, 1, running), placed,
+			func(s *scheduler.Situation) { s.Held, s.Stranger = true, true }, "ERROR foreign_job",
+		},
+		{"a stranger's job of its name, pause", sandbox(paused, 2, running), placed, func(s *scheduler.Situation) { s.Stranger = true }, "PAUSED"},
 		{
 			"delete, does not stop", sandbox(deleted, 2, running), stopping,
 			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute) }, "remove",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, OrphanSince: epoch, Limits: limits}
+			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, OrphanSince: epoch, Limits: limits, Orphan: unowned()}
 			if c.change != nil {
 				c.change(&s)
 			}
@@ -267,6 +310,21 @@ func TestPlan(t *testing.T) {
 		})
 	}
 }
+
+// unowned is what is known of an orphan that may go.
+func unowned() scheduler.OrphanFacts {
+	return scheduler.OrphanFacts{
+		Record: &fsm.Orphan{Reason: fsm.OrphanUnowned, Since: epoch}, Contained: true, MayRemove: true, Recorded: true,
+	}
+}
+
+func stranger(s *scheduler.Situation) {
+	s.Orphan.Record, s.Orphan.Contained = &fsm.Orphan{Reason: fsm.OrphanStranger, Since: epoch}, false
+}
+
+func granted(s *scheduler.Situation) { s.Orphan.GrantedAt = epoch }
+
+func held(s *scheduler.Situation) { s.Held = true }
 
 // words writes a decision as "step; probe; STATE reason detail".
 func words(d scheduler.Decision) string {
@@ -279,6 +337,9 @@ func words(d scheduler.Decision) string {
 	}
 	if d.Observe {
 		parts = append(parts, strings.TrimSpace(strings.Join([]string{string(d.Status.State), d.Status.Reason, d.Status.Detail}, " ")))
+	}
+	if d.Note != nil {
+		parts = append(parts, "note "+d.Note.Reason)
 	}
 	return strings.ReplaceAll(strings.Join(parts, "; "), "  ", " ")
 }
@@ -302,7 +363,7 @@ type model struct {
 func (m *model) situation() scheduler.Situation {
 	s := scheduler.Situation{
 		Sandbox: m.sb, Known: true, Observed: m.job, Attempted: m.attempted, Now: m.now, Limits: limits, StepFailed: m.failed,
-		OrphanSince: m.now,
+		OrphanSince: m.now, Orphan: unowned(),
 	}
 	if p := m.job.Placement; p != nil {
 		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: scheduler.AgentURL(p), Answering: m.answering, Proven: m.answering}
@@ -334,6 +395,8 @@ func (m *model) pass() scheduler.Decision {
 	case scheduler.StepStop:
 		m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
 		m.job.ModifyIndex++
+	case scheduler.StepStopOrphan:
+		m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
 	case scheduler.StepRemove:
 		m.job, m.sb = scheduler.Observed{}, nil
 	case scheduler.StepRemoveOrphan:

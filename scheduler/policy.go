@@ -24,6 +24,9 @@ type policies struct {
 	log     *slog.Logger
 	touches *Touches
 
+	// told is what was last said of the clocks.
+	told string
+
 	mu    sync.Mutex
 	asked map[string]*asking
 }
@@ -204,10 +207,23 @@ func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox) (time.Time, err
 // expireAll pauses and deletes what is over as the store has it now.
 func (p *policies) expireAll(ctx context.Context, now time.Time) {
 	v := p.s.store.View()
+	asked, braked, total := false, false, 0
+	for range v.AllSandboxes() {
+		total++
+	}
 	for sb := range v.AllSandboxes() {
 		at, action, reason, ok := v.Expiry(sb)
 		if !ok || now.Before(at) || reason == fsm.PausedByIdle && !p.saidIdle(v, sb, now) {
 			continue
+		}
+		if !asked && !p.clocksAgree(ctx) {
+			return
+		}
+		asked = true
+		if action == fsm.ExpireDelete {
+			if braked = braked || !p.mayDelete(ctx, total); braked {
+				continue
+			}
 		}
 		body := &fsm.SandboxExpireBody{ID: sb.ID, Generation: sb.Generation, Action: action, Reason: reason}
 		if reason == fsm.PausedByIdle {
@@ -225,6 +241,37 @@ func (p *policies) expireAll(ctx context.Context, now time.Time) {
 			p.log.Info("a sandbox's time is over", "sandbox", sb.ID, "reason", reason)
 		}
 	}
+}
+
+// clocksAgree reports whether deadlines may be believed: those of the state are
+// by the clocks of leaders before this one.
+func (p *policies) clocksAgree(ctx context.Context) bool {
+	if p.s.store.View().Hold() != nil {
+		return false
+	}
+	if p.s.cfg.ClocksAgree == nil {
+		return true
+	}
+	err := p.s.cfg.ClocksAgree(ctx)
+	if err == nil {
+		p.told = ""
+		return true
+	}
+	if text := err.Error(); ctx.Err() == nil && text != p.told {
+		p.told = text
+		p.log.Warn("no sandbox is paused or deleted by its policy: the clocks of the nodes differ", "error", err)
+	}
+	return false
+}
+
+// mayDelete asks whether one more sandbox of so many may be deleted by a policy
+// within the hour.
+func (p *policies) mayDelete(ctx context.Context, total int) bool {
+	ok, err := p.s.reserve(ctx, p.log, fsm.RemovalSandbox, total)
+	if err != nil && ctx.Err() == nil {
+		p.log.Warn("asking whether a policy may delete a sandbox failed", "error", err)
+	}
+	return ok
 }
 
 // saidIdle reports whether nothing speaks against taking the sandbox for idle in

@@ -125,7 +125,13 @@ func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
 			t.Fatal("deleted by nobody")
 		}
 		w.lead()
-		w.gone("a", 5*time.Second)
+		w.until("the sandbox gone", 5*time.Second, func() bool { return w.cluster.Sandbox("a") == nil })
+		if w.nomad.Has("a") || !w.nomad.HasVolume("a") {
+			t.Errorf("job %v, workspace %v after a policy's deletion", w.nomad.Has("a"), w.nomad.HasVolume("a"))
+		}
+		w.expectOrphan("a", fsm.OrphanWorkspace, fsm.OrphanPolicy)
+		w.nomad.Declare("a")
+		w.eventually("its workspace gone", w.cfg.OrphanRetention+time.Hour, func() bool { return !w.nomad.HasVolume("a") })
 	})
 }
 

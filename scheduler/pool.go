@@ -78,6 +78,9 @@ func awaitChange(ctx context.Context, v *fsm.View, at time.Time) bool {
 // round looks at every pool once, and says when to look again although nothing
 // changed; zero for never.
 func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
+	if v.Hold() != nil {
+		return time.Time{}
+	}
 	members := map[string][]*fsm.Sandbox{}
 	for _, m := range v.PoolMembers("") {
 		members[m.Pool] = append(members[m.Pool], m)

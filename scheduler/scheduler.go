@@ -39,8 +39,20 @@ type Config struct {
 	// before it is an ERROR. It covers clients that are just being freed.
 	PlacementGrace time.Duration
 	// OrphanGrace is how long a job or workspace of ours must have been seen
-	// without a sandbox before it is removed.
+	// without a sandbox before it is noted as an orphan.
 	OrphanGrace time.Duration
+	// OrphanRetention is how long an orphaned workspace stays.
+	OrphanRetention time.Duration
+	// RemovalsPerHour bounds what of each kind the leader removes of its own
+	// accord in an hour; 0 is the larger of 5 and a tenth of the kind.
+	RemovalsPerHour int
+	// MarkInterval is how often the marks are written.
+	MarkInterval time.Duration
+	// SecretMarks keeps the mark in the secret store; nil for none.
+	SecretMarks Marks
+	// ClocksAgree is nil when the clocks of a majority agree; policies wait
+	// while they don't. A nil function is not asked.
+	ClocksAgree func(context.Context) error
 	// RetryInterval is the pause before a sandbox whose task got no key from the
 	// secret store is started again, until StartTimeout.
 	RetryInterval time.Duration
@@ -92,6 +104,8 @@ func DefaultConfig() Config {
 		PauseGrace:      20 * time.Second,
 		PlacementGrace:  15 * time.Second,
 		OrphanGrace:     5 * time.Second,
+		OrphanRetention: 168 * time.Hour,
+		MarkInterval:    time.Minute,
 		RetryInterval:   3 * time.Second,
 		ProbeMin:        5 * time.Millisecond,
 		ProbeMax:        250 * time.Millisecond,
@@ -132,6 +146,8 @@ func (c Config) Validate() error {
 		{"pause grace", c.PauseGrace},
 		{"placement grace", c.PlacementGrace},
 		{"orphan grace", c.OrphanGrace},
+		{"orphan retention", c.OrphanRetention},
+		{"mark interval", c.MarkInterval},
 		{"retry interval", c.RetryInterval},
 		{"minimum probe pause", c.ProbeMin},
 		{"maximum probe pause", c.ProbeMax},
@@ -154,6 +170,9 @@ func (c Config) Validate() error {
 	if c.BackoffMax < c.BackoffMin {
 		return errors.New("scheduler: the maximum back-off is below the minimum")
 	}
+	if c.RemovalsPerHour < 0 {
+		return fmt.Errorf("scheduler: the removals of an hour must be 0 or more, got %d", c.RemovalsPerHour)
+	}
 	body := fsm.InstallationConfigureBody{Installation: c.Installation}
 	if err := body.Validate(); err != nil {
 		return fmt.Errorf("scheduler: %w", err)
@@ -167,7 +186,7 @@ type Scheduler struct {
 	log     *slog.Logger
 	store   Store
 	cluster Cluster
-	runner  Runner
+	runner  Backend
 	agents  Agents
 	secrets Secrets
 	also    []func(ctx context.Context) error
@@ -178,7 +197,7 @@ type Scheduler struct {
 // the loop in every term and end with their context: the start-task runner is
 // one.
 func New(
-	cfg Config, store Store, cluster Cluster, runner Runner, agents Agents, secrets Secrets,
+	cfg Config, store Store, cluster Cluster, runner Backend, agents Agents, secrets Secrets,
 	also ...func(ctx context.Context) error,
 ) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
@@ -198,15 +217,21 @@ func New(
 }
 
 // Run carries out the store's wishes for one term. It returns when ctx has
-// ended and everything it began has ended too. cluster.Node.Lead calls it.
+// ended and everything it began has ended too. cluster.Node.Lead calls it. A
+// *NewerHistoryError says that this node must not lead.
 func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	log := s.log.With("term", term)
 	log.Info("scheduling begins")
 	defer log.Info("scheduling ended")
-	l := newLoop(s, log)
+	l := newLoop(s, log, newWard(s, log, fsm.StoreNomad, s.runner))
+	vault := newWard(s, log, fsm.StoreVault, s.cfg.SecretMarks)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.run(ctx) })
-	g.Go(func() error { return s.collectSecrets(ctx, log) })
+	g.Go(func() error { return l.backend.run(ctx) })
+	if vault.marks != nil {
+		g.Go(func() error { return vault.run(ctx) })
+	}
+	g.Go(func() error { return s.collectSecrets(ctx, log, vault) })
 	g.Go(func() error { return newPools(s, log).run(ctx) })
 	g.Go(func() error { return newPolicies(s, log).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })

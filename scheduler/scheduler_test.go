@@ -239,12 +239,13 @@ func TestScheduler_WorkspaceGone_ResumeIsAnErrorAndDeleteWorks(t *testing.T) {
 func TestScheduler_Orphans_AreRemovedAndForeignJobsLeftAlone(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.step()
-		w.nomad.Add("orphan", clusterID)
+		w.nomad.AddBorn("orphan", clusterID, w.birth())
 		w.nomad.Declare("orphan")
 		w.nomad.Add("foreign", "another-cluster")
 		w.create("foreign")
 		w.lead()
-		w.until("the orphan gone", time.Minute, func() bool { return !w.nomad.Has("orphan") && !w.nomad.HasVolume("orphan") })
+		w.until("the orphan gone", time.Minute, func() bool { return !w.nomad.Has("orphan") })
+		w.expectOrphan("orphan", fsm.OrphanWorkspace, fsm.OrphanUnowned)
 		if sb := w.reach("foreign", fsm.SandboxError, time.Minute); sb.Status.Reason != fsm.ReasonForeignJob {
 			t.Errorf("status %+v", sb.Status)
 		}
@@ -261,7 +262,7 @@ func TestScheduler_Orphans_AreRemovedAndForeignJobsLeftAlone(t *testing.T) {
 func TestScheduler_CutOffLeader_RemovesNoOrphans(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.cluster.Refuse(func(fsm.Command) error { return fsm.Errorf(fsm.CodeNoLeader, "no leader") })
-		w.nomad.Add("theirs", clusterID)
+		w.nomad.AddBorn("theirs", clusterID, w.birth())
 		time.Sleep(5 * time.Minute)
 		if w.nomad.Live("theirs") != 1 || w.nomad.Calls("remove") != 0 {
 			t.Error("a leader without a majority removed a job")
@@ -471,8 +472,8 @@ func TestScheduler_UnreferencedSecrets_AreCollected(t *testing.T) {
 		w.cluster.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
 		w.secrets.Birth = func() fsm.Birth { return w.cluster.Store.View().Birth() }
 		put()
-		w.secrets.Birth = func() fsm.Birth { return fsm.Birth{Cluster: clusterID, Nonce: "lost", Index: 1} }
-		put() // of a term that this leader does not know
+		w.secrets.Birth = func() fsm.Birth { return fsm.Birth{Cluster: "another", Nonce: "lost", Index: 1} }
+		put() // another cluster's
 		time.Sleep(nomadtest.Grace + w.cfg.CollectInterval + time.Second)
 		for version, deleted := range map[int]bool{1: false, 2: true, 3: false} {
 			if w.secrets.Deleted(path, version) != deleted {

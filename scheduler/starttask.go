@@ -182,6 +182,10 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 		if t == nil || t.Done() {
 			return
 		}
+		if v.HeldTask(t) {
+			began = r.awaitRelease(ctx, v)
+			continue
+		}
 		deadline := r.deadline(t, began)
 		if !r.now().Before(deadline) {
 			if r.fail(ctx, log, t, r.overdue(t), &d) {
@@ -216,6 +220,16 @@ func (r *StartTasks) carry(ctx context.Context, userID, id string, began time.Ti
 			pause.Reset()
 		}
 	}
+}
+
+// awaitRelease waits until the view changes, because of a hold. A task's time
+// begins anew then.
+func (r *StartTasks) awaitRelease(ctx context.Context, v *fsm.View) time.Time {
+	select {
+	case <-ctx.Done():
+	case <-v.Changed():
+	}
+	return r.now()
 }
 
 func (r *StartTasks) deadline(t *fsm.StartTask, began time.Time) time.Time {

@@ -16,14 +16,22 @@ import (
 // pass looks at one sandbox: it plans from the newest view and picture,
 // reports, and takes the step. One pass at a time runs for a sandbox.
 func (l *loop) pass(ctx context.Context, clusterID, id string) {
-	sb := l.s.store.View().SandboxAny(id)
-	sit, t := l.situation(sb, id)
+	v := l.s.store.View()
+	sb := v.SandboxAny(id)
+	sit, t := l.situation(v, sb, id)
 	d := Plan(sit)
+	if kept := sit.Orphan.Record; sb != nil && kept != nil && kept.Delete && !owns(v, sb, sit.Observed) {
+		// An operator deleted the workspace of a former sandbox with this id.
+		d.Step = StepRemoveOrphan
+	}
 	// In this order: the prober asks at the pace of what was noted.
 	l.note(t, sb, d)
 	l.watch(ctx, t, sb, d.Probe)
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
+	}
+	if d.Note != nil {
+		l.orphanNote(ctx, id, sit.Observed, *d.Note)
 	}
 	if d.Step == StepStop && l.takingLeave(ctx, sb, t, sit.Observed) {
 		d.Step = StepNone
@@ -40,14 +48,14 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 }
 
 // situation gathers what Plan needs.
-func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
+func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *track) {
 	cfg := l.s.cfg
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.trackLocked(id)
 	switch {
 	case sb != nil || !orphaned(t.observed):
-		t.orphanSince = time.Time{}
+		t.orphanSince, t.grantedAt = time.Time{}, time.Time{}
 	case t.orphanSince.IsZero():
 		t.orphanSince = time.Now()
 	}
@@ -57,12 +65,18 @@ func (l *loop) situation(sb *fsm.Sandbox, id string) (Situation, *track) {
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
 			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
-			Orphan: cfg.OrphanGrace,
+			Orphan: cfg.OrphanGrace, Retention: cfg.OrphanRetention, Released: l.released,
 			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
 		},
 	}
 	if s.Away == nil {
 		s.Away = l.away
+	}
+	s.Orphan = orphanFacts(v, t.observed, l.backend.mayRemove())
+	s.Orphan.GrantedAt = t.grantedAt
+	if sb != nil {
+		s.Held = v.Held(sb)
+		s.Stranger = t.observed.Exists && t.observed.Birth != sb.Birth.String() && strange(v, t.observed.Birth)
 	}
 	if sb != nil && t.failedFor == sb.Generation {
 		s.StepFailed = t.failed
@@ -137,10 +151,15 @@ func (l *loop) step(
 	fresh := t.fresh && sb != nil && begin.Sub(sb.CreatedAt) < l.s.cfg.StartTimeout
 	t.fresh = t.fresh && step != StepStart
 	l.mu.Unlock()
-	err := l.act(callCtx, sb, jobOf(clusterID, id, sb, o, fresh), step)
+	err := l.act(callCtx, sb, t, o, jobOf(clusterID, id, sb, o, fresh, l.s.store.View()), step)
 	if ctx.Err() != nil {
 		return
 	}
+	if errors.Is(err, errBraked) {
+		l.later(id, t, orphanPause)
+		return
+	}
+	l.backend.soon()
 	outcome := "ok"
 	if err != nil {
 		outcome = "failed"
@@ -156,6 +175,8 @@ func (l *loop) step(
 	t.retry.Reset()
 	t.notBefore, t.away = time.Time{}, nil
 	switch step {
+	case StepAdopt:
+		return
 	case StepRemove, StepRemoveOrphan:
 		// The id may come back as another sandbox's.
 		if t.prober != nil {
@@ -176,9 +197,10 @@ func (l *loop) step(
 }
 
 // jobOf tells the backend what it needs to know.
-func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool) Job {
+func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm.View) Job {
 	job := Job{SandboxID: id, ClusterID: clusterID}
 	if sb != nil {
+		job.Birth, job.Unstamped, job.KeepWorkspace = sb.Birth.String(), unstamped(v, sb), sb.KeepWorkspace
 		job.Template, job.KeyRef = sb.Template, sb.KeyRef
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
@@ -196,36 +218,38 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool) Job {
 
 // act takes the step. Every step may be taken again after it was cut off
 // anywhere.
-func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, job Job, step Step) error {
-	id := job.SandboxID
+func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, t *track, o Observed, job Job, step Step) error {
 	fault.At("before step", string(step))
 	switch step {
 	case StepStart:
 		return l.s.runner.Start(ctx, job)
 	case StepStop:
-		if sb == nil {
-			return l.ifOrphan(ctx, id, func() error { return l.s.runner.Stop(ctx, job) })
-		}
 		return l.s.runner.Stop(ctx, job)
 	case StepRemove:
-		return l.remove(ctx, sb, job)
-	case StepRemoveOrphan:
-		return l.removeOrphan(ctx, job)
+		return l.remove(ctx, sb, o, job)
+	case StepStopOrphan, StepRemoveOrphan:
+		return l.endOrphan(ctx, job, t, o, step)
+	case StepAdopt:
+		_, err := l.s.cluster.Propose(ctx, command(&fsm.SandboxAdoptBody{ID: sb.ID, Generation: sb.Generation}))
+		return err
 	case StepNone:
 	}
 	return nil
 }
 
 // remove ends a sandbox: its job and workspace, its secrets, and when nothing
-// is left its row.
-func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, job Job) error {
-	if err := l.s.runner.Remove(ctx, job); err != nil {
+// is left its row. Of a sandbox that a policy deletes the workspace stays, and
+// its secrets are left to the collector.
+func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, o Observed, job Job) error {
+	if err := l.removeJob(ctx, o, job); err != nil {
 		return fmt.Errorf("removing the job and the workspace: %w", err)
 	}
-	for _, path := range secretPaths(sb) {
-		fault.At("before", "delete secrets")
-		if err := l.s.secrets.Delete(ctx, path); err != nil {
-			return fmt.Errorf("deleting the sandbox's secrets: %w", err)
+	if !sb.KeepWorkspace {
+		for _, path := range secretPaths(sb) {
+			fault.At("before", "delete secrets")
+			if err := l.s.secrets.Delete(ctx, path); err != nil {
+				return fmt.Errorf("deleting the sandbox's secrets: %w", err)
+			}
 		}
 	}
 	fault.At("before", "remove row")
@@ -235,6 +259,18 @@ func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, job Job) error {
 		return fmt.Errorf("removing the row: %w", err)
 	}
 	return nil
+}
+
+// removeJob removes what is the sandbox's in the backend. A job of its name that
+// is of another history stays, and so does its workspace.
+func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
+	if v := l.s.store.View(); !o.Exists || o.Birth == job.Birth || !strange(v, o.Birth) {
+		return l.s.runner.Remove(ctx, job)
+	}
+	if job.KeepWorkspace || job.Birth == "" {
+		return nil
+	}
+	return l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth})
 }
 
 // secretPaths names the entries of a sandbox in the secret store.
@@ -250,32 +286,22 @@ func sessionPath(id string) string { return "sandboxes/" + id + "/session" }
 // initPath is where it has what a member of a pool is initialised with.
 func initPath(id string) string { return "sandboxes/" + id + "/init" }
 
-// removeOrphan removes what is ours and has no sandbox.
-func (l *loop) removeOrphan(ctx context.Context, job Job) error {
-	return l.ifOrphan(ctx, job.SandboxID, func() error {
-		if err := l.s.runner.Remove(ctx, job); err != nil {
-			return fmt.Errorf("removing a job or workspace without a sandbox: %w", err)
+// orphanNote records an orphan, and has it looked at again.
+func (l *loop) orphanNote(ctx context.Context, id string, o Observed, note fsm.Orphan) {
+	if err := l.noteOrphan(ctx, o, note); err != nil {
+		if ctx.Err() == nil {
+			l.log.Warn("noting an orphan failed", "sandbox", id, "error", err)
 		}
-		l.s.metrics.orphans.Inc()
-		l.log.Warn("removed a job or workspace of ours that had no sandbox", "sandbox", job.SandboxID)
-		return nil
-	})
+		l.queue.addAt(id, time.Now().Add(l.s.cfg.BackoffMax))
+	}
 }
 
-// ifOrphan calls fn if the sandbox still does not exist. A job is registered
-// only after its sandbox is in the log, so behind the fence a missing row means
-// that nobody owns what is there. Should the id be given to a new sandbox while
-// fn runs, this leader starts it after fn, and another leader's start changes
-// the modify index, to which fn then loses.
-func (l *loop) ifOrphan(ctx context.Context, id string, fn func() error) error {
-	if err := l.s.fence(ctx); err != nil {
-		return fmt.Errorf("making sure that nobody owns the job: %w", err)
-	}
-	if l.s.store.View().SandboxAny(id) != nil {
-		return nil
-	}
-	fault.At("before", "orphan")
-	return fn()
+// later has a sandbox looked at when a time has passed, and not before.
+func (l *loop) later(id string, t *track, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.notBefore = time.Now().Add(d)
+	l.queue.addAt(id, t.notBefore)
 }
 
 // stepFailed decides what a failed step means: never again, someone was

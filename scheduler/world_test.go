@@ -42,9 +42,15 @@ func options() nomadtest.Options {
 // nothing may be live twice, and nothing may be left behind.
 func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
 	t.Helper()
+	inWorldOf(t, o, nomadtest.NewCluster, fn)
+}
+
+// inWorldOf is inWorld with another cluster.
+func inWorldOf(t *testing.T, o nomadtest.Options, newCluster func(string) *nomadtest.Cluster, fn func(w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: nomadtest.NewCluster(clusterID)}
-		w.nomad = nomadtest.NewNomad(t, o, w.secrets, nomadtest.DeletedIn(w.cluster.Store.View))
+		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: newCluster(clusterID)}
+		w.nomad = nomadtest.NewNomad(t, o, w.secrets, nomadtest.DeletedIn(func() *fsm.View { return w.cluster.Store.View() }))
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
 			Driver: fsm.DriverRawExec, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
 			Ports: map[string]int{fsm.PortAgentServer: 0},
@@ -63,13 +69,18 @@ func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
 	})
 }
 
+// fresh is the configuration with a registry of its own.
+func (w *world) fresh() scheduler.Config {
+	w.reg = prometheus.NewRegistry()
+	w.cfg.Registerer = w.reg
+	return w.cfg
+}
+
 // lead begins a term; the one before must have been ended.
 func (w *world) lead() {
 	w.Helper()
 	w.term++
-	w.reg = prometheus.NewRegistry()
-	w.cfg.Registerer = w.reg
-	s, err := scheduler.New(w.cfg, w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
+	s, err := scheduler.New(w.fresh(), w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -114,6 +125,16 @@ func (w *world) until(what string, limit time.Duration, cond func() bool) {
 	}
 }
 
+// eventually is until for what takes long: it looks once a minute.
+func (w *world) eventually(what string, limit time.Duration, cond func() bool) {
+	w.Helper()
+	for end := time.Now().Add(limit); !cond(); w.elapse(time.Minute) {
+		if time.Now().After(end) {
+			w.Fatalf("not within %s: %s; %s", limit, what, w.describe())
+		}
+	}
+}
+
 // elapse lets time go by in which nothing is waited for.
 func (w *world) elapse(d time.Duration) { time.Sleep(d) }
 
@@ -143,6 +164,18 @@ func (w *world) describe() string {
 		s += fmt.Sprintf("\n%s wants %s (generation %d): %+v", sb.ID, sb.Desired, sb.Generation, sb.Status)
 	}
 	return s
+}
+
+// birth is that of something that is made now.
+func (w *world) birth() string { return w.cluster.Store.View().Birth().String() }
+
+// expectOrphan waits until the state records the orphan.
+func (w *world) expectOrphan(id, kind, reason string) {
+	w.Helper()
+	w.until("the "+kind+" of "+id+" an orphan: "+reason, 2*time.Minute, func() bool {
+		o := w.cluster.Store.View().Orphan(kind, id)
+		return o != nil && o.Reason == reason
+	})
 }
 
 func crash() *scheduler.Failure {

@@ -31,7 +31,7 @@ type parts struct {
 	// listener is the HTTP port, already bound. The app closes it.
 	listener net.Listener
 	secrets  secrets.Store
-	runner   scheduler.Runner
+	runner   scheduler.Backend
 	log      *slog.Logger
 	// registry takes the node's metrics; /metrics shows what is in it.
 	registry *prometheus.Registry
@@ -64,7 +64,7 @@ func newApp(p parts) (*app, error) {
 
 	kept := newSecretStore(p.secrets, store.View, log)
 	agents := agent.New(agent.Config{})
-	p.scheduler.Logger, p.scheduler.Registerer = log, p.registry
+	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	taskConfig := scheduler.DefaultStartTaskConfig()
 	taskConfig.Logger = log
 	tasks, err := scheduler.NewStartTasks(taskConfig, store, node, agents, kept)

@@ -25,8 +25,7 @@ const bootstrapRetry = 200 * time.Millisecond
 const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
-	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand(),
-		p.operatorRecoverCommand())
+	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand())
 }
 
 func (p *program) operatorRemoveCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package nomadtest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -19,6 +20,8 @@ type Cluster struct {
 	mu    sync.Mutex
 	index uint64
 	ids   int
+	// nonces counts the terms that NextTerm opened.
+	nonces int
 	// fail, when set, decides whether a proposal is refused.
 	fail func(fsm.Command) error
 	// counts is how many commands of each type were applied.
@@ -27,8 +30,16 @@ type Cluster struct {
 
 var _ scheduler.Cluster = (*Cluster)(nil)
 
-// NewCluster makes a cluster whose first term is open.
+// NewCluster makes a cluster whose first term is open, at the newest protocol
+// version.
 func NewCluster(clusterID string) *Cluster {
+	c := NewOldCluster(clusterID)
+	c.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
+	return c
+}
+
+// NewOldCluster makes one at the first protocol version.
+func NewOldCluster(clusterID string) *Cluster {
 	c := &Cluster{Store: fsm.NewStore(), counts: map[fsm.CommandType]int{}}
 	c.Must(&fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: clusterID}, "")
 	return c
@@ -73,6 +84,38 @@ func (c *Cluster) Must(body fsm.Body, user string) fsm.Result {
 		panic(fmt.Sprintf("nomadtest: %s: %v", body.CommandType(), err))
 	}
 	return res
+}
+
+// Save keeps the state as it is, for RollBack.
+func (c *Cluster) Save() []byte {
+	var b bytes.Buffer
+	if err := c.Store.Snapshot().Persist(&b); err != nil {
+		panic(fmt.Sprintf("nomadtest: %v", err))
+	}
+	return b.Bytes()
+}
+
+// RollBack puts a state from before back, as when all disks are, and opens its
+// next term. Store is another one from then on; nobody may lead meanwhile.
+func (c *Cluster) RollBack(saved []byte) {
+	c.mu.Lock()
+	c.Store = fsm.NewStore()
+	if err := c.Store.Restore(bytes.NewReader(saved)); err != nil {
+		panic(fmt.Sprintf("nomadtest: %v", err))
+	}
+	c.index = c.Store.View().Index()
+	c.mu.Unlock()
+	c.NextTerm()
+}
+
+// NextTerm opens the next term of the state, with a nonce of its own.
+func (c *Cluster) NextTerm() {
+	v := c.Store.View()
+	c.mu.Lock()
+	c.nonces++
+	nonce := fmt.Sprintf("nonce-%d", c.nonces)
+	c.mu.Unlock()
+	c.Must(&fsm.TermOpenBody{Term: v.Term() + 1, Node: "n1", ClusterID: v.ClusterID(), Nonce: nonce}, "")
 }
 
 // Refuse makes proposals fail with what fn returns; nil makes them work again.
