@@ -39,7 +39,7 @@ func TestStorm(t *testing.T) {
 	if !o.Strays {
 		config = "unreferenced_grace = \"2m\"\ncollect_interval = \"10s\""
 	}
-	o.Fleet = fleet.Start(t, fleet.Options{Docker: true, Vault: config})
+	o.Fleet = fleet.Start(t, fleet.Options{Docker: true, Vault: config, Ledger: true})
 	o.Specs = o.Fleet.Drivers()
 	t.Logf("seed %d, %s", o.Seed, o.Duration)
 	r := storm.Run(t, o)

@@ -101,7 +101,7 @@ func (f *Fleet) startBare(t testing.TB, o BareOptions) {
 		n := &Node{
 			fleet: f, Name: name, Client: Client{Base: "http://" + addresses[i]}, config: filepath.Join(dir, "node.hcl"),
 			Log: filepath.Join(dir, "log"), Peer: peers[i], Data: o.DataDir(name),
-			TLS: cluster.TLSConfig{CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, name+".pem"), KeyFile: filepath.Join(tls, name+"-key.pem")},
+			TLS: memberTLS(tls, name),
 		}
 		must(t, os.MkdirAll(dir, 0o700))
 		text := strings.NewReplacer(

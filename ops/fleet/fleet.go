@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/deploy/local"
 )
 
@@ -42,6 +41,11 @@ type Options struct {
 	Overlay string
 	// Net is where the nodes are; nil is the loopback interface.
 	Net Net
+	// Ledger writes down what the nodes destroy in Nomad and Vault.
+	Ledger bool
+	// Beside is a fleet whose Nomad and Vault this one shares, with a cluster of
+	// its own.
+	Beside *Fleet
 }
 
 // Net is a network of the drill's own that the nodes are in (ops/nemesis).
@@ -71,6 +75,8 @@ type Fleet struct {
 	// Bivouac and Agent are the programs, Image the agent server's, "" without
 	// Docker; KeyFile holds an operator's key.
 	Bivouac, Agent, Image, KeyFile string
+	// Ledger is nil unless Options.Ledger asks for it.
+	Ledger *Ledger
 
 	specs []string
 	net   Net
@@ -120,18 +126,29 @@ func Start(t testing.TB, o Options) *Fleet {
 	}
 	must(t, os.Mkdir(f.DrillDir, 0o700))
 	must(t, f.build(ctx, o))
-	f.Vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(dir, "vault"), Durable: true})
+	if o.Beside != nil {
+		f.Vault, f.Nomad = o.Beside.Vault, o.Beside.Nomad
+	} else {
+		f.startStores(ctx, t, o)
+	}
+	f.startNodes(ctx, t, o)
+	f.loadSpecs(ctx, t, o)
+	return f
+}
+
+// startStores starts Vault and Nomad.
+func (f *Fleet) startStores(ctx context.Context, t testing.TB, o Options) {
+	t.Helper()
+	var err error
+	f.Vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(f.Dir, "vault"), Durable: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Vault.Close()) })
 	if o.Net != nil {
 		o.Nomad += fmt.Sprintf("\nclient {\n  network_interface = %q\n}\n", o.Net.Device())
 	}
-	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: f.Vault, Extra: o.Nomad})
+	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(f.Dir, "nomad"), Vault: f.Vault, Extra: o.Nomad})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Nomad.Close()) })
-	f.startNodes(ctx, t, o)
-	f.loadSpecs(ctx, t, o)
-	return f
 }
 
 func must(t testing.TB, err error) {
@@ -166,14 +183,9 @@ func (f *Fleet) buildOne(ctx context.Context, o Options, pkg, out string) error 
 // Run carries out one of the program's commands and gives what it printed.
 func (f *Fleet) Run(t testing.TB, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), f.Bivouac, args...)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("bivouac %s: %v: %s", strings.Join(args, " "), err, stderr.String())
-	}
-	return strings.TrimSpace(string(out))
+	out, err := f.Command(t.Context(), args...)
+	must(t, err)
+	return out
 }
 
 const nodeConfig = `
@@ -232,7 +244,12 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 		host, address, peer := f.place(t, i)
 		hosts, addresses, peers = append(hosts, host), append(addresses, address), append(peers, peer)
 	}
-	nomad, vault := f.outside(t, f.Nomad.Address), f.outside(t, f.Vault.Address)
+	nomad, vault := f.Nomad.Address, f.Vault.Address
+	if o.Ledger {
+		f.Ledger = &Ledger{}
+		nomad, vault = f.Ledger.stand(t, nomad), f.Ledger.stand(t, vault)
+	}
+	nomad, vault = f.outside(t, nomad), f.outside(t, vault)
 	for i := range count {
 		name := fmt.Sprintf("n%d", i+1)
 		f.Run(t, "tls", "issue", "--dir", tls, "--node", name, "--host", hosts[i])
@@ -240,7 +257,7 @@ func (f *Fleet) startNodes(ctx context.Context, t testing.TB, o Options) {
 		n := &Node{
 			fleet: f, place: i, Name: name, Client: Client{Base: "http://" + addresses[i]},
 			config: filepath.Join(dir, "node.hcl"), Log: filepath.Join(dir, "log"), Data: filepath.Join(dir, "data"), Peer: peers[i],
-			TLS: cluster.TLSConfig{CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, name+".pem"), KeyFile: filepath.Join(tls, name+"-key.pem")},
+			TLS: memberTLS(tls, name),
 		}
 		must(t, os.Mkdir(dir, 0o700))
 		text := strings.NewReplacer(

@@ -14,9 +14,10 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// Node is one `bivouac server`.
+// Node is one `bivouac server`: the place where it runs, whatever member it is.
 type Node struct {
 	Client
+	// Name is the place's, and the member's until Replace.
 	Name string
 	// Log is the file its output is appended to.
 	Log string
@@ -29,6 +30,7 @@ type Node struct {
 
 	fleet  *Fleet
 	place  int
+	member string
 	config string
 	cmd    *exec.Cmd
 	ended  chan struct{}
@@ -157,7 +159,7 @@ func (f *Fleet) Followers(t testing.TB) (list []*Node) {
 
 func (f *Fleet) node(name string) *Node {
 	for _, n := range f.Nodes {
-		if n.Name == name {
+		if n.Member() == name {
 			return n
 		}
 	}

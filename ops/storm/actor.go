@@ -55,7 +55,12 @@ func newActor(number int, o Options, t *tally) *actor {
 	}
 }
 
-func newTally() *tally { return &tally{done: map[string]int{}, reasons: map[string]int{}} }
+func newTally() *tally {
+	return &tally{
+		done: map[string]int{}, reasons: map[string]int{},
+		lives: lives{started: map[string]bool{}, ended: map[string]time.Time{}},
+	}
+}
 
 // tally counts what happens, for all actors.
 type tally struct {
@@ -66,6 +71,22 @@ type tally struct {
 	longest  time.Duration
 	slowest  string
 	violated []error
+	lives    lives
+}
+
+// starts and ends note what was asked for in a sandbox's life.
+func (t *tally) starts(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lives.started[id] = true
+}
+
+func (t *tally) ends(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lives.ended[id].IsZero() {
+		t.lives.ended[id] = time.Now()
+	}
 }
 
 func (t *tally) count(what string, took time.Duration) {
@@ -178,6 +199,7 @@ func (a *actor) start() error {
 		return err == nil, err
 	})
 	if err == nil {
+		a.tally.starts(sb.ID)
 		a.boxes = append(a.boxes, &box{id: sb.ID, spec: spec, want: "RUNNING", may: []string{""}})
 	}
 	return err
@@ -193,6 +215,7 @@ func (a *actor) change(b *box, what string) error {
 	method, path := http.MethodPost, "/api/v1/sandboxes/"+b.id+"/"+what
 	if what == "delete" {
 		method, path = http.MethodDelete, "/api/v1/sandboxes/"+b.id
+		a.tally.ends(b.id)
 	}
 	tried := 0
 	err := a.until(what+" of "+b.id, func(c fleet.Client) (bool, error) {

@@ -48,12 +48,15 @@ type Report struct {
 	Messages, Again int
 	// Running and Paused are how many sandboxes there were in the end.
 	Running, Paused int
+	// Destroyed is how many jobs, workspaces and secrets the nodes destroyed; each
+	// was asked for.
+	Destroyed int
 }
 
 // String is the drill's verdict, in one paragraph.
 func (r Report) String() string {
-	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); faults %s; starts that ended in ERROR and were resumed %s; %d messages acknowledged, %d more deliveries where an answer had been lost; in the end %d running, %d paused",
-		counts(r.Operations), r.Retries, r.Longest.Seconds(), r.Slowest, counts(r.Faults), counts(r.Reasons), r.Messages, r.Again, r.Running, r.Paused)
+	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); faults %s; starts that ended in ERROR and were resumed %s; %d messages acknowledged, %d more deliveries where an answer had been lost; in the end %d running, %d paused; %d things destroyed in Nomad and Vault",
+		counts(r.Operations), r.Retries, r.Longest.Seconds(), r.Slowest, counts(r.Faults), counts(r.Reasons), r.Messages, r.Again, r.Running, r.Paused, r.Destroyed)
 }
 
 func counts(m map[string]int) string {
@@ -108,6 +111,11 @@ func Run(t testing.TB, o Options) Report {
 		}
 	}
 	r.Running, r.Paused = len(expected.Running), len(expected.Paused)
+	if o.Fleet.Ledger != nil {
+		destroyed := o.Fleet.Ledger.Destroyed()
+		r.Destroyed = len(destroyed)
+		tally.violated = append(tally.violated, unexplained(destroyed, tally.lives)...)
+	}
 	for _, err := range tally.violated {
 		t.Error(err)
 	}
