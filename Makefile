@@ -81,8 +81,8 @@ drills: tools ## the long drills one after the other, each with a verdict (DRILL
 	done; rm -f $$out; printf "\n$$verdicts"; exit $$failed
 
 .PHONY: nemesis
-nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule)
-	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/drills
+nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule, KINDS=empty-disk,bounce has some faults only, STORE=wal and NODES=5 one fleet)
+	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) BIVOUAC_DRILL_KINDS=$(KINDS) BIVOUAC_DRILL_FLEET=$(STORE)$(NODES) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/drills
 
 .PHONY: soak
 soak: ## keep three nodes at 70 % of their maximum with 5,000 users' data (DURATION=1h SOAK_STORE=wal SOAK_STARVE=4 SOAK_OUT=folder for samples and logs)

@@ -12,7 +12,8 @@ import (
 
 // TestLinearizable_NoticesMutations checks the check: a program that reads
 // without asking whether it still leads, one that forgets which commands it has
-// had, and listings with gaps or of two states must all be found out.
+// had, one that counts the votes of whoever answers, and listings with gaps or of
+// two states must all be found out.
 func TestLinearizable_NoticesMutations(t *testing.T) {
 	if !long() {
 		t.Skip("one of the long drills")
@@ -25,6 +26,10 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 		"no command ids": {
 			mutations: []nemesis.Mutation{nemesis.NoCommandIDs}, kinds: []nemesis.Kind{nemesis.KillLeader},
 			clients: history.Crowd{Settings: 1, Once: 2}, duration: 8 * time.Second,
+		},
+		"answers of other members": {
+			mutations: []nemesis.Mutation{nemesis.AnyAnswer}, kinds: []nemesis.Kind{nemesis.EmptyDisk},
+			clients: history.Crowd{Settings: 4}, duration: 40 * time.Second,
 		},
 		"listings with gaps": {
 			mutations: []nemesis.Mutation{nemesis.MissingItems}, kinds: []nemesis.Kind{nemesis.ClockJump},

@@ -33,3 +33,45 @@ func (c *Clock) Set(offset time.Duration) error {
 
 // Close closes the file.
 func (c *Clock) Close() error { return c.file.Close() }
+
+// Lateness is how a node sends Raft's messages, of a program built with
+// Overlay.HoldMessages. The zero Lateness sends them as they are.
+type Lateness struct {
+	// Twice is how many of a hundred messages are sent again later, Held how many
+	// wait before they are sent, and Lost how many are sent later while the sender
+	// is told that they were not.
+	Twice, Held, Lost uint8
+	// Most is how late the latest is; those that are held wait a tenth of it.
+	Most time.Duration
+}
+
+// Mail sets the Lateness of one node.
+type Mail struct{ file *os.File }
+
+// NewMail opens the file by which a node is told. The seed decides which messages
+// are late.
+func NewMail(dir, name string, seed uint64) (*Mail, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "mail-"+name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	m := &Mail{file: f}
+	raw := make([]byte, 8)
+	binary.NativeEndian.PutUint64(raw, seed)
+	if _, err := f.WriteAt(raw, 8); err != nil {
+		return m, err
+	}
+	return m, m.Set(Lateness{})
+}
+
+// Set tells the node, from the next message on.
+func (m *Mail) Set(l Lateness) error {
+	raw := make([]byte, 8)
+	word := uint64(l.Twice) | uint64(l.Held)<<8 | uint64(l.Lost)<<16 | uint64(l.Most/time.Millisecond)<<32
+	binary.NativeEndian.PutUint64(raw, word)
+	_, err := m.file.WriteAt(raw, 0)
+	return err
+}
+
+// Close closes the file.
+func (m *Mail) Close() error { return m.file.Close() }

@@ -1,7 +1,14 @@
 // Package nemesis does to a fleet what a bad week does to a cluster: it kills,
 // pauses and restarts nodes, cuts, slows and thins out the network between
-// them, and moves their clocks, several at once, by a schedule that a seed
-// decides.
+// them, moves their clocks, holds Raft's messages back and sends them twice, and
+// empties, puts back, clones and replaces the disks of a minority, several at
+// once, by a schedule that a seed decides.
+//
+// A disk counts as touched until its node is a voter again that has all that was
+// committed, under whatever name and id. Never more than a minority is touched,
+// so that no acknowledged write may be lost. A node may refuse a disk that was
+// put back or cloned, or be refused with it; the nemesis then empties that disk,
+// as ops/runbooks/disk.md says.
 //
 // Every node lives in a network namespace of its own. Its only interface is a
 // tun device whose other end is this process: Network is the router between

@@ -25,6 +25,12 @@ var NoCommandIDs = Mutation{"no command-id table", []mutatedBody{
 	{"fsm/view.go", "CommandResult", `return Result{}, nil, "", false`},
 }}
 
+// AnyAnswer counts the answer of whoever answers at a member's address, so that a
+// node whose disk was emptied votes as the member that it had been.
+var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
+	{"cluster/raftfix/answers.go", "check", "return nil"},
+}}
+
 // MissingItems leaves half of the conversations out of listings, and of nothing
 // else.
 var MissingItems = Mutation{"listings with gaps", []mutatedBody{
@@ -62,8 +68,8 @@ func (m Mutation) apply(o *Overlay) error {
 	return errors.Join(errs...)
 }
 
-// Build makes the overlay of a drill: clocks that can be moved, and the
-// mutations. It gives the path for fleet.Options.Overlay.
+// Build makes the overlay of a drill: clocks that can be moved, messages that
+// can be held back, and the mutations. It gives the path for fleet.Options.Overlay.
 func Build(dir string, mutations ...Mutation) (string, error) {
 	o, err := NewOverlay(dir)
 	if err != nil {
@@ -74,7 +80,7 @@ func Build(dir string, mutations ...Mutation) (string, error) {
 			return "", err
 		}
 	}
-	if err := o.MoveClocks(); err != nil {
+	if err := errors.Join(o.HoldMessages(), o.MoveClocks()); err != nil {
 		return "", err
 	}
 	return o.Write()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -31,10 +32,14 @@ type Nemesis struct {
 	fleet    *fleet.Fleet
 	net      *Network
 	clocks   []*Clock
+	mail     []*Mail
 	schedule *Schedule
 	say      func(format string, args ...any)
 	watch    *watch
 	lives    []atomic.Uint64
+	// hands are held by whoever stops or starts a node.
+	hands []sync.Mutex
+	disks disks
 
 	mu     sync.Mutex
 	counts map[Kind]int
@@ -46,7 +51,8 @@ func New(t testing.TB, f *fleet.Fleet, net *Network, s *Schedule, say func(forma
 	t.Helper()
 	n := &Nemesis{
 		fleet: f, net: net, schedule: s, say: say, watch: newWatch(f),
-		lives: make([]atomic.Uint64, len(f.Nodes)), counts: map[Kind]int{},
+		lives: make([]atomic.Uint64, len(f.Nodes)), hands: make([]sync.Mutex, len(f.Nodes)), counts: map[Kind]int{},
+		disks: disks{touched: map[int]*touch{}, copies: map[int]string{}, lost: map[int]int{}},
 	}
 	for _, node := range f.Nodes {
 		c, err := NewClock(f.DrillDir, node.Name)
@@ -54,7 +60,12 @@ func New(t testing.TB, f *fleet.Fleet, net *Network, s *Schedule, say func(forma
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		n.clocks = append(n.clocks, c)
+		m, err := NewMail(f.DrillDir, node.Name, s.Seed())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		n.clocks, n.mail = append(n.clocks, c), append(n.mail, m)
 	}
 	return n
 }
@@ -72,6 +83,11 @@ type Figures struct {
 	Packets          Packets
 	// TwoLeaders names every term in which two nodes claimed to lead.
 	TwoLeaders []string
+	// Refused counts disks that a node would not start with, Away those it was
+	// not taken back with. Ended are processes that ended by themselves although
+	// their disk had not been touched.
+	Refused, Away int
+	Ended         []string
 }
 
 // String is the figures on one line.
@@ -82,8 +98,8 @@ func (f Figures) String() string {
 		kinds = append(kinds, fmt.Sprintf("%s %d", k, f.Faults[k]))
 		total += f.Faults[k]
 	}
-	return fmt.Sprintf("%d faults (%s), %d elections in %d terms, packets between the hosts: %d passed, %d lost, %d delayed",
-		total, strings.Join(kinds, ", "), f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
+	return fmt.Sprintf("%d faults (%s), %d disks refused, %d not taken back, %d elections in %d terms, packets between the hosts: %d passed, %d lost, %d delayed",
+		total, strings.Join(kinds, ", "), f.Refused, f.Away, f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
 }
 
 // Figures gives what was done so far.
@@ -92,6 +108,9 @@ func (n *Nemesis) Figures() Figures {
 	defer n.mu.Unlock()
 	f := Figures{Faults: maps.Clone(n.counts), Packets: n.net.Packets()}
 	f.Elections, f.Terms, f.TwoLeaders = n.watch.figures()
+	n.disks.mu.Lock()
+	defer n.disks.mu.Unlock()
+	f.Refused, f.Away, f.Ended = n.disks.refused, n.disks.away, slices.Clone(n.disks.ended)
 	return f
 }
 
@@ -101,6 +120,7 @@ func (n *Nemesis) Run(ctx context.Context) error {
 	watching, stop := context.WithCancel(context.Background())
 	var watcher sync.WaitGroup
 	watcher.Go(func() { n.watch.run(watching) })
+	watcher.Go(func() { n.repair(watching) })
 	defer watcher.Wait()
 	defer stop()
 	begin := time.Now()
@@ -124,9 +144,11 @@ func (n *Nemesis) round(ctx context.Context, r Round) error {
 		wait(ctx, f.After-time.Since(begin))
 		what, back := n.begin(ctx, f)
 		n.say("         %s: %s", f.Kind, what)
-		n.mu.Lock()
-		n.counts[f.Kind]++
-		n.mu.Unlock()
+		if what != notNow {
+			n.mu.Lock()
+			n.counts[f.Kind]++
+			n.mu.Unlock()
+		}
 		undo = append(undo, back)
 	}
 	wait(ctx, r.Hold)
@@ -154,17 +176,20 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ready reports whether every node serves.
+// ready reports whether every node serves and votes.
 func (n *Nemesis) ready(ctx context.Context) error {
-	for _, node := range n.fleet.Nodes {
-		if !node.Alive() {
+	for i, node := range n.fleet.Nodes {
+		n.hands[i].Lock()
+		alive := node.Alive()
+		n.hands[i].Unlock()
+		if !alive {
 			return fmt.Errorf("%s ended by itself:\n%s", node.Name, fleet.Tail(node.Log, 20))
 		}
 		if err := n.watch.get(ctx, node.Base+"/ready", nil); err != nil {
 			return fmt.Errorf("%s: %w", node.Name, err)
 		}
 	}
-	return nil
+	return n.disks.whole()
 }
 
 // begin starts a fault and says on whom, and how it ends.
@@ -189,6 +214,21 @@ func (n *Nemesis) begin(ctx context.Context, f Fault) (string, func() error) {
 		return n.roll(ctx, any)
 	case ClockJump:
 		return n.jump(any, chance)
+	case ClockElection:
+		return n.clockElection(leader, chance)
+	case Bounce:
+		if chance.IntN(3) == 0 {
+			leader = any
+		}
+		return n.bounce(ctx, leader, chance)
+	case Late:
+		return n.late(chance)
+	case EmptyDisk, OldDisk, SameName, NewName:
+		return n.tamper(ctx, f.Kind, any, chance)
+	case RolledBack:
+		return n.rollBack(ctx, any, chance)
+	case CloneDisk:
+		return n.clone(ctx, any, chance)
 	case Slow, Lossy:
 		return n.worsen(f.Kind, chance)
 	default:
@@ -216,24 +256,22 @@ func (n *Nemesis) dies(node int)  { n.lives[node].Add(1) }
 func (n *Nemesis) alive(node int) { n.lives[node].Add(1) }
 
 func (n *Nemesis) kill(nodes ...int) (string, func() error) {
-	for _, i := range nodes {
-		n.dies(i)
-		n.fleet.Nodes[i].Kill()
-	}
-	return n.names(nodes), func() error {
-		var errs []error
-		for _, i := range nodes {
-			errs = append(errs, n.fleet.Nodes[i].Spawn())
-			n.alive(i)
-		}
-		return errors.Join(errs...)
-	}
+	n.stop(nodes...)
+	return n.names(nodes), func() error { return n.start(nodes...) }
 }
 
 func (n *Nemesis) pause(node int) (string, func() error) {
+	n.hands[node].Lock()
 	pid := n.fleet.Nodes[node].Pid()
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
-	return n.names([]int{node}), func() error { return syscall.Kill(pid, syscall.SIGCONT) }
+	return n.names([]int{node}), func() error {
+		defer n.hands[node].Unlock()
+		err := syscall.Kill(pid, syscall.SIGCONT)
+		if errors.Is(err, syscall.ESRCH) || errors.Is(err, os.ErrProcessDone) {
+			return nil // it had ended by itself, which is looked at elsewhere
+		}
+		return err
+	}
 }
 
 // roll restarts every node, the next one when the last one serves again or has
@@ -248,10 +286,11 @@ func (n *Nemesis) roll(ctx context.Context, first int) (string, func() error) {
 		var errs []error
 		for _, i := range order {
 			node := n.fleet.Nodes[i]
+			n.hands[i].Lock()
+			n.endedItself(i)
 			n.dies(i)
 			node.Stop(stopPatience)
-			errs = append(errs, node.Spawn())
-			n.alive(i)
+			errs = append(errs, n.start(i))
 			bounded, cancel := context.WithTimeout(ctx, readyPatience)
 			_ = fleet.Await(readyPatience, func() error { return n.watch.get(bounded, node.Base+"/ready", nil) })
 			cancel()

@@ -1,6 +1,7 @@
 package nemesis
 
 import (
+	"errors"
 	"go/parser"
 	"go/token"
 	"strings"
@@ -26,15 +27,15 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []Mutation{StaleReads, NoCommandIDs, MissingItems, MixedListings} {
+	for _, m := range []Mutation{StaleReads, NoCommandIDs, AnyAnswer, MissingItems, MixedListings} {
 		if err := m.apply(o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.MoveClocks(); err != nil {
+	if err := errors.Join(o.HoldMessages(), o.MoveClocks()); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"cluster/propose.go", "cluster/drill_clock.go", "httpapi/call.go", "scheduler/steps.go", "fsm/command_ids.go"} {
+	for _, file := range []string{"cluster/propose.go", "cluster/drill_clock.go", "cluster/drill_mail.go", "httpapi/call.go", "scheduler/steps.go", "fsm/command_ids.go"} {
 		if o.changed[file] == nil {
 			t.Errorf("%s is not changed", file)
 		}

@@ -29,6 +29,15 @@ const (
 	Slow           Kind = "slow"            // packets between nodes are delayed
 	Lossy          Kind = "lossy"           // packets between nodes are lost
 	ClockJump      Kind = "clock-jump"      // one wall clock jumps, and back at the end
+	ClockElection  Kind = "clock-election"  // the leader is killed, and the clocks of those that elect jump
+	Bounce         Kind = "bounce"          // kill -9, and started again within 50 ms, some times over
+	Late           Kind = "late-messages"   // Raft's messages come late, twice, and behind others
+	EmptyDisk      Kind = "empty-disk"      // a minority's disk is emptied
+	OldDisk        Kind = "old-disk"        // a minority's disk is replaced by an older copy
+	RolledBack     Kind = "rolled-back"     // the same, in the same files, while the others run
+	CloneDisk      Kind = "clone-disk"      // a copy of a disk is run beside the original, under its name
+	SameName       Kind = "same-name"       // a new machine takes a member's name
+	NewName        Kind = "new-name"        // a new machine takes a member's place, under a new name
 )
 
 // class groups what can't be done twice at the same time.
@@ -38,15 +47,19 @@ const (
 	processes class = iota
 	cuts
 	packets
+	messages
 	clocks
 )
 
-// kindClasses is the list of all kinds.
-var kindClasses = map[Kind]class{
-	KillLeader: processes, KillNode: processes, KillAll: processes, PauseLeader: processes, PauseNode: processes,
-	RollingRestart: processes,
-	IsolateLeader:  cuts, Minority: cuts, DeafNode: cuts, MuteNode: cuts, Bridge: cuts,
-	Slow: packets, Lossy: packets, ClockJump: clocks,
+// kindClasses is the list of all kinds, with what each of them needs for itself.
+var kindClasses = map[Kind][]class{
+	KillLeader: {processes}, KillNode: {processes}, KillAll: {processes}, PauseLeader: {processes}, PauseNode: {processes},
+	RollingRestart: {processes}, Bounce: {processes},
+	IsolateLeader: {cuts}, Minority: {cuts}, DeafNode: {cuts}, MuteNode: {cuts}, Bridge: {cuts},
+	Slow: {packets}, Lossy: {packets}, Late: {messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
+	EmptyDisk: {processes}, OldDisk: {processes}, SameName: {processes}, NewName: {processes},
+	// That a disk went back, or runs twice, nobody can say who can't be reached.
+	RolledBack: {processes, cuts}, CloneDisk: {processes, cuts},
 }
 
 // Kinds lists all kinds, in order.
@@ -89,6 +102,7 @@ func (r Round) String() string {
 // Schedule deals faults. The same seed and kinds give the same rounds, and
 // every kind comes once before any comes again.
 type Schedule struct {
+	seed  uint64
 	rand  *rand.Rand
 	kinds []Kind
 	deck  []Kind
@@ -99,8 +113,11 @@ func NewSchedule(seed uint64, kinds ...Kind) *Schedule {
 	if len(kinds) == 0 {
 		kinds = Kinds()
 	}
-	return &Schedule{rand: rand.New(rand.NewPCG(seed, 0x6e656d65736973)), kinds: kinds}
+	return &Schedule{seed: seed, rand: rand.New(rand.NewPCG(seed, 0x6e656d65736973)), kinds: kinds}
 }
+
+// Seed is what the schedule was made from.
+func (s *Schedule) Seed() uint64 { return s.seed }
 
 // Next gives the next round.
 func (s *Schedule) Next() Round {
@@ -115,21 +132,23 @@ func (s *Schedule) Next() Round {
 		if !there {
 			break
 		}
-		taken[kindClasses[kind]] = true
+		for _, c := range kindClasses[kind] {
+			taken[c] = true
+		}
 		r.Faults = append(r.Faults, Fault{Kind: kind, After: s.between(0, 400*time.Millisecond), Chance: s.rand.Uint64()})
 	}
 	slices.SortFunc(r.Faults, func(a, b Fault) int { return int(a.After - b.After) })
 	return r
 }
 
-// deal takes the next kind whose class is free from the deck.
+// deal takes the next kind whose classes are free from the deck.
 func (s *Schedule) deal(taken map[class]bool) (Kind, bool) {
 	if len(s.deck) == 0 {
 		s.deck = slices.Clone(s.kinds)
 		s.rand.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
 	}
 	for i, k := range s.deck {
-		if !taken[kindClasses[k]] {
+		if !slices.ContainsFunc(kindClasses[k], func(c class) bool { return taken[c] }) {
 			s.deck = slices.Delete(s.deck, i, i+1)
 			return k, true
 		}

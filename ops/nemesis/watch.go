@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,36 +75,55 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// leader asks every node at once and gives the one that leads in the newest
-// term, -1 for none.
-func (w *watch) leader(ctx context.Context) int {
-	type status struct {
-		State string
-		Term  uint64
+// status is what a node says of itself and the cluster.
+type status struct {
+	ID      string
+	State   string
+	Term    uint64
+	Commit  uint64 `json:"commit_index"`
+	Applied uint64 `json:"applied_index"`
+	Servers []struct {
+		Name, ID string
+		Voter    bool
 	}
+}
+
+// ask asks every node at once; one that does not answer says nothing.
+func (w *watch) ask(ctx context.Context) []status {
 	said := make([]status, len(w.fleet.Nodes))
 	var asking sync.WaitGroup
 	for i, node := range w.fleet.Nodes {
 		asking.Go(func() {
-			_ = w.get(ctx, node.Base+"/api/v1/operator/status", &said[i])
+			if w.get(ctx, node.Base+"/api/v1/operator/status", &said[i]) != nil {
+				said[i] = status{}
+			}
 		})
 	}
 	asking.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	leader, newest := -1, uint64(0)
 	for i, s := range said {
 		w.terms = max(w.terms, s.Term)
-		if s.State != "leader" {
-			continue
+		if s.State == "leader" {
+			w.note(s.Term, w.fleet.Nodes[i].Name)
 		}
-		if s.Term > newest {
+	}
+	return said
+}
+
+// leading is the node that leads in the newest term, -1 for none.
+func leading(said []status) int {
+	leader, newest := -1, uint64(0)
+	for i, s := range said {
+		if s.State == "leader" && s.Term > newest {
 			leader, newest = i, s.Term
 		}
-		w.note(s.Term, w.fleet.Nodes[i].Name)
 	}
 	return leader
 }
+
+// leader asks who leads.
+func (w *watch) leader(ctx context.Context) int { return leading(w.ask(ctx)) }
 
 // note remembers who leads a term.
 func (w *watch) note(term uint64, name string) {
@@ -115,7 +135,9 @@ func (w *watch) note(term uint64, name string) {
 			w.first = term
 		}
 	case other != name:
-		w.two = append(w.two, fmt.Sprintf("term %d: %s and %s", term, other, name))
+		if said := fmt.Sprintf("term %d: %s and %s", term, other, name); !slices.Contains(w.two, said) {
+			w.two = append(w.two, said)
+		}
 	}
 }
 

@@ -1,0 +1,283 @@
+//go:build linux
+
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+const (
+	// keepUp is how long the majority writes on without the others before their
+	// disks are touched.
+	keepUp = 700 * time.Millisecond
+	// repairEvery is how often is looked for touched disks that are whole again.
+	repairEvery = 300 * time.Millisecond
+	// turnedAway is how long a node may not take part, while there is a leader,
+	// until its disk is emptied, as the runbook says.
+	turnedAway = 10 * time.Second
+	// maxEnds is how often a node may end by itself until it is left dead.
+	maxEnds = 2
+)
+
+// disks knows whose disk was touched. It is again as good as any when its node
+// is a voter that has all that was committed when that was asked; until then it
+// counts among the minority that may be touched at a time.
+type disks struct {
+	mu      sync.Mutex
+	touched map[int]*touch
+	// copies are older copies of data directories, by node.
+	copies map[int]string
+	// made counts members that came under a new name.
+	made int
+	// refused counts nodes that would not start on the disk they were given, and
+	// away those that were not taken back with it.
+	refused, away int
+	// ended are processes that ended by themselves and should not have; lost
+	// counts them by node.
+	ended []string
+	lost  map[int]int
+}
+
+// touch is one touched disk.
+type touch struct {
+	kind Kind
+	// former is the member's id before, and old its name if that is to go.
+	former, old string
+	// changed: the disk is no longer what it was. Until then nothing is known of
+	// how its node comes back.
+	changed bool
+	// refusable: the node may refuse the disk, or be refused with it.
+	refusable bool
+	// waited is since when it has not taken part although there is a leader.
+	waited time.Time
+	// goal is the index that it must have reached to be whole.
+	goal uint64
+}
+
+// limit is how many disks may be touched at a time.
+func (n *Nemesis) limit() int { return (len(n.fleet.Nodes) - 1) / 2 }
+
+// claim chooses a node whose disk may be touched now, and notes that it is.
+func (n *Nemesis) claim(ctx context.Context, kind Kind, first int) (node int, t *touch, ok bool) {
+	said := n.watch.ask(ctx)
+	d := &n.disks
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.touched) >= n.limit() {
+		return 0, nil, false
+	}
+	for i := range n.fleet.Nodes {
+		node = (first + i) % len(n.fleet.Nodes)
+		if d.touched[node] == nil && said[node].ID != "" {
+			t = &touch{kind: kind, former: said[node].ID, refusable: kind != EmptyDisk && kind != SameName && kind != NewName}
+			d.touched[node] = t
+			return node, t, true
+		}
+	}
+	return 0, nil, false
+}
+
+// stop kills nodes and keeps hold of them; start starts them and lets them go.
+func (n *Nemesis) stop(nodes ...int) {
+	for _, i := range nodes {
+		n.hands[i].Lock()
+		n.endedItself(i)
+		n.dies(i)
+		n.fleet.Nodes[i].Kill()
+	}
+}
+
+func (n *Nemesis) start(nodes ...int) error {
+	var errs []error
+	for _, i := range nodes {
+		errs = append(errs, n.fleet.Nodes[i].Spawn())
+		n.alive(i)
+		n.hands[i].Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// endedItself notes a process that nobody ended. The caller has hold of the node.
+func (n *Nemesis) endedItself(node int) bool {
+	place := n.fleet.Nodes[node]
+	if place.Alive() {
+		return false
+	}
+	n.disks.mu.Lock()
+	defer n.disks.mu.Unlock()
+	if t := n.disks.touched[node]; t != nil && t.refusable && !panicked(place.Log) {
+		n.disks.refused++
+		return true
+	}
+	if n.disks.lost[node]++; n.disks.lost[node] <= maxEnds {
+		n.disks.ended = append(n.disks.ended, fmt.Sprintf("%s ended by itself:\n%s", place.Name, fleet.Tail(place.Log, 12)))
+	}
+	return true
+}
+
+// panicked reports whether a log ends in a stack trace.
+func panicked(log string) bool {
+	return strings.Contains(fleet.Tail(log, 60), "goroutine ")
+}
+
+// repair looks after nodes that ended by themselves and touched disks until ctx
+// ends.
+func (n *Nemesis) repair(ctx context.Context) {
+	tick := time.NewTicker(repairEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		n.repairOnce(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (n *Nemesis) repairOnce(ctx context.Context) {
+	for i := range n.fleet.Nodes {
+		n.revive(i)
+	}
+	d := &n.disks
+	d.mu.Lock()
+	var nodes []int
+	for i, t := range d.touched {
+		if t.changed {
+			nodes = append(nodes, i)
+		}
+	}
+	d.mu.Unlock()
+	if len(nodes) == 0 {
+		return
+	}
+	said := n.watch.ask(ctx)
+	leader := leading(said)
+	for _, i := range nodes {
+		n.mend(ctx, i, said, leader)
+	}
+}
+
+// revive starts a node again that ended by itself, on an empty disk where it was
+// the disk that it refused.
+func (n *Nemesis) revive(node int) {
+	if !n.hands[node].TryLock() {
+		return // a fault is at work on it
+	}
+	defer n.hands[node].Unlock()
+	if !n.endedItself(node) {
+		return
+	}
+	n.disks.mu.Lock()
+	t, lost := n.disks.touched[node], n.disks.lost[node]
+	n.disks.mu.Unlock()
+	if lost > maxEnds {
+		return // it will not run any more
+	}
+	place := n.fleet.Nodes[node]
+	n.say("         %s ended by itself: %s", place.Name, lastWords(place.Log))
+	n.dies(node)
+	if t != nil && t.refusable {
+		if err := place.EmptyData(); err != nil {
+			n.say("         emptying the disk of %s: %v", place.Name, err)
+		}
+	}
+	if err := place.Spawn(); err != nil {
+		n.say("         starting %s: %v", place.Name, err)
+	}
+	n.alive(node)
+}
+
+// lastWords is the end of a log's last line.
+func lastWords(log string) string {
+	line := fleet.Tail(log, 1)
+	return line[max(0, len(line)-400):]
+}
+
+// mend takes a disk from the list when its node is whole, and removes the former
+// member where a new one came under another name.
+func (n *Nemesis) mend(ctx context.Context, node int, said []status, leader int) {
+	d := &n.disks
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.touched[node]
+	if leader < 0 || t == nil {
+		return
+	}
+	now, name := said[node], n.fleet.Nodes[node].Member()
+	voter, former := false, false
+	for _, s := range said[leader].Servers {
+		voter = voter || s.ID == now.ID && s.Voter && s.Name == name
+		former = former || s.ID == t.former && s.ID != now.ID
+	}
+	if voter && t.goal == 0 {
+		t.goal = said[leader].Commit
+	}
+	switch {
+	case former && t.old != "": // a newcomer waits beside a dead voter
+		old := t.old
+		d.mu.Unlock()
+		n.expel(ctx, leader, old)
+		d.mu.Lock()
+	case !voter && t.refusable:
+		n.turnAway(node, t)
+	case voter && now.Applied >= t.goal && !former:
+		delete(d.touched, node)
+	}
+}
+
+// turnAway empties the disk of a node that nobody takes back. The caller holds
+// the lock on disks.
+func (n *Nemesis) turnAway(node int, t *touch) {
+	if t.waited.IsZero() {
+		t.waited = time.Now()
+	}
+	if time.Since(t.waited) < turnedAway || !n.hands[node].TryLock() {
+		return
+	}
+	defer n.hands[node].Unlock()
+	place := n.fleet.Nodes[node]
+	n.say("         %s is not taken back with its disk: %s", place.Name, lastWords(place.Log))
+	n.disks.away++
+	t.waited = time.Time{}
+	n.dies(node)
+	place.Kill()
+	if err := errors.Join(place.EmptyData(), place.Spawn()); err != nil {
+		n.say("         %s: %v", place.Name, err)
+	}
+	n.alive(node)
+}
+
+// expel takes a member that is gone for good out of the cluster, as an operator
+// does: `bivouac operator remove`.
+func (n *Nemesis) expel(ctx context.Context, leader int, member string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	out, err := n.fleet.Command(ctx, "operator", "remove", member, "--config", n.fleet.Nodes[leader].Config())
+	if err != nil {
+		out = err.Error()
+	}
+	n.say("         operator remove %s: %s", member, strings.TrimSpace(out))
+}
+
+// whole is nil when no disk is touched.
+func (d *disks) whole() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []string
+	for i, t := range d.touched {
+		list = append(list, fmt.Sprintf("node %d after %s (member before: %s)", i+1, t.kind, t.former))
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	slices.Sort(list)
+	return fmt.Errorf("not yet voters again: %s", strings.Join(list, "; "))
+}
