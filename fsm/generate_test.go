@@ -34,7 +34,8 @@ func genRef(path string) *rapid.Generator[SecretRef] {
 		case v < 3:
 			return SecretRef{}
 		default:
-			return SecretRef{Path: path, Version: v}
+			created := rapid.SampledFrom([]string{"", "2026-01-02T03:04:05.123456789Z"}).Draw(t, "created")
+			return SecretRef{Path: path, Version: v, Created: created}
 		}
 	})
 }
