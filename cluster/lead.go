@@ -184,10 +184,7 @@ func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 			n.logger.Warn("cluster: opening the term", "term", number, "error", err)
 		}
 		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(begin) > openTimeout {
-			select {
-			case n.broken <- fmt.Errorf("opening term %d: %w", number, err):
-			default: // the node is ending already
-			}
+			n.breaks(fmt.Errorf("opening term %d: %w", number, err))
 			return
 		}
 		select {

@@ -45,6 +45,7 @@ type Node struct {
 	// raft is nil until Run has started it.
 	raft    atomic.Pointer[raft.Raft]
 	feed    atomic.Pointer[feed]
+	inbox   *raftfix.Inbox // Run's
 	started atomic.Bool
 	// notify gets every beginning and end of this node's leadership, in order.
 	notify chan bool
@@ -169,7 +170,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer unregister()
 	r, err := n.startRaft()
 	if err != nil {
-		n.feed.Load().stop()
+		n.release()
 		return errors.Join(err, n.close())
 	}
 	var tasks sync.WaitGroup
@@ -207,7 +208,7 @@ func (n *Node) Run(ctx context.Context) error {
 		// The network goes first: Raft's goroutines may be waiting for a peer.
 		down := r.Shutdown()
 		err := errors.Join(n.network.Close(), down.Error())
-		n.feed.Load().stop()
+		n.release()
 		return errors.Join(err, n.storage.noteEnd(), n.storage.Close())
 	}
 	if n.storage.disk.trouble() != nil {
@@ -237,13 +238,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	// A node that was removed goes on as a follower nobody calls; the operator
 	// stops it. Shutting Raft down under us would end nothing in an orderly way.
 	conf.ShutdownOnRemove = false
-	inner := n.network.Transport(&n.addresses, logger)
-	if t, real := inner.(*raft.NetworkTransport); real && n.storage.disk != nil {
-		inner = &diskTransport{t, n.storage.disk}
-	}
-	transport := newFeed(&raftfix.Answers{Transport: inner, Wrong: n.answeredByAnother()})
-	transport.sends = n.sends
-	n.feed.Store(transport)
+	transport := n.holdOff(logger)
 	r, err := n.newRaft(conf, transport)
 	if failure := n.machine.failure(); failure != nil {
 		// Raft would have gone on with an older snapshot, if it had one.
@@ -258,6 +253,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	if n.storage.arm != nil {
 		n.storage.arm()
 	}
+	transport.Open(r)
 	return r, nil
 }
 

@@ -27,8 +27,8 @@ const (
 	openPatience = 10 * time.Second
 )
 
-// Storage is where a node keeps Raft's state. New opens the real one; tests
-// hand in raft's in-memory stores.
+// Storage is where a node keeps Raft's state. New opens the real one; tests hand
+// in stores in memory, with or without the checks (see CheckedStorage).
 type Storage struct {
 	Logs raft.LogStore
 	// Stable keeps Raft's vote, and the node's id and promise (formation.go).
@@ -95,13 +95,52 @@ func (s *Storage) open(dir, logStore string, logger hclog.Logger) error {
 
 // openOver opens what needs the stable store, and verifies.
 func (s *Storage) openOver(dir, path, logStore string, bolt *raftboltdb.BoltStore, logger hclog.Logger) error {
-	stable := &checkedStable{inner: bolt, disk: s.disk, path: path}
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger)
+	if err != nil {
+		return fmt.Errorf("opening snapshots: %w; %s", err, s.disk.advice(err))
+	}
+	sums := snapshotDir(filepath.Join(dir, "snapshots"))
+	return s.check(Stores{Logs: bolt, Stable: bolt, Snapshots: files, Sums: sums}, path, string(sums), func(logs *checkedLogs) error {
+		return s.openLog(dir, logStore, logs, logger)
+	})
+}
+
+// Stores are what a Storage consists of before its checks.
+type Stores struct {
+	Logs      raft.LogStore
+	Stable    raft.StableStore
+	Snapshots raft.SnapshotStore
+	Sums      SnapshotSums
+}
+
+// SnapshotSums keeps a checksum beside each snapshot of a store.
+type SnapshotSums interface {
+	// Put keeps that of a snapshot which is still being written.
+	Put(id, sum string) error
+	// Get gives that of a complete one; os.ErrNotExist if it has none.
+	Get(id string) (string, error)
+	// IDs gives the ids of all complete snapshots, whole or not.
+	IDs() ([]string, error)
+}
+
+// CheckedStorage puts the checks of New over stores that are in no data directory,
+// and verifies what is in them. The cluster's tests use it.
+func CheckedStorage(stores Stores, logger *slog.Logger) (Storage, error) {
+	s := Storage{disk: newDisk("memory", logger), Close: func() error { return nil }}
+	err := s.check(stores, "memory", "memory", func(*checkedLogs) error { return nil })
+	return s, err
+}
+
+// check puts the checks over the stores, which are at path, snapshots at dir, and
+// verifies them. open may choose another log.
+func (s *Storage) check(stores Stores, path, dir string, open func(*checkedLogs) error) error {
+	stable := &checkedStable{inner: stores.Stable, disk: s.disk, path: path}
 	s.Stable = stable
 	if err := s.loadMark(stable); err != nil {
 		return err
 	}
-	logs := &checkedLogs{inner: bolt, disk: s.disk, path: path, mark: s.mark}
-	if err := s.openLog(dir, logStore, logs, logger); err != nil {
+	logs := &checkedLogs{inner: stores.Logs, disk: s.disk, path: path, mark: s.mark}
+	if err := open(logs); err != nil {
 		return err
 	}
 	cached, err := raft.NewLogCache(logCacheEntries, logs)
@@ -109,11 +148,7 @@ func (s *Storage) openOver(dir, path, logStore string, bolt *raftboltdb.BoltStor
 		return fmt.Errorf("caching log: %w", err)
 	}
 	s.Logs = cached
-	files, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger)
-	if err != nil {
-		return fmt.Errorf("opening snapshots: %w; %s", err, s.disk.advice(err))
-	}
-	snapshots := &checkedSnapshots{SnapshotStore: files, disk: s.disk, dir: filepath.Join(dir, "snapshots"), mark: s.mark}
+	snapshots := &checkedSnapshots{SnapshotStore: stores.Snapshots, sums: stores.Sums, disk: s.disk, dir: dir, mark: s.mark}
 	s.Snapshots = snapshots
 	s.arm = func() { snapshots.armed.Store(true) }
 	if err := s.verify(logs, snapshots); err != nil {

@@ -318,6 +318,7 @@ func (c *checkedStable) GetUint64(key []byte) (uint64, error) {
 // would be another configuration or another index.
 type checkedSnapshots struct {
 	raft.SnapshotStore
+	sums SnapshotSums
 	disk *disk
 	// dir holds the snapshots.
 	dir  string
@@ -326,9 +327,6 @@ type checkedSnapshots struct {
 	// look for another.
 	armed atomic.Bool
 }
-
-// checkFile holds the metadata's checksum, in the snapshot's folder.
-const checkFile = "check"
 
 func metaChecksum(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64) string {
 	text := fmt.Sprintf("%d %d %d %d %+v", version, index, term, configurationIndex, configuration)
@@ -344,23 +342,10 @@ func (c *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint
 	if err != nil {
 		return nil, fmt.Errorf("beginning a snapshot in %s: %w; %s", c.dir, err, c.disk.advice(err))
 	}
-	path := filepath.Join(c.dir, sink.ID()+".tmp", checkFile)
-	if err := writeSynced(path, []byte(metaChecksum(version, index, term, configuration, configurationIndex))); err != nil {
-		return nil, errors.Join(fmt.Errorf("writing %s: %w; %s", path, err, c.disk.advice(err)), sink.Cancel())
+	if err := c.sums.Put(sink.ID(), metaChecksum(version, index, term, configuration, configurationIndex)); err != nil {
+		return nil, errors.Join(fmt.Errorf("writing the checksum of snapshot %s in %s: %w; %s", sink.ID(), c.dir, err, c.disk.advice(err)), sink.Cancel())
 	}
 	return &checkedSink{SnapshotSink: sink, store: c, index: index}, nil
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // checkedSink notes the snapshot when it is complete.
@@ -399,16 +384,15 @@ func (c *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 }
 
 func (c *checkedSnapshots) checkMeta(meta *raft.SnapshotMeta) error {
-	path := filepath.Join(c.dir, meta.ID, checkFile)
-	want, err := os.ReadFile(path)
+	want, err := c.sums.Get(meta.ID)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // of an older program
 	}
 	if err != nil {
 		return err
 	}
-	if got := metaChecksum(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex); got != string(want) {
-		return fmt.Errorf("the checksum of meta.json is %q, its content's %q", strings.TrimSpace(string(want)), strings.TrimSpace(got))
+	if got := metaChecksum(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex); got != want {
+		return fmt.Errorf("the checksum of meta.json is %q, its content's %q", strings.TrimSpace(want), strings.TrimSpace(got))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/raft"
 )
@@ -228,14 +227,13 @@ func newestWhole(snapshots *checkedSnapshots) (index uint64, refused error, err 
 	if err != nil {
 		return 0, nil, fmt.Errorf("listing snapshots: %w", err)
 	}
-	entries, err := os.ReadDir(snapshots.dir)
+	ids, err := snapshots.sums.IDs()
 	if err != nil {
 		return 0, nil, fmt.Errorf("listing snapshots: %w", err)
 	}
-	for _, e := range entries { // those that List leaves out
-		known := slices.ContainsFunc(list, func(m *raft.SnapshotMeta) bool { return m.ID == e.Name() })
-		if e.IsDir() && !known && !strings.HasSuffix(e.Name(), ".tmp") {
-			refused = snapshots.disk.damaged(filepath.Join(snapshots.dir, e.Name(), "meta.json"), "it can't be read, or is not of that snapshot")
+	for _, id := range ids { // those that List leaves out
+		if !slices.ContainsFunc(list, func(m *raft.SnapshotMeta) bool { return m.ID == id }) {
+			refused = snapshots.disk.damaged(filepath.Join(snapshots.dir, id, "meta.json"), "it can't be read, or is not of that snapshot")
 		}
 	}
 	for _, meta := range list {

@@ -3,6 +3,7 @@ package clustertest
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -48,6 +49,7 @@ type member struct {
 	name    string
 	address string
 	disk    *disk
+	logs    raft.LogStore // as the node opened it last
 	node    *cluster.Node // nil while stopped
 	store   *fsm.Store
 	stop    context.CancelCauseFunc
@@ -122,7 +124,12 @@ func (c *Cluster) Start(i int) {
 	}
 	m.store = fsm.NewStore()
 	p := c.fabric.plug(m.name, m.address)
-	node, err := cluster.NewWith(cfg, m.store, m.disk.storage(), p)
+	storage, err := m.disk.storage(cfg.Logger)
+	if err != nil {
+		c.t.Fatalf("opening the disk of %s: %v", m.name, err)
+	}
+	m.logs = storage.Logs
+	node, err := cluster.NewWith(cfg, m.store, storage, p)
 	if err != nil {
 		c.t.Fatalf("making %s: %v", m.name, err)
 	}
@@ -152,7 +159,24 @@ func (c *Cluster) Store(i int) *fsm.Store { return c.nodes[i].store }
 func (c *Cluster) Address(i int) string { return c.nodes[i].address }
 
 // Logs gives a node's log on disk, for tests that tamper with it.
-func (c *Cluster) Logs(i int) raft.LogStore { return c.nodes[i].disk.logs }
+func (c *Cluster) Logs(i int) raft.LogStore { return c.nodes[i].logs }
+
+// SnapshotOf gives the newest snapshot on a node's disk as a leader would send it.
+func (c *Cluster) SnapshotOf(i int) (*raft.InstallSnapshotRequest, io.Reader) {
+	c.t.Helper()
+	list, err := c.nodes[i].disk.snapshots.List()
+	if err != nil || len(list) == 0 {
+		c.t.Fatalf("%s has no snapshot: %v", c.nodes[i].name, err)
+	}
+	meta, content, err := c.nodes[i].disk.snapshots.Open(list[0].ID)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return &raft.InstallSnapshotRequest{
+		SnapshotVersion: meta.Version, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
+		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
+	}, content
+}
 
 // Stop stops a node in an orderly way: it hands leadership over.
 func (c *Cluster) Stop(i int) { c.end(i, nil) }
@@ -230,6 +254,12 @@ func (c *Cluster) Isolate(i int) { c.Partition(nil, []int{i}) }
 
 // Heal ends every partition.
 func (c *Cluster) Heal() { c.fabric.partition(nil) }
+
+// Messenger gives a transport of nobody's, from which a test sends the nodes Raft's
+// messages.
+func (c *Cluster) Messenger() raft.Transport {
+	return c.fabric.plug("messenger", "messenger:1").Transport(nil, nil)
+}
 
 // SetFault loses answers of peer calls; nil loses none.
 func (c *Cluster) SetFault(f Fault) {

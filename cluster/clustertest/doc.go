@@ -1,6 +1,7 @@
 // Package clustertest runs a whole cluster in one process and in memory:
-// hashicorp/raft's in-memory transport and stores, and peer calls that are
-// function calls, with partitions, lost answers, crashes and wiped disks. It is
+// hashicorp/raft's in-memory transport, production's storage over stores in memory,
+// and peer calls that are function calls, with partitions, lost answers, crashes
+// and wiped disks. It is
 // meant for testing/synctest, where fake minutes take real milliseconds:
 //
 //	synctest.Test(t, func(t *testing.T) {

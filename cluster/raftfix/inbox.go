@@ -1,0 +1,145 @@
+package raftfix
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// State is what must be known of Raft to judge a message; *raft.Raft has it.
+type State interface {
+	State() raft.RaftState
+	CurrentTerm() uint64
+	LeaderWithID() (raft.ServerAddress, raft.ServerID)
+	LastIndex() uint64
+	AppliedIndex() uint64
+}
+
+// Inbox is a transport whose messages Raft gets one after the other, from one
+// goroutine and through one channel: what it has taken is done before the next
+// message is judged. Heartbeats and snapshots pass what holds issues 695 and 697
+// off (heartbeats.go, snapshots.go). It must be the outermost decorator, so that
+// nothing reaches Raft beside it.
+type Inbox struct {
+	raft.Transport
+	self raft.ServerID
+	logs raft.LogStore
+	// broken is told why Raft must be started anew; no message passes after it.
+	broken func(error)
+
+	state State
+	rpcs  chan raft.RPC
+	// beats are heartbeats that Raft has to judge, known those that were answered.
+	beats, known chan raft.RPC
+	done         chan struct{}
+	end          sync.WaitGroup
+}
+
+var _ raft.WithPreVote = (*Inbox)(nil)
+
+// NewInbox makes the inbox of the member self, whose log is logs. No message
+// passes before Open.
+func NewInbox(t raft.Transport, self raft.ServerID, logs raft.LogStore, broken func(error)) *Inbox {
+	return &Inbox{
+		Transport: t, self: self, logs: logs, broken: broken,
+		rpcs: make(chan raft.RPC), beats: make(chan raft.RPC), known: make(chan raft.RPC, 1), done: make(chan struct{}),
+	}
+}
+
+// Open lets messages pass to Raft; it is called once.
+func (i *Inbox) Open(state State) {
+	i.state = state
+	i.Transport.SetHeartbeatHandler(i.heartbeat)
+	i.end.Go(i.pass)
+}
+
+// Stop ends the inbox; Raft must have ended before.
+func (i *Inbox) Stop() {
+	close(i.done)
+	i.end.Wait()
+}
+
+// Consumer implements raft.Transport.
+func (i *Inbox) Consumer() <-chan raft.RPC { return i.rpcs }
+
+// RequestPreVote implements raft.WithPreVote.
+func (i *Inbox) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if t, ok := i.Transport.(raft.WithPreVote); ok {
+		return t.RequestPreVote(id, target, args, resp)
+	}
+	return errors.New("the transport knows no pre-votes")
+}
+
+// Close implements raft.WithClose.
+func (i *Inbox) Close() error { return closeOf(i.Transport) }
+
+func (i *Inbox) pass() {
+	for {
+		var rpc raft.RPC
+		select {
+		case rpc = <-i.Transport.Consumer():
+		case rpc = <-i.beats:
+		case rpc = <-i.known:
+		case <-i.done:
+			return
+		}
+		switch request := rpc.Command.(type) {
+		case *raft.InstallSnapshotRequest:
+			if err := i.snapshot(rpc, request); err != nil {
+				i.broken(err)
+				return
+			}
+		case *raft.AppendEntriesRequest:
+			rpc.Command = i.ahead(request)
+			i.put(rpc)
+		default:
+			i.put(rpc)
+		}
+	}
+}
+
+// put waits until Raft has taken the message.
+func (i *Inbox) put(rpc raft.RPC) (taken bool) {
+	select {
+	case i.rpcs <- rpc:
+		return true
+	case <-i.done:
+		return false
+	}
+}
+
+// ask hands Raft a message of the inbox's own and waits for its answer.
+func (i *Inbox) ask(request *raft.AppendEntriesRequest) (*raft.AppendEntriesResponse, error) {
+	answer := make(chan raft.RPCResponse, 1)
+	if !i.put(raft.RPC{Command: request, RespChan: answer}) {
+		return nil, raft.ErrRaftShutdown
+	}
+	select {
+	case a := <-answer:
+		response, ok := a.Response.(*raft.AppendEntriesResponse)
+		if a.Error == nil && !ok {
+			return nil, errors.New("raft gave no answer")
+		}
+		return response, a.Error
+	case <-i.done:
+		return nil, raft.ErrRaftShutdown
+	}
+}
+
+// header is that of this member's answers.
+func (i *Inbox) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(i.self), Addr: i.EncodePeer(i.self, i.LocalAddr())}
+}
+
+// refuse reads what comes with a snapshot to its end, as its sender expects, and
+// then answers, beside what passes meanwhile.
+func (i *Inbox) refuse(rpc raft.RPC, response *raft.InstallSnapshotResponse, err error) {
+	i.end.Go(func() {
+		if rpc.Reader != nil {
+			_, _ = io.Copy(io.Discard, rpc.Reader) // its end, or that of the connection
+		}
+		rpc.Respond(response, err)
+	})
+}
