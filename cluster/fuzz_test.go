@@ -208,7 +208,7 @@ func (l *pipeLayer) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) {
 func FuzzRaftFrames(f *testing.F) {
 	layer := &pipeLayer{conns: make(chan net.Conn), done: make(chan struct{})}
 	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Logger: hclog.NewNullLogger(), Stream: layer, MaxPool: raftPool, Timeout: raftTimeout, MaxRPCsInFlight: rpcsInFlight,
+		Logger: hclog.NewNullLogger(), Stream: layer, MaxPool: raftPool, Timeout: raftTimeout,
 	})
 	served := make(chan struct{})
 	go func() {

@@ -1,12 +1,17 @@
 package cluster
 
 import (
+	"cmp"
+	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // holdOff gives the network's transport as Raft is to have it: with this node's
@@ -17,7 +22,7 @@ func (n *Node) holdOff(logger hclog.Logger) *raftfix.Inbox {
 	if t, real := inner.(*raft.NetworkTransport); real && n.storage.disk != nil {
 		inner = &diskTransport{t, n.storage.disk}
 	}
-	f := newFeed(&raftfix.Answers{Transport: inner, Wrong: n.answeredByAnother()})
+	f := newFeed(&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.answeredByAnother()})
 	f.sends = n.sends
 	n.feed.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.breaks)
@@ -28,6 +33,54 @@ func (n *Node) holdOff(logger hclog.Logger) *raftfix.Inbox {
 func (n *Node) release() {
 	n.inbox.Stop()
 	n.feed.Load().stop()
+}
+
+// successorTimeout bounds looking for whom to hand leadership to.
+const successorTimeout = 250 * time.Millisecond
+
+// successors gives the voters that answer, the most advanced first.
+func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
+	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var peers []raft.Server
+	applied := map[raft.ServerID]uint64{}
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.ID == n.id || s.Suffrage != raft.Voter {
+			continue
+		}
+		wg.Go(func() {
+			if hello, err := n.hello(ctx, n.whereIs(s)); err == nil && hello.Member.ID == string(s.ID) {
+				mu.Lock()
+				defer mu.Unlock()
+				peers, applied[s.ID] = append(peers, s), hello.Applied
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(peers, func(a, b raft.Server) int {
+		return cmp.Or(cmp.Compare(applied[b.ID], applied[a.ID]), cmp.Compare(a.ID, b.ID))
+	})
+	return peers
+}
+
+// begin begins to hand leadership to one of the peers.
+func (n *Node) begin(r *raft.Raft, peers []raft.Server) (raft.Future, error) {
+	future, err := n.transfers.To(r, peers)
+	if err != nil {
+		return nil, fsm.Errorf(fsm.CodeConflict, "leadership was not handed over: %v; try again in another term, or stop this node", err)
+	}
+	return future, nil
+}
+
+// handOn hands leadership to the most advanced of the voters that answer.
+func (n *Node) handOn(ctx context.Context, r *raft.Raft) error {
+	future, err := n.begin(r, n.successors(ctx, r))
+	if err != nil {
+		return err
+	}
+	return n.await(ctx, future)
 }
 
 // breaks ends the node, because its Raft must be started anew.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -11,15 +10,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/fsm"
 )
 
 const (
 	// openRetry is the pause between attempts to open a term.
 	openRetry = 20 * time.Millisecond
-	// openTimeout is how long a leader may refuse its own first command because
-	// of a handover that ended long ago (hashicorp/raft issue 696).
-	openTimeout = 10 * time.Second
 	// leadRetryMin and leadRetryMax bound the pause before a failed Lead
 	// function is run again in the same term.
 	leadRetryMin = 100 * time.Millisecond
@@ -183,7 +180,7 @@ func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 		if err != nil && ctx.Err() == nil {
 			n.logger.Warn("cluster: opening the term", "term", number, "error", err)
 		}
-		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(begin) > openTimeout {
+		if raftfix.Stuck(err, time.Since(begin)) {
 			n.breaks(fmt.Errorf("opening term %d: %w", number, err))
 			return
 		}

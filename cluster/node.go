@@ -43,10 +43,12 @@ type Node struct {
 	metrics *metrics
 
 	// raft is nil until Run has started it.
-	raft    atomic.Pointer[raft.Raft]
-	feed    atomic.Pointer[feed]
-	inbox   *raftfix.Inbox // Run's
-	started atomic.Bool
+	raft  atomic.Pointer[raft.Raft]
+	feed  atomic.Pointer[feed]
+	inbox *raftfix.Inbox // Run's
+	// transfers are this node's handovers.
+	transfers raftfix.Transfers
+	started   atomic.Bool
 	// notify gets every beginning and end of this node's leadership, in order.
 	notify chan bool
 	// broken gets the error of a Raft that must be started anew.
@@ -265,7 +267,7 @@ func (n *Node) handOver(r *raft.Raft) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), transferTimeout)
 	defer cancel()
-	if err := n.await(ctx, r.LeadershipTransfer()); err != nil {
+	if err := n.handOn(ctx, r); err != nil {
 		n.logger.Warn("cluster: stopping without a successor", "error", err)
 	}
 }

@@ -117,7 +117,7 @@ func (n *Node) mayGo(ctx context.Context, r *raft.Raft, servers []raft.Server, t
 // leaveTo hands leadership over and has the successor do the rest.
 func (n *Node) leaveTo(ctx context.Context, r *raft.Raft, rest func() error) error {
 	mine, _ := n.leaders.get()
-	if err := n.await(ctx, r.LeadershipTransfer()); err != nil {
+	if err := n.handOn(ctx, r); err != nil {
 		return fsm.Errorf(fsm.CodeConflict, "node %q leads and could not hand over: %v; try again", n.cfg.NodeName, err)
 	}
 	select {
@@ -156,7 +156,7 @@ type transferRequest struct {
 // an empty one to its most advanced follower. It may be asked of any node.
 func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	return n.atLeader(ctx, callTransfer, transferRequest{to}, func(ctx context.Context, r *raft.Raft) error {
-		future, err := n.transfer(r, to)
+		future, err := n.transfer(ctx, r, to)
 		if err != nil || future == nil {
 			return err
 		}
@@ -168,9 +168,9 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 }
 
 // transfer begins to hand over; nil when the named node leads already.
-func (n *Node) transfer(r *raft.Raft, to string) (raft.Future, error) {
+func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Future, error) {
 	if to == "" {
-		return r.LeadershipTransfer(), nil
+		return n.begin(r, n.successors(ctx, r))
 	}
 	servers, _, err := n.configuration(r)
 	if err != nil {
@@ -185,7 +185,7 @@ func (n *Node) transfer(r *raft.Raft, to string) (raft.Future, error) {
 	case next.ID == n.id:
 		return nil, nil
 	}
-	return r.LeadershipTransferToServer(next.ID, next.Address), nil
+	return n.begin(r, []raft.Server{next})
 }
 
 // errMoved is what a membership change is refused with when another came first.

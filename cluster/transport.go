@@ -24,13 +24,6 @@ const (
 	// raftTimeout bounds one Raft message.
 	raftTimeout = 5 * time.Second
 	raftPool    = 3
-	// rpcsInFlight of 1 switches hashicorp/raft's pipelines off. With 2, its
-	// default, v1.7.3 can leave a peer without entries, for as long as the leader
-	// leads, and then never shut down: when a pipeline's reader ends at a refusal,
-	// one more send blocks for good (upstream issue 612; our stress test of
-	// restarts hit it once in a hundred). It costs no throughput that we could
-	// measure.
-	rpcsInFlight = 1
 	// keepAlive finds connections to machines that are gone.
 	keepAlive = 15 * time.Second
 	// acceptRetry is the pause after a failed accept.
@@ -121,7 +114,6 @@ func (p *peerPort) Transport(addresses raft.ServerAddressProvider, logger hclog.
 		Stream:                p.stream,
 		MaxPool:               raftPool,
 		Timeout:               raftTimeout,
-		MaxRPCsInFlight:       rpcsInFlight,
 	})
 	p.mu.Lock()
 	p.transport = t

@@ -183,12 +183,6 @@ func (p *port) heartbeats() func(raft.RPC) {
 	return p.beat
 }
 
-// AppendEntriesPipeline implements raft.Transport: there are none, as on the
-// real peer port.
-func (w *watched) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
-	return nil, raft.ErrPipelineReplicationNotSupported
-}
-
 // Call implements cluster.Network.
 func (p *port) Call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
 	if err := pause(ctx, latency); err != nil {

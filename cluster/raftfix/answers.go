@@ -65,12 +65,8 @@ func (a *Answers) RequestVote(id raft.ServerID, target raft.ServerAddress, args 
 // RequestPreVote implements raft.WithPreVote. Raft takes the error of a peer that
 // knows no pre-votes for a vote; an error does not name who answers, so it is none.
 func (a *Answers) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	t, ok := a.Transport.(raft.WithPreVote)
-	if !ok {
-		return errors.New("the transport knows no pre-votes")
-	}
 	var answer raft.RequestPreVoteResponse
-	if err := t.RequestPreVote(id, target, args, &answer); err != nil {
+	if err := preVoteOf(a.Transport, id, target, args, &answer); err != nil {
 		if strings.Contains(err.Error(), unexpectedCommand) {
 			return fmt.Errorf("%s knows no pre-votes, or another answers there", id)
 		}
@@ -96,11 +92,4 @@ func (a *Answers) check(id raft.ServerID, target raft.ServerAddress, header raft
 		a.Wrong(id, target, answered)
 	}
 	return fmt.Errorf("%s was asked at %s and %q answers: %w", id, target, answered, ErrWrongMember)
-}
-
-func closeOf(t raft.Transport) error {
-	if c, ok := t.(raft.WithClose); ok {
-		return c.Close()
-	}
-	return nil
 }

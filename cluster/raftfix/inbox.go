@@ -66,10 +66,7 @@ func (i *Inbox) Consumer() <-chan raft.RPC { return i.rpcs }
 
 // RequestPreVote implements raft.WithPreVote.
 func (i *Inbox) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if t, ok := i.Transport.(raft.WithPreVote); ok {
-		return t.RequestPreVote(id, target, args, resp)
-	}
-	return errors.New("the transport knows no pre-votes")
+	return preVoteOf(i.Transport, id, target, args, resp)
 }
 
 // Close implements raft.WithClose.

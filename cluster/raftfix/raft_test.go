@@ -2,8 +2,10 @@ package raftfix
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +27,9 @@ type wire struct {
 
 	mu      sync.Mutex
 	handler func(raft.RPC)
+	hangs   map[raft.ServerID]chan struct{} // peers that do not answer until it closes
+	refuses map[raft.ServerID]bool          // peers that refuse the next entries
+	last    map[raft.ServerID]uint64        // the newest entry a peer was sent
 }
 
 func (w *wire) Consumer() <-chan raft.RPC { return w.consumer }
@@ -47,12 +52,50 @@ func (w *wire) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft
 }
 
 func (w *wire) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	*resp = raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: args.Term, Success: true}
+	w.mu.Lock()
+	hang := w.hangs[id]
+	w.mu.Unlock()
+	if n := len(args.Entries); n > 0 && hang != nil {
+		<-hang
+		return errors.New("hung up")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*resp = raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: args.Term, LastLog: w.last[id], Success: true}
+	if n := len(args.Entries); n > 0 {
+		if w.refuses[id] {
+			w.refuses[id], resp.Success, resp.NoRetryBackoff = false, false, true
+			return nil
+		}
+		w.last[id] = args.Entries[n-1].Index
+	}
 	return nil
 }
 
-func (w *wire) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
-	return nil, raft.ErrPipelineReplicationNotSupported
+// AppendEntriesPipeline gives c one.
+func (w *wire) AppendEntriesPipeline(id raft.ServerID, _ raft.ServerAddress) (raft.AppendPipeline, error) {
+	if id != "c" {
+		return nil, raft.ErrPipelineReplicationNotSupported
+	}
+	return newPipe(w, id), nil
+}
+
+func (w *wire) hang(until chan struct{}, id raft.ServerID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hangs[id] = until
+}
+
+func (w *wire) refuse(id raft.ServerID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refuses[id] = true
+}
+
+func (w *wire) got(id raft.ServerID) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[id]
 }
 
 // tape is a state machine that remembers what it was given.
@@ -101,13 +144,16 @@ type bench struct {
 	broken chan error
 }
 
-// without switches the inbox off, to see what it holds off.
+// without leaves the decorators out, to see what they hold off.
 const without = false
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, logs: monotonic{raft.NewInmemStore()}, tape: &tape{}, broken: make(chan error, 1)}
-	b.wire = &wire{peer: newPeer("b"), consumer: make(chan raft.RPC)}
+	b.wire = &wire{
+		peer: newPeer("b"), consumer: make(chan raft.RPC),
+		hangs: map[raft.ServerID]chan struct{}{}, refuses: map[raft.ServerID]bool{}, last: map[raft.ServerID]uint64{},
+	}
 	conf := raft.DefaultConfig()
 	conf.LocalID, conf.Logger = "a", hclog.NewNullLogger()
 	stable, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
@@ -115,10 +161,13 @@ func newBench(t *testing.T) *bench {
 	if err := raft.BootstrapCluster(conf, b.logs, stable, snapshots, b.wire, members); err != nil {
 		t.Fatal(err)
 	}
-	b.inbox = NewInbox(b.wire, "a", b.logs, func(err error) { b.broken <- err })
+	b.inbox = NewInbox(&Pipelines{b.wire}, "a", b.logs, func(err error) { b.broken <- err })
 	var transport raft.Transport = b.inbox
 	if without {
 		transport = b.wire
+		if strings.Contains(t.Name(), "696") {
+			transport = &Pipelines{b.wire}
+		}
 	}
 	var err error
 	if b.raft, err = raft.NewRaft(conf, b.tape, b.logs, stable, snapshots, transport); err != nil {
@@ -131,10 +180,22 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) end() {
-	if err := b.raft.Shutdown().Error(); err != nil {
-		b.t.Error(err)
+	if err := bounded(b.raft.Shutdown()); err != nil {
+		b.t.Errorf("shutting down: %v", err)
 	}
 	b.inbox.Stop()
+}
+
+// bounded waits for a future for a minute.
+func bounded(f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("it never ends")
+	}
 }
 
 // send is what the real transport does with a message that came.
