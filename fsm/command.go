@@ -57,6 +57,7 @@ const (
 	OrphanForget   CommandType = "orphan.forget"
 	SandboxAdopt   CommandType = "sandbox.adopt"
 	APIKeyEnable   CommandType = "api_key.enable"
+	BackupNote     CommandType = "backup.note"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.

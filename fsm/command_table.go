@@ -80,6 +80,7 @@ var commandTable = map[CommandType]commandRow{
 	OrphanForget:   row(3, (*transaction).applyOrphanForget),
 	SandboxAdopt:   row(3, (*transaction).applySandboxAdopt),
 	APIKeyEnable:   row(3, (*transaction).applyAPIKeyEnable),
+	BackupNote:     row(3, (*transaction).applyBackupNote),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -35,7 +35,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&MarkNoteBody{StoreNomad}, &HoldBeginBody{Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}}},
 		&SandboxAdoptBody{ID: "sb-c1", Generation: 2}, &HoldReleaseBody{Adopt: []Adopted{{"n", 9}}}, &RemovalReserveBody{RemovalJob, 3, 5},
 		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
-		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1},
+		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
 	}
 	return ofUsers, ofLeader
 }

@@ -308,6 +308,11 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	switch c {
 	case MarkNote:
 		return "", &MarkNoteBody{Store: oneOf(StoreNomad, StoreVault).Draw(t, "store")}
+	case BackupNote:
+		if rapid.Bool().Draw(t, "failed") {
+			return "", &BackupNoteBody{Node: "n2", Failure: "no room"}
+		}
+		return "", &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9}
 	case HoldBegin:
 		return "", &HoldBeginBody{At: rapid.Uint64Range(0, 60).Draw(t, "at"), Findings: []Finding{
 			{Kind: FindingStranger, Store: StoreNomad, ID: genSandbox().Draw(t, "sandbox"), Detail: "seen"},

@@ -49,6 +49,9 @@ type meta struct {
 	// LastCommand is the index of the last command; 0 below protocol version 3.
 	LastCommand uint64 `json:"last_command,omitempty"`
 
+	// Backup is what is known of the backups.
+	Backup Backup `json:"backup,omitzero"`
+
 	// Forgotten is the latest time of a command whose id is no longer
 	// remembered.
 	Forgotten time.Time `json:"forgotten,omitzero"`
