@@ -1,0 +1,240 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// namePattern is what a backup's file is called: when it was made, the index of
+// its state, and the node that made it. Other files are left alone.
+var namePattern = regexp.MustCompile(`^bivouac-backup-\d{8}T\d{6}Z-\d{12,}-[a-z0-9-]+\.snap$`)
+
+// catalog is a directory of backups. It remembers what it has read of files by
+// their name, size and time.
+type catalog struct {
+	dir string
+
+	mu    sync.Mutex
+	known map[string]*known
+}
+
+// known is what was read of a file.
+type known struct {
+	size     int64
+	modified time.Time
+	manifest snapshotfile.Manifest
+	// problem is why the file is no good; verified: all of it was read.
+	problem  string
+	verified bool
+	refs     []version
+}
+
+// version is one version of a secret.
+type version struct {
+	path   string
+	number int
+}
+
+// File is one backup of the directory.
+type File struct {
+	File     string                `json:"file"`
+	Size     int64                 `json:"size"`
+	Manifest snapshotfile.Manifest `json:"manifest"`
+	// Verified: this process has loaded it on trial. Problem says why it is no
+	// good, "" while nothing is known against it.
+	Verified bool   `json:"verified"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+// ours reports whether the leaders of the history of v made the file by
+// themselves.
+func (f File) ours(v *fsm.View) bool {
+	m := f.Manifest
+	var history string
+	if m.History != nil {
+		history = m.History.ID
+	}
+	return m.Reason == snapshotfile.ReasonBackup && m.ClusterID == v.ClusterID() && history == v.History().ID
+}
+
+func baseName(path string) string { return filepath.Base(path) }
+
+func (c *catalog) path(created time.Time, index uint64, node string) string {
+	return filepath.Join(c.dir, fmt.Sprintf("bivouac-backup-%s-%012d-%s.snap", created.UTC().Format("20060102T150405Z"), index, node))
+}
+
+// prepare makes the directory, not its parents: one that is missing there may be
+// a file system that is not mounted.
+func (c *catalog) prepare() error {
+	if err := os.Mkdir(c.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// list gives the backups, newest first. Of a file that was not read before, only
+// the manifest is read.
+func (c *catalog) list() ([]File, error) {
+	names, err := c.names()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	files := make([]File, 0, len(names))
+	for _, name := range names {
+		k, err := c.look(name)
+		if err != nil {
+			continue // removed meanwhile
+		}
+		files = append(files, File{File: name, Size: k.size, Manifest: k.manifest, Verified: k.verified, Problem: k.problem})
+	}
+	return files, nil
+}
+
+// names gives the names of backups, newest first, and forgets files that are
+// gone. No directory has none.
+func (c *catalog) names() ([]string, error) {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && namePattern.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	slices.Reverse(names)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.known {
+		if !slices.Contains(names, name) {
+			delete(c.known, name)
+		}
+	}
+	return names, nil
+}
+
+// look gives what is known of a file. The caller holds mu.
+func (c *catalog) look(name string) (*known, error) {
+	path := filepath.Join(c.dir, name)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if k := c.known[name]; k != nil && k.size == info.Size() && k.modified.Equal(info.ModTime()) {
+		return k, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	k := &known{size: info.Size(), modified: info.ModTime()}
+	switch r, err := snapshotfile.Open(f); {
+	case err != nil:
+		k.problem = err.Error()
+	case r.Length() != info.Size():
+		k.manifest, k.problem = r.Manifest(), fmt.Sprintf("it is %d bytes long and should be %d", info.Size(), r.Length())
+	default:
+		k.manifest = r.Manifest()
+	}
+	c.keep(name, k)
+	return k, nil
+}
+
+func (c *catalog) keep(name string, k *known) {
+	if c.known == nil {
+		c.known = map[string]*known{}
+	}
+	c.known[name] = k
+}
+
+// add notes a file that was verified.
+func (c *catalog) add(s Saved) error {
+	info, err := os.Stat(s.Path)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keep(baseName(s.Path), &known{size: info.Size(), modified: info.ModTime(), manifest: s.Manifest, verified: true, refs: versionsIn(s.Trial.View)})
+	return nil
+}
+
+// verify reads the whole of a file that was not verified before.
+func (c *catalog) verify(ctx context.Context, name string) error {
+	c.mu.Lock()
+	k, err := c.look(name)
+	c.mu.Unlock()
+	if err != nil || k.verified || k.problem != "" {
+		return err
+	}
+	saved, err := ReadFile(ctx, filepath.Join(c.dir, name))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := *k
+	if next.verified = err == nil; err == nil {
+		next.refs = versionsIn(saved.Trial.View)
+	} else {
+		next.problem = err.Error()
+	}
+	c.keep(name, &next)
+	return nil
+}
+
+// versionsIn gives the versions of secrets that a state refers to.
+func versionsIn(v *fsm.View) []version {
+	var list []version
+	for ref := range v.SecretRefs() {
+		list = append(list, version{ref.Path, ref.Version})
+	}
+	return list
+}
+
+func (c *catalog) remove(name string) error {
+	if err := os.Remove(filepath.Join(c.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.known, name)
+	return nil
+}
+
+// removeTemps removes unfinished files that are older than before: what a crash
+// has left.
+func (c *catalog) removeTemps(before time.Time) error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		name, _, temp := strings.Cut(e.Name(), tempInfix)
+		if !temp || !namePattern.MatchString(name) {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
+			errs = append(errs, os.Remove(filepath.Join(c.dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

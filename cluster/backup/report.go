@@ -1,0 +1,123 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Report is what one node knows of the backups.
+type Report struct {
+	Node string `json:"node"`
+	// Directory and its Files are this node's; Retain and Interval its own
+	// configuration.
+	Directory string  `json:"directory"`
+	Interval  float64 `json:"interval_seconds"`
+	Retain    int     `json:"retain"`
+	Files     []File  `json:"files"`
+	// Newest is what the cluster has recorded, whichever node made it.
+	Newest fsm.Backup `json:"newest"`
+}
+
+// Backups lists the files of this node's directory, newest first, and tells what
+// the cluster knows of the newest.
+func (r *Runner) Backups(ctx context.Context) (Report, error) {
+	v, err := r.node.View(ctx, cluster.Stale)
+	if err != nil {
+		return Report{}, err
+	}
+	files, err := r.catalog.list()
+	if err != nil {
+		return Report{}, fmt.Errorf("reading the directory of backups: %w", err)
+	}
+	newest := v.Backup()
+	if own := r.newest(v); own.Time.After(newest.Time) {
+		newest = own
+	}
+	return Report{Node: r.cfg.Node, Directory: r.cfg.Dir, Interval: r.cfg.Interval.Seconds(), Retain: r.cfg.Retain, Files: files, Newest: newest}, nil
+}
+
+// Named reads which versions of secrets the backups in the directory name, and
+// gives a function that tells whether one does. Files are read whole once; later
+// calls go by name, size and time. A directory that can't be read is an error:
+// then any version may be named. So is one without the file that this node
+// recorded last: its file system may not be mounted.
+func (r *Runner) Named(ctx context.Context) (func(path string, number int) bool, error) {
+	names, err := r.catalog.names()
+	if err != nil {
+		return nil, fmt.Errorf("reading the directory of backups: %w", err)
+	}
+	for _, name := range names {
+		if err := r.catalog.verify(ctx, name); err != nil && !isGone(err) {
+			return nil, fmt.Errorf("reading backup %s: %w", name, err)
+		}
+	}
+	v, err := r.node.View(ctx, cluster.Stale)
+	if err != nil {
+		return nil, err
+	}
+	r.catalog.mu.Lock()
+	defer r.catalog.mu.Unlock()
+	if newest := v.Backup(); newest.Node == r.cfg.Node && newest.File != "" && r.catalog.known[newest.File] == nil {
+		return nil, fmt.Errorf("backup %s is not in %s: is its file system mounted?", newest.File, r.cfg.Dir)
+	}
+	named := map[version]struct{}{}
+	for _, k := range r.catalog.known {
+		for _, ref := range k.refs {
+			named[ref] = struct{}{}
+		}
+	}
+	return func(path string, number int) bool {
+		_, there := named[version{path, number}]
+		return there
+	}, nil
+}
+
+// isGone: the file was removed meanwhile.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// metrics are what backups say about themselves.
+type metrics struct {
+	failures prometheus.Counter
+	duration prometheus.Histogram
+	size     prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer, age func() (time.Duration, bool)) (*metrics, error) {
+	m := &metrics{
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_backup_failures_total",
+			Help: "Backups that this node tried to make and that failed.",
+		}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "bivouac_backup_duration_seconds",
+			Help:    "Time to make a backup, its trial load included.",
+			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}),
+		size: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_backup_size_bytes",
+			Help: "Size of the newest backup that this node has made since it started.",
+		}),
+	}
+	newest := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "bivouac_backup_age_seconds",
+		Help: "Age of the newest good backup of the cluster, NaN while there is none.",
+	}, func() float64 {
+		if d, known := age(); known {
+			return d.Seconds()
+		}
+		return math.NaN()
+	})
+	if r == nil {
+		return m, nil
+	}
+	return m, errors.Join(r.Register(m.failures), r.Register(m.duration), r.Register(m.size), r.Register(newest))
+}

@@ -1,0 +1,243 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// Config is how a node makes backups.
+type Config struct {
+	// Dir is where they are kept. It is made when its parent is there. Nodes may
+	// share it, or have one each.
+	Dir string
+	// Interval is the time from one to the next.
+	Interval time.Duration
+	// Retain is how many of this cluster's history are kept in Dir.
+	Retain int
+	// Node is this node's name, Version the program's.
+	Node, Version string
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Node is the cluster as a Runner needs it. *cluster.Node implements it.
+type Node interface {
+	// StateSnapshot gives the whole state, View a picture of it, and Propose
+	// records what came of a backup.
+	StateSnapshot(ctx context.Context, c cluster.Consistency) (*fsm.Snapshot, error)
+	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+}
+
+const (
+	// retryMin and retryMax bound the pause after a backup that failed.
+	retryMin = 10 * time.Second
+	retryMax = 5 * time.Minute
+	// staleTemp is the age at which an unfinished file is nobody's any more.
+	staleTemp = 24 * time.Hour
+	// maxFailure bounds the text of a failure that is recorded.
+	maxFailure = 500
+)
+
+// Runner makes backups while its node leads. Its methods may be called at any
+// time, from any goroutine.
+type Runner struct {
+	cfg     Config
+	node    Node
+	metrics *metrics
+	catalog catalog
+
+	mu sync.Mutex
+	// made is what this process noted last: below protocol version 3 the state
+	// remembers no backup.
+	made fsm.Backup
+}
+
+// New makes a Runner. It starts nothing.
+func New(cfg Config, node Node) (*Runner, error) {
+	r := &Runner{cfg: cfg, node: node, catalog: catalog{dir: cfg.Dir}}
+	var err error
+	if r.metrics, err = newMetrics(cfg.Registerer, r.age); err != nil {
+		return nil, fmt.Errorf("registering the metrics of backups: %w", err)
+	}
+	return r, nil
+}
+
+// Lead makes backups for one term, for cluster.Node.Lead: one as soon as the
+// newest is older than the interval, whichever leader made that.
+func (r *Runner) Lead(ctx context.Context, _ uint64) error {
+	retry := min(retryMin, r.cfg.Interval)
+	for {
+		wait, err := r.untilDue(ctx)
+		if err == nil && wait <= 0 {
+			err = r.make(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			wait, retry = retry, min(2*retry, retryMax, r.cfg.Interval)
+		case wait <= 0:
+			retry = min(retryMin, r.cfg.Interval)
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// untilDue is the time until the next backup. A backup whose time lies in the
+// future was made by a clock that was wrong.
+func (r *Runner) untilDue(ctx context.Context) (time.Duration, error) {
+	v, err := r.node.View(ctx, cluster.Stale)
+	if err != nil {
+		return 0, err
+	}
+	age := time.Since(r.newest(v).Time)
+	if age < -r.cfg.Interval {
+		return 0, nil
+	}
+	return r.cfg.Interval - age, nil
+}
+
+// newest is the newest good backup that this node knows of.
+func (r *Runner) newest(v *fsm.View) fsm.Backup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if noted := v.Backup(); noted.Time.After(r.made.Time) {
+		return noted
+	}
+	return r.made
+}
+
+// age is that of the newest good backup; false when there is none.
+func (r *Runner) age() (time.Duration, bool) {
+	v, err := r.node.View(context.Background(), cluster.Stale)
+	if err != nil {
+		return 0, false
+	}
+	at := r.newest(v).Time
+	return time.Since(at), !at.IsZero()
+}
+
+// make makes one backup, records what came of it, and removes those that are
+// not needed any more.
+func (r *Runner) make(ctx context.Context) error {
+	began := time.Now()
+	saved, err := r.write(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err() // another leader's turn
+	}
+	note := &fsm.BackupNoteBody{Node: r.cfg.Node}
+	if err != nil {
+		r.metrics.failures.Inc()
+		r.cfg.Logger.Error("backup failed", "path", r.cfg.Dir, "error", err)
+		note.Failure = err.Error()
+		note.Failure = note.Failure[:min(len(note.Failure), maxFailure)]
+		r.note(ctx, note)
+		return err
+	}
+	took := time.Since(began)
+	r.metrics.duration.Observe(took.Seconds())
+	r.metrics.size.Set(float64(saved.Size))
+	note.File, note.Index, note.Size = baseName(saved.Path), saved.Manifest.Index, saved.Size
+	r.mu.Lock()
+	r.made = fsm.Backup{File: note.File, Node: note.Node, Index: note.Index, Time: time.Now(), Size: note.Size}
+	r.mu.Unlock()
+	r.note(ctx, note)
+	r.cfg.Logger.Info("backup made", "path", saved.Path, "index", saved.Manifest.Index, "duration", took)
+	if err := r.prune(ctx); err != nil && ctx.Err() == nil {
+		r.cfg.Logger.Warn("old backups are not removed", "path", r.cfg.Dir, "error", err)
+	}
+	return nil
+}
+
+// write makes the file of a backup.
+func (r *Runner) write(ctx context.Context) (Saved, error) {
+	if err := r.catalog.prepare(); err != nil {
+		return Saved{}, err
+	}
+	created := time.Now()
+	snapshot, err := r.node.StateSnapshot(ctx, cluster.Linearizable)
+	if err != nil {
+		return Saved{}, fmt.Errorf("reading the state: %w", err)
+	}
+	scratch, err := cluster.NewScratch(r.cfg.Dir)
+	if err != nil {
+		return Saved{}, err
+	}
+	defer scratch.Close()
+	info := snapshotfile.Info{Created: created, Reason: snapshotfile.ReasonBackup, Version: r.cfg.Version, Node: r.cfg.Node}
+	packed, err := snapshotfile.Pack(ctx, info, snapshot, scratch)
+	if err != nil {
+		return Saved{}, err
+	}
+	path := r.catalog.path(created, snapshot.Index(), r.cfg.Node)
+	saved, err := WriteFile(ctx, path, false, func(w io.Writer) error {
+		_, err := packed.WriteTo(w)
+		return err
+	})
+	if err != nil {
+		return Saved{}, err
+	}
+	return saved, r.catalog.add(saved)
+}
+
+// note records what came of a backup. It matters little when that fails: the
+// file is there.
+func (r *Runner) note(ctx context.Context, note *fsm.BackupNoteBody) {
+	v, err := r.node.View(ctx, cluster.Stale)
+	if err == nil && v.ProtocolVersion() < fsm.MinVersion(fsm.BackupNote) {
+		return
+	}
+	if err == nil {
+		_, err = r.node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", note))
+	}
+	if err != nil && ctx.Err() == nil {
+		r.cfg.Logger.Warn("a backup is not recorded", "path", note.File, "error", err)
+	}
+}
+
+// prune removes backups that are not needed any more: those of this history that
+// the node's leaders made by themselves, beyond the newest. While there is a
+// hold none is removed: the state may be an old one, and its backups the wrong
+// ones to keep.
+func (r *Runner) prune(ctx context.Context) error {
+	v, err := r.node.View(ctx, cluster.Linearizable)
+	if err != nil || v.Hold() != nil {
+		return err
+	}
+	files, err := r.catalog.list()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	kept := 0
+	for _, f := range files { // newest first
+		if !f.ours(v) || f.Problem != "" {
+			continue
+		}
+		if kept++; kept > r.cfg.Retain {
+			errs = append(errs, r.catalog.remove(f.File))
+		}
+	}
+	return errors.Join(append(errs, r.catalog.removeTemps(time.Now().Add(-staleTemp)))...)
+}
