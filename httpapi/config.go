@@ -72,6 +72,9 @@ type Config struct {
 	// Snapshots is how GET /api/v1/operator/snapshot gives out the state.
 	Snapshots SnapshotConfig
 
+	// Backups tells of the backups; nil when this node makes none.
+	Backups Backups
+
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
 	// Logger gets one line per request.

@@ -26,7 +26,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -104,6 +106,21 @@ func (c *fakeCluster) StateSnapshot(ctx context.Context, consistency cluster.Con
 		return nil, err
 	}
 	return c.store.Snapshot(), nil
+}
+
+// fakeBackups are two backups, of which one is no good.
+type fakeBackups struct{ err error }
+
+func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
+	at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
+	return backup.Report{
+		Node: "n1", Directory: "/backups", Interval: 3600, Retain: 24,
+		Newest: fsm.Backup{File: "b.snap", Node: "n2", Index: 7, Time: at, Size: 100, Failure: "no room", FailedNode: "n1", FailedTime: at},
+		Files: []backup.File{
+			{File: "b.snap", Size: 100, Verified: true, Manifest: snapshotfile.Manifest{Kind: "bivouac-snapshot", Format: 1, Created: at, Index: 7}},
+			{File: "a.snap", Size: 9, Problem: "the file is truncated"},
+		},
+	}, b.err
 }
 
 func (c *fakeCluster) Status() cluster.Status {
@@ -283,6 +300,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	registry := prometheus.NewRegistry()
 	cfg := DefaultConfig()
 	cfg.VerifyGitTokens = false
+	cfg.Backups = fakeBackups{}
 	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))

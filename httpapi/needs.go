@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -29,6 +30,12 @@ type States interface {
 	// StateSnapshot gives the state at one index, as new as View's. It fails as
 	// View does.
 	StateSnapshot(ctx context.Context, c cluster.Consistency) (*fsm.Snapshot, error)
+}
+
+// Backups tells of the backups that leaders make by themselves. *backup.Runner
+// implements it.
+type Backups interface {
+	Backups(ctx context.Context) (backup.Report, error)
 }
 
 // Secrets keeps secret values. cmd adapts the secrets package: a store that is

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
@@ -211,4 +213,19 @@ type throttled struct {
 func (s *throttled) Read(b []byte) (int, error) {
 	<-time.After(s.pause)
 	return s.r.Read(b[:min(len(b), 64<<10)])
+}
+
+func TestBackups_List(t *testing.T) {
+	h := newHarness(t)
+	res := h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 200)
+	var report backup.Report
+	res.json(t, &report)
+	if len(report.Files) != 2 || report.Files[1].Problem == "" || report.Newest.FailedNode != "n1" {
+		t.Errorf("%s", res.body)
+	}
+	newHarness(t, func(c *Config) { c.Backups = nil }).do("", "GET", "/api/v1/operator/backups", "").want(t, 401)
+	h = newHarness(t, func(c *Config) { c.Backups = nil })
+	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 501)
+	h = newHarness(t, func(c *Config) { c.Backups = fakeBackups{errors.New("the disk is gone")} })
+	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 500)
 }

@@ -62,6 +62,7 @@ func routes() []route {
 		{name: "spec.pool", method: post, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecPool},
 		{name: "user.list", method: get, path: pathOperator + "/users", access: operator, handle: (*Server).handleUserList},
 		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserPut},
+		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator, handle: (*Server).handleBackupList},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 

@@ -48,6 +48,9 @@ const (
 	retryMax = 5 * time.Minute
 	// staleTemp is the age at which an unfinished file is nobody's any more.
 	staleTemp = 24 * time.Hour
+	// recordRetry is the pause between tries to record a backup: a new cluster
+	// makes its first one before its protocol version is raised.
+	recordRetry = 2 * time.Second
 	// maxFailure bounds the text of a failure that is recorded.
 	maxFailure = 500
 )
@@ -64,6 +67,8 @@ type Runner struct {
 	// made is what this process noted last: below protocol version 3 the state
 	// remembers no backup.
 	made fsm.Backup
+	// unrecorded is the note of a backup that the state does not have yet.
+	unrecorded *fsm.BackupNoteBody
 }
 
 // New makes a Runner. It starts nothing.
@@ -93,6 +98,9 @@ func (r *Runner) Lead(ctx context.Context, _ uint64) error {
 		case wait <= 0:
 			retry = min(retryMin, r.cfg.Interval)
 			continue
+		}
+		if !r.record(ctx) {
+			wait = min(wait, recordRetry)
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -152,7 +160,9 @@ func (r *Runner) make(ctx context.Context) error {
 		r.cfg.Logger.Error("backup failed", "path", r.cfg.Dir, "error", err)
 		note.Failure = err.Error()
 		note.Failure = note.Failure[:min(len(note.Failure), maxFailure)]
-		r.note(ctx, note)
+		if err := r.note(ctx, note); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.Warn("a failed backup is not recorded", "error", err)
+		}
 		return err
 	}
 	took := time.Since(began)
@@ -161,8 +171,9 @@ func (r *Runner) make(ctx context.Context) error {
 	note.File, note.Index, note.Size = baseName(saved.Path), saved.Manifest.Index, saved.Size
 	r.mu.Lock()
 	r.made = fsm.Backup{File: note.File, Node: note.Node, Index: note.Index, Time: time.Now(), Size: note.Size}
+	r.unrecorded = note
 	r.mu.Unlock()
-	r.note(ctx, note)
+	r.record(ctx)
 	r.cfg.Logger.Info("backup made", "path", saved.Path, "index", saved.Manifest.Index, "duration", took)
 	if err := r.prune(ctx); err != nil && ctx.Err() == nil {
 		r.cfg.Logger.Warn("old backups are not removed", "path", r.cfg.Dir, "error", err)
@@ -201,19 +212,37 @@ func (r *Runner) write(ctx context.Context) (Saved, error) {
 	return saved, r.catalog.add(saved)
 }
 
-// note records what came of a backup. It matters little when that fails: the
-// file is there.
-func (r *Runner) note(ctx context.Context, note *fsm.BackupNoteBody) {
+// note records what came of a backup in the state.
+func (r *Runner) note(ctx context.Context, note *fsm.BackupNoteBody) error {
+	_, err := r.node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", note))
+	return err
+}
+
+// record has the state remember the backup that was made last, and reports
+// whether it does. Below the protocol version of the command it has to wait.
+func (r *Runner) record(ctx context.Context) bool {
+	r.mu.Lock()
+	note := r.unrecorded
+	r.mu.Unlock()
+	if note == nil {
+		return true
+	}
 	v, err := r.node.View(ctx, cluster.Stale)
-	if err == nil && v.ProtocolVersion() < fsm.MinVersion(fsm.BackupNote) {
-		return
+	if err != nil || v.ProtocolVersion() < fsm.MinVersion(fsm.BackupNote) {
+		return false
 	}
-	if err == nil {
-		_, err = r.node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", note))
+	if v.Backup().Index <= note.Index { // else another leader has made a newer one
+		if err := r.note(ctx, note); err != nil {
+			if ctx.Err() == nil {
+				r.cfg.Logger.Warn("a backup is not recorded yet", "path", note.File, "error", err)
+			}
+			return false
+		}
 	}
-	if err != nil && ctx.Err() == nil {
-		r.cfg.Logger.Warn("a backup is not recorded", "path", note.File, "error", err)
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unrecorded = nil
+	return true
 }
 
 // prune removes backups that are not needed any more: those of this history that

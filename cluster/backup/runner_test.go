@@ -170,6 +170,25 @@ func TestRunner_LeaderChange(t *testing.T) {
 	}
 }
 
+// TestRunner_RecordsWhenItCan: a cluster's first backup comes before its protocol
+// version is raised, and is recorded afterwards.
+func TestRunner_RecordsWhenItCan(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := &fakeNode{store: fsm.NewStore()}
+		n.do(t, &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c1"})
+		r := newRunner(t, n, dir, "n1")
+		go func() {
+			time.Sleep(time.Minute)
+			n.do(t, &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+		}()
+		lead(t, r, 2*time.Minute)
+		if made := list(t, dir); len(made) != 1 || n.store.View().Backup().File != made[0] {
+			t.Errorf("%q, recorded %+v", made, n.store.View().Backup())
+		}
+	})
+}
+
 func TestRunner_FailureIsRecordedAndTriedAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "mounted")
 	synctest.Test(t, func(t *testing.T) {

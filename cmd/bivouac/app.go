@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
@@ -33,6 +34,8 @@ type parts struct {
 	secrets  secrets.Store
 	runner   scheduler.Backend
 	log      *slog.Logger
+	// backup is how the node makes backups while it leads; none without a Dir.
+	backup backup.Config
 	// registry takes the node's metrics; /metrics shows what is in it.
 	registry *prometheus.Registry
 }
@@ -48,6 +51,7 @@ type app struct {
 	api      *httpapi.Server
 	agents   *agent.Client
 	touches  *scheduler.Touches
+	backups  *backup.Runner // nil for none
 }
 
 // newApp wires a node from its parts: store, cluster, scheduler, API, each from
@@ -63,6 +67,13 @@ func newApp(p parts) (*app, error) {
 	}
 
 	kept := newSecretStore(p.secrets, store.View, log)
+	backups, err := newBackups(p, node, log)
+	if err != nil {
+		return nil, errors.Join(err, closeNode(node))
+	}
+	if backups != nil {
+		kept.backups, p.api.Backups = backups, backups
+	}
 	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	taskConfig := scheduler.DefaultStartTaskConfig()
@@ -90,6 +101,7 @@ func newApp(p parts) (*app, error) {
 	return &app{
 		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
+		backups: backups,
 	}, nil
 }
 
@@ -102,6 +114,9 @@ func (a *app) run(ctx context.Context) error {
 	l := newLifecycle()
 	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
 	l.start("scheduler", a.lead)
+	if a.backups != nil {
+		l.start("backups", func(ctx context.Context) error { return a.whileLeading(ctx, a.backups.Lead) })
+	}
 	l.start("cluster", a.node.Run)
 	l.start("activity", a.touches.Run)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
@@ -120,10 +135,13 @@ func (a *app) run(ctx context.Context) error {
 	return err
 }
 
-// lead schedules in every term this node leads. Lead also returns when the
+// lead schedules in every term this node leads.
+func (a *app) lead(ctx context.Context) error { return a.whileLeading(ctx, a.sched.Run) }
+
+// whileLeading runs fn in every term this node leads. Lead also returns when the
 // cluster stops; then it is the cluster's end that is to be reported.
-func (a *app) lead(ctx context.Context) error {
-	if err := a.node.Lead(ctx, a.sched.Run); err != nil {
+func (a *app) whileLeading(ctx context.Context, fn func(ctx context.Context, term uint64) error) error {
+	if err := a.node.Lead(ctx, fn); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -142,4 +160,14 @@ func closeNode(n *cluster.Node) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(cluster.ErrAbrupt)
 	return n.Run(ctx)
+}
+
+// newBackups makes what makes the backups, nil where none are configured.
+func newBackups(p parts, node *cluster.Node, log *slog.Logger) (*backup.Runner, error) {
+	if p.backup.Dir == "" {
+		return nil, nil
+	}
+	p.backup.Node, p.backup.Version = p.cluster.NodeName, readBuildInfo().Version
+	p.backup.Logger, p.backup.Registerer = log, p.registry
+	return backup.New(p.backup, node)
 }

@@ -36,6 +36,7 @@ type Config struct {
 	Limits LimitsConfig
 	Git    GitConfig
 	CORS   CORSConfig
+	Backup BackupConfig
 	Log    LogConfig
 }
 
@@ -128,6 +129,13 @@ type CORSConfig struct {
 	Origins []string
 }
 
+// BackupConfig is how the leader makes backups; none when Dir is "".
+type BackupConfig struct {
+	Dir      string
+	Interval time.Duration
+	Retain   int
+}
+
 // LogConfig says what is logged, to stderr.
 type LogConfig struct {
 	Level, Format string
@@ -173,7 +181,7 @@ func loadConfig(path string) (Config, error) {
 // configuration file, so that it does not matter where the program was started.
 func (c *Config) resolvePaths(base string) {
 	for _, p := range []*string{
-		&c.DataDir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
+		&c.DataDir, &c.Backup.Dir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
 		&c.Peer.CAFile, &c.Peer.CertFile, &c.Peer.KeyFile,
 		&c.Nomad.TokenFile, &c.Nomad.CAFile, &c.Nomad.CertFile, &c.Nomad.KeyFile,
 		&c.Vault.RoleIDFile, &c.Vault.SecretIDFile, &c.Vault.CAFile,
@@ -201,6 +209,7 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "limits", decode: c.Limits.decode},
 		{name: "git", decode: c.Git.decode},
 		{name: "cors", decode: c.CORS.decode},
+		{name: "backup", decode: c.Backup.decode},
 		{name: "log", decode: c.Log.decode},
 	})
 	if c.Nomad.Variable == "" {
@@ -357,6 +366,15 @@ func (c *GitConfig) decode(b *hcl.Block) hcl.Diagnostics {
 func (c *CORSConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "origins", set: setStrings(&c.Origins, isOrigin)},
+	}, nil)
+}
+
+func (c *BackupConfig) decode(b *hcl.Block) hcl.Diagnostics {
+	c.Interval, c.Retain = time.Hour, 24
+	return decodeBody(b.Body, []attr{
+		{name: "dir", required: true, set: setString(&c.Dir, notEmpty)},
+		{name: "interval", set: setDuration(&c.Interval, 10*time.Second, 30*24*time.Hour)},
+		{name: "retain", set: setInt(&c.Retain, 1, 10000)},
 	}, nil)
 }
 

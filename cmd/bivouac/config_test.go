@@ -118,9 +118,10 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		Limits: LimitsConfig{BodySize: 65536, RatePerSecond: 10, Connections: 2048, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
 			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192},
 			Installation: fsm.Limits{Running: 500, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
-		Git:  GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
-		CORS: CORSConfig{Origins: []string{"https://app.example.org"}},
-		Log:  LogConfig{Level: "debug", Format: "json"},
+		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
+		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
+		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
+		Log:    LogConfig{Level: "debug", Format: "json"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -124,6 +124,12 @@
 //	                                  private
 //	}
 //	cors { origins }                  web origins allowed; default: localhost only
+//	backup {                          the leader saves the whole state by itself; none by default
+//	  dir                             required; where; made when its parent is there; all nodes may
+//	                                  share it, or each has its own
+//	  interval                        from one to the next, over all leaders; 1h; 10s to 720h
+//	  retain                          how many of its own a leader keeps in dir; 24
+//	}
 //	log {
 //	  level                           "debug", "info" (default), "warn", "error"
 //	  format                          "text" (default) or "json"

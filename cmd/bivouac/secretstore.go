@@ -22,11 +22,19 @@ type secretStore struct {
 	store *secrets.Guard
 	// view is the node's newest view; it gives births and the cluster's id.
 	view func() *fsm.View
+	// backups tells which versions backups name; nil where none are made.
+	backups namer
+	log     *slog.Logger
+}
+
+// namer is a *backup.Runner.
+type namer interface {
+	Named(ctx context.Context) (func(path string, version int) bool, error)
 }
 
 // newSecretStore guards a store for one node.
 func newSecretStore(store secrets.Store, view func() *fsm.View, log *slog.Logger) secretStore {
-	return secretStore{store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log), view: view}
+	return secretStore{store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log), view: view, log: log}
 }
 
 // Write stores a new version, with the birth of now, and refers to it. Below
@@ -60,15 +68,36 @@ func (s secretStore) Undelete(ctx context.Context, path string, version int) err
 	return secretError(s.store.Undelete(ctx, path, version))
 }
 
-// Collect asks judge about what is old.
+// Collect asks judge about what is old. What a backup names is not destroyed,
+// and nothing is while the backups can't be read: a restore would want it back.
 func (s secretStore) Collect(ctx context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+	named := s.named(ctx)
 	did, err := s.store.Collect(ctx, secrets.Birth(s.view().Birth()), func(e secrets.Entry) secrets.Verdict {
-		return verdicts[judge(scheduler.SecretEntry{
+		verdict := judge(scheduler.SecretEntry{
 			Ref:   fsm.SecretRef{Path: e.Path, Version: e.Version, Created: createdText(e.Created)},
 			Birth: fsm.Birth(e.Birth), DeletedAt: e.DeletedAt, Due: dues[e.Due],
-		})]
+		})
+		if verdict == scheduler.SecretUnreferenced && e.Due == secrets.DueDestroy && named(e.Path, e.Version) {
+			verdict = scheduler.SecretLeave
+		}
+		return verdicts[verdict]
 	})
 	return scheduler.SecretsCollected(did), secretError(err)
+}
+
+// named tells which versions backups name: all, when that can't be found out.
+func (s secretStore) named(ctx context.Context) func(path string, version int) bool {
+	if s.backups == nil {
+		return func(string, int) bool { return false }
+	}
+	named, err := s.backups.Named(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Warn("no secret is destroyed: what the backups name is not known", "error", err)
+		}
+		return func(string, int) bool { return true }
+	}
+	return named
 }
 
 // verdicts and dues are the same words in the two packages.

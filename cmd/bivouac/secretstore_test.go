@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -130,5 +132,53 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 	}
 	if secretError(nil) != nil {
 		t.Error("no error became one")
+	}
+}
+
+// namedBackups names every version, none, or can't be read.
+type namedBackups struct {
+	named bool
+	err   error
+}
+
+func (b namedBackups) Named(context.Context) (func(string, int) bool, error) {
+	return func(path string, version int) bool { return b.named && path == testSecretPath && version == 1 }, b.err
+}
+
+// TestSecretStore_WhatABackupNamesIsNotDestroyed: it is deleted, and stays so
+// that it can be undeleted; likewise while the backups can't be read.
+func TestSecretStore_WhatABackupNamesIsNotDestroyed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		backups namer
+		want    int
+	}{
+		"no backups": {nil, 1}, "not named": {namedBackups{}, 1},
+		"named": {namedBackups{named: true}, 0}, "unreadable": {namedBackups{err: errors.New("not mounted")}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sealed, err := secrets.OpenSealed(t.TempDir(), secrets.SealedOptions{Grace: time.Nanosecond, Retention: time.Nanosecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { sealed.Close() })
+			n := newOneNode(t, "c1", sealed)
+			n.log, n.backups = slog.New(slog.DiscardHandler), c.backups
+			n.apply(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+			if _, err := n.Write(t.Context(), testSecretPath, map[string]string{"value": "a"}); err != nil {
+				t.Fatal(err)
+			}
+			var deleted, destroyed int
+			for range 3 {
+				did, err := n.Collect(t.Context(), func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretUnreferenced })
+				if err != nil {
+					t.Fatal(err)
+				}
+				deleted, destroyed = deleted+did.Deleted, destroyed+did.Destroyed
+			}
+			if deleted != 1 || destroyed != c.want {
+				t.Errorf("%d deleted, %d destroyed, want 1 and %d", deleted, destroyed, c.want)
+			}
+		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/nomad"
@@ -134,6 +135,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
+		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	return serverParts{parts: made, vault: vault, nomad: runner}, nil
 }

@@ -40,6 +40,8 @@ type serverOptions struct {
 	// logStore is the default's when empty.
 	logStore string
 	https    bool
+	// more is put behind each node's configuration.
+	more string
 }
 
 const serverConfig = `
@@ -106,7 +108,7 @@ func newServers(t testing.TB, o serverOptions) *serverCluster {
 		n.config = filepath.Join(n.dir, "node.hcl")
 		text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(peers, `", "`)+`"`, addresses[i], https, peers[i],
 			o.nomad, o.vault, orDefault(o.roleID, "none"), orDefault(o.logStore, cluster.LogStoreBoltDB))
-		if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text+o.more), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		s.nodes = append(s.nodes, n)

@@ -23,8 +23,8 @@ import (
 const standardStream = "-"
 
 func (p *program) snapshotCommand() *cobra.Command {
-	return groupCommand("snapshot", "Save and inspect the whole state as a file",
-		p.snapshotSaveCommand(), p.snapshotInspectCommand())
+	return groupCommand("snapshot", "Save, inspect and list files of the whole state",
+		p.snapshotSaveCommand(), p.snapshotInspectCommand(), p.snapshotListCommand())
 }
 
 func (p *program) snapshotSaveCommand() *cobra.Command {

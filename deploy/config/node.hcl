@@ -131,6 +131,16 @@ limits {
 #   origins = ["https://agents.example.org"]
 # }
 
+# The leader saves the whole state by itself: bivouac operator snapshot list.
+# A directory that all nodes share (on another machine) is best; with one on each
+# node, each keeps what it made while it led. Secret values are not in it: back up
+# Vault too (ops/runbooks/backup.md). The unit needs ReadWritePaths for it.
+# backup {
+#   dir      = "/var/lib/bivouac-backups"
+#   interval = "1h"
+#   retain   = 24
+# }
+
 log {
   level  = "info"
   format = "json"

@@ -109,6 +109,12 @@ cors {
   origins = ["https://app.example.org"]
 }
 
+backup {
+  dir      = "backups"
+  interval = "30m"
+  retain   = 48
+}
+
 log {
   level  = "debug"
   format = "json"

@@ -1,0 +1,21 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// handleBackupList handles GET /api/v1/operator/backups: the backups in this
+// node's directory, and what the cluster has recorded of the newest. It asks
+// nobody.
+func (s *Server) handleBackupList(c *call) (answer, error) {
+	if s.cfg.Backups == nil {
+		return answer{}, refuse(http.StatusNotImplemented, "This node makes no backups: its configuration has no backup block")
+	}
+	report, err := s.cfg.Backups.Backups(c.ctx())
+	if err != nil {
+		return answer{}, fmt.Errorf("listing backups: %w", err)
+	}
+	report.Files = orEmpty(report.Files)
+	return ok(report)
+}
