@@ -26,7 +26,19 @@ func (n *Node) holdOff(logger hclog.Logger) *raftfix.Inbox {
 	f.sends = n.sends
 	n.feed.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.breaks)
+	n.inbox.MayVote = n.mayVote
 	return n.inbox
+}
+
+// mayVote: a node without state votes only for whom it durably promised to form
+// with. With a configuration Raft knows who may be elected.
+func (n *Node) mayVote(candidate raft.ServerID) bool {
+	if len(n.servers()) > 0 {
+		return true
+	}
+	n.formation.mu.Lock()
+	defer n.formation.mu.Unlock()
+	return candidate != "" && n.formation.promised == string(candidate)
 }
 
 // release undoes holdOff, after Raft's end.

@@ -209,6 +209,7 @@ func (n *Node) Run(ctx context.Context) error {
 		r.DeregisterObserver(observer)
 		// The network goes first: Raft's goroutines may be waiting for a peer.
 		down := r.Shutdown()
+		n.inbox.Shut()
 		err := errors.Join(n.network.Close(), down.Error())
 		n.release()
 		return errors.Join(err, n.storage.noteEnd(), n.storage.Close())

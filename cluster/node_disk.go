@@ -58,6 +58,7 @@ func (n *Node) abandon(r *raft.Raft, end func() error) error {
 	ended := make(chan error, 1)
 	go func() {
 		r.Shutdown()
+		n.inbox.Shut()
 		closed := make(chan error, 1)
 		go func() { closed <- n.network.Close() }()
 		err := end()

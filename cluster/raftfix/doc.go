@@ -4,6 +4,7 @@
 //	Answers              an answer of another member than was asked is taken for its own
 //	Pipelines            issue 612: a peer gets no entries for as long as the leader leads
 //	Transfers            issue 696: a handover that timed out has a leader refuse every entry
+//	Inbox, votes.go      a member without a configuration votes for whoever asks
 //	Inbox, heartbeats.go issue 695: a heartbeat changes the term beside Raft's own goroutine
 //	Inbox, snapshots.go  issue 697: a snapshot that comes late erases acknowledged entries
 //

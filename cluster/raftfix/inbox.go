@@ -28,12 +28,16 @@ type Inbox struct {
 	logs raft.LogStore
 	// broken is told why Raft must be started anew; no message passes after it.
 	broken func(error)
+	// MayVote says whether Raft may be asked for a vote by a candidate; nil is always.
+	// It is set before Open.
+	MayVote func(candidate raft.ServerID) bool
 
 	state State
 	rpcs  chan raft.RPC
 	// beats are heartbeats that Raft has to judge, known those that were answered.
 	beats, known chan raft.RPC
 	done         chan struct{}
+	shut         sync.Once
 	end          sync.WaitGroup
 }
 
@@ -55,9 +59,14 @@ func (i *Inbox) Open(state State) {
 	i.end.Go(i.pass)
 }
 
-// Stop ends the inbox; Raft must have ended before.
+// Shut lets nothing pass any more; Raft must have been told to end. The transport's
+// goroutines wait for the inbox until then, so it comes before the transport's end.
+func (i *Inbox) Shut() { i.shut.Do(func() { close(i.done) }) }
+
+// Stop waits until the inbox has ended; Raft and the transport must have ended
+// before.
 func (i *Inbox) Stop() {
-	close(i.done)
+	i.Shut()
 	i.end.Wait()
 }
 
@@ -92,7 +101,9 @@ func (i *Inbox) pass() {
 			rpc.Command = i.ahead(request)
 			i.put(rpc)
 		default:
-			i.put(rpc)
+			if !i.vote(rpc) {
+				i.put(rpc)
+			}
 		}
 	}
 }

@@ -223,6 +223,32 @@ func TestInbox_Issue697_AForeignEndOfTheLogIsCutOff(t *testing.T) {
 		default:
 			t.Error("Raft goes on with the end of a log that is gone")
 		}
+		synctest.Wait()
 		b.has(1, 99, 80)
+	})
+}
+
+// TestInbox_Shut_LetsTheTransportGo: a heartbeat that Raft has to judge came when it
+// had ended.
+func TestInbox_Shut_LetsTheTransportGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.wire.mu.Lock()
+		handler := b.wire.handler
+		b.wire.mu.Unlock()
+		down := b.raft.Shutdown()
+		var connections sync.WaitGroup
+		for term := range uint64(3) {
+			connections.Go(func() {
+				handler(raft.RPC{Command: &raft.AppendEntriesRequest{RPCHeader: headerOf("b"), Term: 9 + term}, RespChan: make(chan raft.RPCResponse, 1)})
+			})
+		}
+		synctest.Wait()
+		b.inbox.Shut()
+		connections.Wait() // as the transport does at its end
+		if err := bounded(down); err != nil {
+			t.Error(err)
+		}
+		b.inbox.Stop()
 	})
 }
