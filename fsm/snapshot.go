@@ -212,8 +212,10 @@ func load(r io.Reader) (*loader, error) {
 			return nil, fmt.Errorf("row %d of table %s: %w", rows+1, row.Table, err)
 		}
 	}
-	if _, err := br.ReadByte(); !errors.Is(err, io.EOF) {
+	if _, err := br.ReadByte(); err == nil {
 		return nil, errors.New("there is something behind the trailer")
+	} else if !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading its end: %w", err)
 	}
 	l.t.txn.Commit()
 	return l, nil

@@ -308,6 +308,21 @@ func TestLoad_ReaderFails(t *testing.T) {
 	}
 }
 
+// TestRestore_OfAFileThatIsDamagedBehindItsState: the state is whole, its
+// manifest is not the one that was written. Nothing is restored, and the error
+// says why.
+func TestRestore_OfAFileThatIsDamagedBehindItsState(t *testing.T) {
+	b := bytes.Replace(bytesOf(t, pack(t, seeded(t))), []byte(`"bivouac_version": "v1"`), []byte(`"bivouac_version": "v2"`), 1)
+	f, err := Open(bytes.NewReader(b))
+	if err != nil || f.Manifest().Version != "v2" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	s := fsm.NewStore()
+	if err := s.Restore(f.State()); !errors.Is(err, ErrDamaged) || s.Index() != 0 {
+		t.Errorf("at %d: %v", s.Index(), err)
+	}
+}
+
 func TestPack_NamesTheHistory(t *testing.T) {
 	s := seeded(t)
 	raise := fsm.NewCommand("raise", time.Now(), "", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
