@@ -146,7 +146,7 @@ func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
 		return "", fmt.Errorf("reading node id: %w", err)
 	}
 	if id == "" {
-		id = name + "." + uuid.NewString()[:13]
+		id = newNodeID(name)
 		if err := stable.Set(keyNodeID, []byte(id)); err != nil {
 			return "", fmt.Errorf("storing node id: %w", err)
 		}
@@ -156,6 +156,8 @@ func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
 	}
 	return raft.ServerID(id), nil
 }
+
+func newNodeID(name string) string { return name + "." + uuid.NewString()[:13] }
 
 // Run takes part in the cluster until ctx ends, then hands leadership over if
 // it leads, and stops; it returns when every goroutine has ended and the data

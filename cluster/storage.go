@@ -151,6 +151,9 @@ func (s *Storage) check(stores Stores, path, dir string, open func(*checkedLogs)
 	snapshots := &checkedSnapshots{SnapshotStore: stores.Snapshots, sums: stores.Sums, disk: s.disk, dir: dir, mark: s.mark}
 	s.Snapshots = snapshots
 	s.arm = func() { snapshots.armed.Store(true) }
+	if err := s.finishRecovery(snapshots); err != nil {
+		return err
+	}
 	if err := s.verify(logs, snapshots); err != nil {
 		return err
 	}
@@ -173,9 +176,10 @@ func (s *Storage) openLog(dir, logStore string, logs *checkedLogs, logger hclog.
 
 // The keys of ours in the stable store.
 var (
-	keyNodeID  = []byte("bivouac_node_id")
-	keyPromise = []byte("bivouac_promise")
-	keyMark    = []byte("bivouac_log_mark")
+	keyNodeID   = []byte("bivouac_node_id")
+	keyPromise  = []byte("bivouac_promise")
+	keyMark     = []byte("bivouac_log_mark")
+	keyRecovery = []byte("bivouac_recovery")
 )
 
 // getString reads a key of ours; absent is "".

@@ -92,7 +92,7 @@ func (d *disk) checkNothingElse(bolt string) error {
 }
 
 // stableKeys are the keys that a stable store may have: Raft's and ours.
-var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(keyNodeID), string(keyPromise), string(keyMark)}
+var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(keyNodeID), string(keyPromise), string(keyMark), string(keyRecovery)}
 
 // checkKeys refuses buckets and keys that nobody wrote.
 func checkKeys(keys map[string][]string) error {
