@@ -397,7 +397,7 @@ func nextStep(s situation, peers []helloResponse) step {
 	case s.configured && !s.listed:
 		return step{reason: "this node was removed from the cluster; stop it, or empty its data directory to let it join again"}
 	case s.configured && s.address == s.self.Address:
-		return step{reason: "no leader"}
+		return step{reason: "no leader; if a majority of the members is lost for good, see " + recoverRunbook}
 	case len(formed) > 0:
 		return step{kind: stepJoin, via: formed}
 	case s.configured:

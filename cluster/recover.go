@@ -24,6 +24,9 @@ import (
 // another recovery, finds the snapshot and finishes, or finds none and takes the
 // note back.
 
+// recoverRunbook is where the way back is described.
+const recoverRunbook = "ops/runbooks/recover.md"
+
 // The points of a recovery at which tests look at the disk.
 const (
 	recoverNoted   = "noted"   // the note is written

@@ -25,7 +25,8 @@ const bootstrapRetry = 200 * time.Millisecond
 const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
-	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand())
+	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand(),
+		p.operatorRecoverCommand())
 }
 
 func (p *program) operatorRemoveCommand() *cobra.Command {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -73,4 +75,22 @@ func withProgress(ctx context.Context, w io.Writer, what string, fn func(context
 			fmt.Fprintf(w, "%s ... %d s\n", what, int(time.Since(began).Seconds()))
 		}
 	}
+}
+
+// confirm asks before what can't be undone. Without an answer nothing is done.
+func (p *program) confirm(yes bool, format string, args ...any) error {
+	if yes {
+		return nil
+	}
+	fmt.Fprintf(p.stderr, format+" [y/N] ", args...)
+	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	if err != nil {
+		fmt.Fprintln(p.stderr)
+		return usagef("nothing was done: nobody answered; scripts say --yes")
+	}
+	return errors.New("nothing was done")
 }
