@@ -195,7 +195,9 @@ func (t *transaction) addRef(r SecretRef, by int) {
 	if old := first[secretRef](t.txn, tableSecretRefs, indexID, refKey(r)); old != nil {
 		row = *old
 	}
-	row.count += by
+	if row.count += by; by > 0 {
+		row.ref = r // the newest one says when the version was made
+	}
 	if row.count < 0 {
 		panic(fmt.Sprintf("fsm: impossible state: secret ref %s version %d released twice", r.Path, r.Version))
 	}

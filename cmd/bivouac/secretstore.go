@@ -32,6 +32,8 @@ type namer interface {
 	Named(ctx context.Context) (func(path string, version int) bool, error)
 }
 
+var _ scheduler.Marks = secretStore{}
+
 // newSecretStore guards a store for one node.
 func newSecretStore(store secrets.Store, view func() *fsm.View, log *slog.Logger) secretStore {
 	return secretStore{store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log), view: view, log: log}
@@ -142,6 +144,19 @@ func readSecret(ctx context.Context, store *secrets.Guard, ref fsm.SecretRef) (m
 	return data, secretError(err)
 }
 
+// deniedError says that the secret store refuses a call for want of a
+// permission: an *fsm.Error to most, a *scheduler.Denied to who asks for it.
+type deniedError struct {
+	coded  fsm.Error
+	denied scheduler.Denied
+}
+
+// Error implements error.
+func (e *deniedError) Error() string { return e.coded.Error() }
+
+// Unwrap gives both; the code that callers see is the first one's.
+func (e *deniedError) Unwrap() []error { return []error{&e.coded, &e.denied} }
+
 // createdText is the time of writing as fsm.SecretRef keeps it.
 func createdText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
@@ -168,7 +183,10 @@ func secretError(err error) error {
 	case errors.As(err, &foreign):
 		return unavailable(foreign.Error())
 	case errors.As(err, &denied):
-		return unavailable(denied.Error())
+		return &deniedError{
+			coded:  fsm.Error{Code: fsm.CodeSecretStore, Message: denied.Error(), RetryAfter: secretRetryAfter},
+			denied: scheduler.Denied{Path: denied.Path, Capability: denied.Capability, Detail: denied.Error()},
+		}
 	case errors.As(err, &reused):
 		return fsm.Errorf(fsm.CodeNotFound, "%s", reused.Error())
 	case errors.Is(err, secrets.ErrConflict):

@@ -130,6 +130,11 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 			t.Errorf("%v", secretError(err))
 		}
 	}
+	err := secretError(&secrets.DeniedError{Capability: "update", Path: "secret/undelete/x"})
+	var denied *scheduler.Denied
+	if fsm.CodeOf(err) != fsm.CodeSecretStore || !errors.As(err, &denied) || denied.Path != "secret/undelete/x" || denied.Capability != "update" {
+		t.Errorf("a missing permission: %v, %+v", err, denied)
+	}
 	if secretError(nil) != nil {
 		t.Error("no error became one")
 	}

@@ -61,8 +61,50 @@ func (f *Fleet) GC(t testing.TB) {
 	must(t, f.Nomad.Do(t.Context(), http.MethodPut, "system/gc", nil, nil))
 }
 
-// VaultEntries lists the paths of every secret below the KV mount.
-func (f *Fleet) VaultEntries() ([]string, error) { return f.vaultBelow("") }
+// VaultEntries lists the paths of every secret below the KV mount that has a
+// version which is neither deleted nor destroyed.
+func (f *Fleet) VaultEntries() ([]string, error) {
+	entries, err := f.vaultBelow("")
+	if err != nil {
+		return nil, err
+	}
+	var standing []string
+	for _, entry := range entries {
+		stands, err := f.vaultStands(entry)
+		if err != nil {
+			return nil, err
+		}
+		if stands {
+			standing = append(standing, entry)
+		}
+	}
+	return standing, nil
+}
+
+// vaultStands reports whether a version of an entry can be read.
+func (f *Fleet) vaultStands(entry string) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var meta struct {
+		Data struct {
+			Versions map[string]struct {
+				DeletionTime string `json:"deletion_time"`
+				Destroyed    bool
+			}
+		}
+	}
+	err := f.Vault.Do(ctx, http.MethodGet, "secret/metadata/"+entry, nil, &meta)
+	var status *local.StatusError
+	if errors.As(err, &status) && status.Status == http.StatusNotFound {
+		return false, nil // deleted since it was listed
+	}
+	for _, v := range meta.Data.Versions {
+		if v.DeletionTime == "" && !v.Destroyed {
+			return true, nil
+		}
+	}
+	return false, err
+}
 
 func (f *Fleet) vaultBelow(folder string) (entries []string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -32,7 +32,7 @@ type secret struct {
 // destroyed.
 const (
 	Grace     = 15 * time.Minute
-	Retention = 168 * time.Hour
+	Retention = 24 * time.Hour
 )
 
 var _ scheduler.Secrets = (*Secrets)(nil)
