@@ -96,6 +96,8 @@ func (n *Node) leadTerm(ctx context.Context, t *term, fn func(context.Context, u
 	defer cancel()
 	stop := context.AfterFunc(t.ctx, cancel)
 	defer stop()
+	n.leading.RLock()
+	defer n.leading.RUnlock()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = leadRetryMin, leadRetryMax
 	for ctx.Err() == nil {
@@ -127,7 +129,7 @@ func (n *Node) watchTerms(ctx context.Context) {
 }
 
 // holdTerm lasts as long as one term of this node's leadership, or until its disk
-// stops to answer. It reports whether this node leads on: the next notice was a
+// stops to answer or a restore replaces the state. It reports whether this node leads on: the next notice was a
 // new term again, or the disk answers again and nobody else was elected.
 func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	r := n.raft.Load()
@@ -145,6 +147,13 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	select {
 	case leads = <-n.notify:
 	case <-ctx.Done():
+	case p := <-n.pauses:
+		end()
+		n.terms.set(nil)
+		opening.Wait()
+		close(p.begun)
+		<-p.over
+		leads = r.State() == raft.Leader
 	case <-stalled:
 		end()
 		n.terms.set(nil)

@@ -51,6 +51,9 @@ type Node struct {
 	started   atomic.Bool
 	// notify gets every beginning and end of this node's leadership, in order.
 	notify chan bool
+	// pauses stop the work of a leader; leading is held by that work.
+	pauses  chan leadPause
+	leading sync.RWMutex
 	// broken gets the error of a Raft that must be started anew.
 	broken chan error
 
@@ -121,7 +124,7 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n := &Node{
 		cfg: cfg, id: id, logger: cfg.Logger.With("node", cfg.NodeName),
 		store: store, machine: newMachine(store), storage: storage, network: network,
-		notify: make(chan bool, 1), broken: make(chan error, 1),
+		notify: make(chan bool, 1), pauses: make(chan leadPause), broken: make(chan error, 1),
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.metrics = newMetrics(n)

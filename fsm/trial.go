@@ -41,6 +41,16 @@ type TableSize struct {
 	Bytes int64 `json:"bytes"`
 }
 
+// Sizes counts the rows of each table that has any, by name; their bytes are left
+// out.
+func (p *Snapshot) Sizes() []TableSize {
+	sizes := &tableSizes{}
+	for table := range p.rows() {
+		sizes.add(table, 0)
+	}
+	return sizes.list()
+}
+
 // TrialLoad reads a snapshot to its end as Restore does, and changes nothing: it
 // proves that the snapshot can be restored.
 func TrialLoad(r io.Reader) (*Trial, error) {
@@ -92,13 +102,18 @@ func (s *tableSizes) count() {
 	if !row || !closed {
 		return
 	}
-	at := slices.IndexFunc(s.tables, func(t TableSize) bool { return t.Table == string(name) })
+	s.add(string(name), s.length)
+}
+
+// add counts one row.
+func (s *tableSizes) add(table string, bytes int64) {
+	at := slices.IndexFunc(s.tables, func(t TableSize) bool { return t.Table == table })
 	if at < 0 {
 		at = len(s.tables)
-		s.tables = append(s.tables, TableSize{Table: string(name)})
+		s.tables = append(s.tables, TableSize{Table: table})
 	}
 	s.tables[at].Rows++
-	s.tables[at].Bytes += s.length
+	s.tables[at].Bytes += bytes
 }
 
 // list gives the tables by name.

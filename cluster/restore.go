@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// restoreTimeout bounds how long Raft may take to begin with a restore.
+const restoreTimeout = 30 * time.Second
+
+// RestoreOptions are an operator's wishes about a restore.
+type RestoreOptions struct {
+	// SuspendKeys suspends every API key of the file.
+	SuspendKeys bool
+	// KeepKey stays valid: the key of the operator who restores.
+	KeepKey *fsm.APIKey
+	// Force restores although the cluster has a state that is lost by it.
+	Force bool
+}
+
+// Restored says what a restore has done.
+type Restored struct {
+	fsm.Succeeded
+	// Manifest is the file's.
+	Manifest snapshotfile.Manifest `json:"manifest"`
+}
+
+// Restore replaces the whole state by that of a snapshot file, as the first state
+// of a new history. It is for a cluster of one member: the others join it with
+// empty data directories. The file is read twice. CodeConflict refuses it while
+// the cluster has other members, or a state that would be lost; CodeInvalid a
+// file that is no snapshot, is damaged or was written by a newer program. Then
+// nothing has changed.
+func (n *Node) Restore(ctx context.Context, file io.ReadSeeker, o RestoreOptions) (Restored, error) {
+	ctx, leave, err := n.enter(ctx, 0)
+	if err != nil {
+		return Restored{}, err
+	}
+	defer leave()
+	if err := n.mayRestore(o); err != nil {
+		return Restored{}, err
+	}
+	manifest, store, err := loadFile(file)
+	if err != nil {
+		return Restored{}, err
+	}
+	resume, err := n.pauseLeading(ctx)
+	if err != nil {
+		return Restored{}, err
+	}
+	done, err := n.restore(manifest, store, o)
+	resume()
+	if err != nil {
+		return Restored{}, err
+	}
+	n.logger.Warn("cluster: the state was restored from a snapshot file", "index", done.Index)
+	if !n.awaitOpen(ctx) {
+		n.logger.Warn("cluster: the term after the restore is not open yet")
+	}
+	return done, nil
+}
+
+// mayRestore refuses where a restore would split or destroy something.
+func (n *Node) mayRestore(o RestoreOptions) error {
+	if members := n.servers(); len(members) != 1 || members[0].ID != n.id {
+		return fsm.Errorf(fsm.CodeConflict,
+			"the cluster has %d members: a snapshot is restored to a cluster of one, and the others join it with empty data directories (%s)",
+			len(members), restoreRunbook)
+	}
+	if n.terms.get() == nil {
+		return n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead yet; nothing was done"))
+	}
+	if o.Force {
+		return nil
+	}
+	for _, t := range n.store.Snapshot().Sizes() {
+		switch t.Table {
+		case "sandboxes", "conversations", "start_tasks", "settings", "providers", "custom_secrets":
+			return fsm.Errorf(fsm.CodeConflict,
+				"the cluster has a state that would be lost (%d rows of %s): restore to a new cluster, or say --force", t.Rows, t.Table)
+		}
+	}
+	return nil
+}
+
+// restoreRunbook is where a restore is described.
+const restoreRunbook = "ops/runbooks/restore.md"
+
+// loadFile verifies a snapshot file and loads its state.
+func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
+	refused := func(m snapshotfile.Manifest, err error) (snapshotfile.Manifest, *fsm.Store, error) {
+		return m, nil, fsm.Errorf(fsm.CodeInvalid, "%v", err)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return snapshotfile.Manifest{}, nil, fmt.Errorf("reading the snapshot: %w", err)
+	}
+	manifest, _, err := snapshotfile.Load(file)
+	if err != nil {
+		return refused(manifest, err)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return manifest, nil, fmt.Errorf("reading the snapshot: %w", err)
+	}
+	r, err := snapshotfile.Open(file)
+	if err != nil {
+		return refused(manifest, err)
+	}
+	store := fsm.NewStore()
+	if err := store.Restore(r.State()); err != nil {
+		return refused(manifest, err)
+	}
+	return manifest, store, nil
+}
+
+// restore makes the state the first of a new history and hands it to Raft. The
+// leadership is paused.
+func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o RestoreOptions) (Restored, error) {
+	r := n.raft.Load()
+	term := r.CurrentTerm()
+	done := Restored{Manifest: manifest}
+	var err error
+	done.Succeeded, err = store.Succeed(fsm.Succession{
+		ID: uuid.NewString(), At: time.Now(), Kind: fsm.FindingRestored,
+		Detail: fmt.Sprintf("restored from a snapshot of %s, index %d; what happened since is lost",
+			manifest.Created.UTC().Format(time.RFC3339), manifest.Index),
+		Index: max(manifest.Index, n.store.Index(), r.LastIndex()) + fsm.IndexStep,
+		// The term that opens next is this one, again.
+		Term: term - 1, SuspendKeys: o.SuspendKeys, KeepKey: o.KeepKey,
+	})
+	if err != nil {
+		return done, fsm.Errorf(fsm.CodeConflict, "%v", err)
+	}
+	scratch, err := NewScratch(n.cfg.DataDir)
+	if err != nil {
+		return done, err
+	}
+	defer scratch.Close()
+	if err := store.Snapshot().Persist(scratch); err != nil {
+		return done, fmt.Errorf("writing the state: %w", err)
+	}
+	size, err := scratch.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = scratch.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return done, fmt.Errorf("writing the state: %w", err)
+	}
+	// The library puts the snapshot one behind the index of its metadata.
+	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: done.Index - 1, Term: term, Size: size}
+	switch err := r.Restore(meta, scratch, restoreTimeout); {
+	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrNotLeader):
+		return done, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"))
+	case err != nil:
+		return done, fsm.Errorf(fsm.CodeOutcomeUnknown, "restoring: %v", err)
+	}
+	return done, nil
+}
+
+// leadPause asks the leader to stand still: begun is closed when its term has no
+// context any more, over ends it.
+type leadPause struct {
+	begun, over chan struct{}
+}
+
+// pauseLeading ends what this node does as the leader, and returns when all of
+// that has ended; Raft leads on. resume opens the term again, as a new one.
+func (n *Node) pauseLeading(ctx context.Context) (resume func(), err error) {
+	p := leadPause{begun: make(chan struct{}), over: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	select {
+	case n.pauses <- p:
+	case <-ctx.Done():
+		return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"))
+	}
+	<-p.begun
+	n.leading.Lock()
+	return func() { n.leading.Unlock(); close(p.over) }, nil
+}

@@ -1,0 +1,140 @@
+package cluster_test
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// save gives a snapshot file of node i.
+func (r *real) save(i int) *bytes.Reader {
+	r.t.Helper()
+	s, err := r.nodes[i].node.StateSnapshot(r.t.Context(), cluster.Linearizable)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	scratch, err := os.CreateTemp(r.dir, "scratch")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer scratch.Close()
+	packed, err := snapshotfile.Pack(r.t.Context(), snapshotfile.Info{Created: time.Now(), Reason: snapshotfile.ReasonSave}, s, scratch)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := packed.WriteTo(&b); err != nil {
+		r.t.Fatal(err)
+	}
+	return bytes.NewReader(b.Bytes())
+}
+
+// TestReal_Restore_OnANewCluster: a saved state is restored on a new cluster of
+// one, two empty nodes join, and all have it at indexes far above.
+func TestReal_Restore_OnANewCluster(t *testing.T) {
+	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
+		t.Run(logStore, func(t *testing.T) {
+			r := newReal(t, 3, logStore)
+			for i := range 3 {
+				r.start(i)
+			}
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.put(t.Context(), 0, 7)
+			file, was := r.save(1), r.nodes[1].store.View()
+			if _, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
+				t.Errorf("on a cluster of three: %v", err)
+			}
+			r.put(t.Context(), 0, 8) // after the backup
+			lost := r.nodes[0].store.View().Birth()
+			for i := range 3 {
+				r.kill(i)
+				r.empty(i)
+			}
+			r.nodes[2].cfg.BootstrapExpect = 1
+			r.start(2)
+			fresh := r.ready(2)
+			done, err := fresh.Restore(t.Context(), file, cluster.RestoreOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.want(t.Context(), 7)
+			v := r.nodes[2].store.View()
+			if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil || v.Contains(lost) ||
+				!v.Contains(was.Birth()) || v.Term() != fresh.Status().Term || done.Manifest.Index != was.Index() {
+				t.Fatalf("cluster %s, index %d, term %d, hold %+v; %+v", v.ClusterID(), v.Index(), v.Term(), v.Hold(), done)
+			}
+			r.put(t.Context(), 2, 9)
+			r.start(0)
+			r.start(1)
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.want(t.Context(), 9)
+			r.threeVoters()
+			// All of it is on the disks.
+			for i := range 3 {
+				r.kill(i)
+			}
+			for i := range 3 {
+				r.start(i)
+			}
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.want(t.Context(), 9)
+		})
+	}
+}
+
+// TestReal_Restore_Refuses what is no snapshot and what would lose something, and
+// changes nothing.
+func TestReal_Restore_Refuses(t *testing.T) {
+	r := newReal(t, 1, cluster.LogStoreBoltDB)
+	r.start(0)
+	n := r.ready(0)
+	r.put(t.Context(), 0, 1)
+	file := r.save(0)
+	whole, err := io.ReadAll(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := bytes.NewReader(whole[:len(whole)-600])
+	for want, c := range map[string]struct {
+		file io.ReadSeeker
+		o    cluster.RestoreOptions
+		code fsm.Code
+	}{
+		"a state that would be lost": {file, cluster.RestoreOptions{}, fsm.CodeConflict},
+		"not a bivouac snapshot":     {strings.NewReader(strings.Repeat("x", 2000)), cluster.RestoreOptions{Force: true}, fsm.CodeInvalid},
+		"truncated":                  {cut, cluster.RestoreOptions{Force: true}, fsm.CodeInvalid},
+	} {
+		if _, err := n.Restore(t.Context(), c.file, c.o); fsm.CodeOf(err) != c.code || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s %q", err, c.code, want)
+		}
+	}
+	r.put(t.Context(), 0, 2)
+	index := r.nodes[0].store.Index()
+	if index > fsm.IndexStep {
+		t.Fatalf("a refusal moved the index to %d", index)
+	}
+	for range 2 { // and again, on what was restored
+		if _, err := n.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		r.want(t.Context(), 1)
+		if next := r.nodes[0].store.Index(); next < index+fsm.IndexStep {
+			t.Fatalf("the index went from %d to %d", index, next)
+		}
+		index = r.nodes[0].store.Index()
+		r.put(t.Context(), 0, 3)
+	}
+}
