@@ -45,10 +45,12 @@ type call struct {
 	who    principal
 	// now is the command's time: read once, before any secret is written, so
 	// that the age of a command bounds the age of the secrets it refers to.
-	now   time.Time
-	body  []byte
-	errs  *problems
-	query query
+	now  time.Time
+	body []byte
+	// writer is for handlers of uploads alone: it bounds how slow they may be.
+	writer http.ResponseWriter
+	errs   *problems
+	query  query
 	// key is the Idempotency-Key, "" for none.
 	key string
 	// index is the log index the answer rests on.
@@ -119,7 +121,8 @@ func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter)
 		}
 		s.lastRequest.Store(c.now.UnixNano())
 	}
-	if err := c.read(w, s.cfg.MaxBodyBytes); err != nil {
+	c.writer = w
+	if err := c.read(w, s.cfg.MaxBodyBytes, found.upload); err != nil {
 		return answer{}, err
 	}
 	out, err := found.handle(s, c)
@@ -129,8 +132,8 @@ func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter)
 	return out, err
 }
 
-// read takes in body and query.
-func (c *call) read(w http.ResponseWriter, limit int64) error {
+// read takes in body and query; the body of an upload is its handler's.
+func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	c.query = query{errs: c.errs}
 	if c.r.URL.RawQuery != "" {
 		c.query.values, _ = url.ParseQuery(c.r.URL.RawQuery) // what can't be read is ignored
@@ -138,7 +141,7 @@ func (c *call) read(w http.ResponseWriter, limit int64) error {
 	if c.r.Method == http.MethodPost {
 		c.readKey()
 	}
-	if c.r.Method == http.MethodGet || c.r.Method == http.MethodHead {
+	if upload || c.r.Method == http.MethodGet || c.r.Method == http.MethodHead {
 		return nil
 	}
 	tooLarge := refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))

@@ -38,6 +38,12 @@ type Backups interface {
 	Backups(ctx context.Context) (backup.Report, error)
 }
 
+// Restorer replaces the whole state. *cluster.Node implements it.
+type Restorer interface {
+	// Restore puts the state of a snapshot file in place of the cluster's.
+	Restore(ctx context.Context, file io.ReadSeeker, o cluster.RestoreOptions) (cluster.Restored, error)
+}
+
 // Secrets keeps secret values. cmd adapts the secrets package: a store that is
 // sealed or away is an *fsm.Error with CodeSecretStore.
 type Secrets interface {

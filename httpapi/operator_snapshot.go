@@ -16,6 +16,10 @@ import (
 type SnapshotConfig struct {
 	// States reads the state; nil when this installation gives out none.
 	States States
+	// Restorer replaces the state; nil when this installation restores none.
+	Restorer Restorer
+	// MaxUpload bounds a file that is restored, in bytes.
+	MaxUpload int64
 	// Dir holds a file for as long as it is sent, compressed; "" is the system's
 	// directory for temporary files.
 	Dir string
@@ -32,11 +36,14 @@ type SnapshotConfig struct {
 
 // defaultSnapshots gives the values the documentation promises.
 func defaultSnapshots() SnapshotConfig {
-	return SnapshotConfig{AtATime: 2, Slack: time.Minute, BytesPerSecond: 64 << 10}
+	return SnapshotConfig{MaxUpload: 16 << 30, AtATime: 2, Slack: time.Minute, BytesPerSecond: 64 << 10}
 }
 
 // validate names the first field that can't be right.
 func (c SnapshotConfig) validate() error {
+	if c.MaxUpload < 1 {
+		return fmt.Errorf("Snapshots.MaxUpload (%d) must be positive", c.MaxUpload)
+	}
 	if c.AtATime < 1 || c.Slack <= 0 || c.BytesPerSecond < 1 {
 		return fmt.Errorf("Snapshots.AtATime (%d), Slack (%s) and BytesPerSecond (%d) must be positive", c.AtATime, c.Slack, c.BytesPerSecond)
 	}

@@ -35,6 +35,9 @@ type route struct {
 	// internal is what a 500 says, "" for "Internal Server Error".
 	internal string
 	handle   func(*Server, *call) (answer, error)
+	// upload: the handler reads the body itself, which MaxBodyBytes does not
+	// bound.
+	upload bool
 	// serve is used instead of handle by the few routes that answer no JSON.
 	serve func(*Server, http.ResponseWriter, *http.Request)
 }

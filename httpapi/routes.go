@@ -64,6 +64,7 @@ func routes() []route {
 		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserPut},
 		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator, handle: (*Server).handleBackupList},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
+		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true, handle: (*Server).handleSnapshotRestore},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 
 		// Open.

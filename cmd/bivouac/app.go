@@ -92,6 +92,7 @@ func newApp(p parts) (*app, error) {
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
+	p.api.Snapshots.Restorer = node
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	api, err := httpapi.New(p.api, node, kept, agentServers{agents})

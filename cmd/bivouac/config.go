@@ -105,8 +105,8 @@ type SandboxesConfig struct {
 
 // LimitsConfig bounds what one client may ask, and what sandboxes may use.
 type LimitsConfig struct {
-	// BodySize is in bytes.
-	BodySize int64
+	// BodySize is in bytes, and so is SnapshotSize, of a file that is restored.
+	BodySize, SnapshotSize int64
 	// RatePerSecond counts requests of one client address; 0 means no limit.
 	RatePerSecond float64
 	// Connections are those open at a time; 0 means package httpapi's default.
@@ -156,7 +156,7 @@ func defaultConfig() Config {
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
 			PlacementGrace: sched.PlacementGrace, URL: api.SandboxURL, Wake: api.Door.Wake},
-		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, OnLimit: fsm.OnLimitRefuse},
+		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, OnLimit: fsm.OnLimitRefuse},
 		Git:    GitConfig{VerifyTokens: api.VerifyGitTokens},
 		Log:    LogConfig{Level: "info", Format: "text"},
 	}
@@ -346,6 +346,7 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "body_size", set: setInt(&c.BodySize, 1<<10, 64<<20)},
+		{name: "snapshot_size", set: setInt(&c.SnapshotSize, 1<<20, 1<<40)},
 		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
 		{name: "connections", set: setInt(&c.Connections, 64, 1<<20)},
 		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},

@@ -103,6 +103,7 @@
 //	}
 //	limits {
 //	  body_size                       bytes of a request body; 4 MiB
+//	  snapshot_size                   bytes of a file that is restored; 16 GiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
 //	                                  second; 429 above twice that; 0 (default) is no limit
 //	  connections                     open at a time, WebSockets included, 64 to 1048576; further

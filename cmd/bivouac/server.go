@@ -184,6 +184,7 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
+	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
 	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)
 	for _, s := range c.Limits.TrustedProxies {
 		prefix, err := parsePrefix(s)

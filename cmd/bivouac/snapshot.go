@@ -23,8 +23,8 @@ import (
 const standardStream = "-"
 
 func (p *program) snapshotCommand() *cobra.Command {
-	return groupCommand("snapshot", "Save, inspect and list files of the whole state",
-		p.snapshotSaveCommand(), p.snapshotInspectCommand(), p.snapshotListCommand())
+	return groupCommand("snapshot", "Save, inspect, list and restore files of the whole state",
+		p.snapshotSaveCommand(), p.snapshotInspectCommand(), p.snapshotListCommand(), p.snapshotRestoreCommand())
 }
 
 func (p *program) snapshotSaveCommand() *cobra.Command {

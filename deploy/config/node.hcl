@@ -105,6 +105,7 @@ limits {
   trusted_proxies = ["10.0.0.10/32"]
 
   # body_size       = 4194304
+  # snapshot_size   = 17179869184 # bytes of a file for `bivouac operator snapshot restore`
   # rate_per_second = 0 # of one client address; 0 is no limit
   # connections     = 16384 # open at a time; less if file descriptors are
 

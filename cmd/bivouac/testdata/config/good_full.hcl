@@ -77,6 +77,7 @@ sandboxes {
 
 limits {
   body_size           = 65536
+  snapshot_size       = 1073741824
   rate_per_second     = 10
   connections         = 2048
   trusted_proxies     = ["127.0.0.1", "10.0.0.0/8"]

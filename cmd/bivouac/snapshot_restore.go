@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// restoreOptions are the arguments of `operator snapshot restore`.
+type restoreOptions struct {
+	file, keys         string
+	yes, force, asJSON bool
+}
+
+func (p *program) snapshotRestoreCommand() *cobra.Command {
+	var api apiFlags
+	var o restoreOptions
+	cmd := &cobra.Command{
+		Use:   "restore FILE --keys keep|suspend",
+		Short: "Replace the whole state of a new or recovered cluster by a saved one",
+		Long: `Replace the whole state of a cluster of one member, new or recovered, by that of a
+file; the others join it afterwards with empty data directories.
+ops/runbooks/restore.md has the whole procedure.
+
+The file is verified and loaded on trial first. A new cluster is given its first
+key by "bivouac keys bootstrap"; that key, as any that is used to restore, stays
+valid. API keys that were revoked since the file was saved come back with it, so
+--keys must be said: "suspend" suspends all of them until "bivouac keys enable ID",
+"keep" takes them as they are.
+
+The cluster holds afterwards: it starts and stops no sandbox by itself until
+"bivouac operator hold release". Indexes go on far above all that were known.
+Idempotency-Keys in the file have an unknown outcome, and members of warm pools
+are dropped. A cluster that has sandboxes, conversations or settings of its own is
+refused without --force.
+
+A "bivouac dev" cluster has three members: "bivouac dev --restore FILE" begins one
+from a file.`,
+		Example: `  bivouac operator snapshot restore bivouac.snap --keys suspend
+  bivouac operator snapshot restore bivouac.snap --keys keep --yes --json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			o.file, o.asJSON = args[0], api.asJSON
+			return p.restoreSnapshot(cmd.Context(), c, o)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	cmd.Flags().StringVar(&o.keys, "keys", "", `what becomes of the API keys in the file: "keep" or "suspend"`)
+	cmd.Flags().BoolVar(&o.force, "force", false, "restore although the cluster has a state that is lost by it")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+	mustRequire(cmd, "keys")
+	return cmd
+}
+
+// restoreSnapshot verifies the file here, asks, and sends it.
+func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOptions) error {
+	if err := oneOf("keep", "suspend")(o.keys); err != nil {
+		return usagef("--keys: %w", err)
+	}
+	if o.asJSON && !o.yes {
+		return usagef("--json needs --yes: there is no question in JSON")
+	}
+	f, err := os.Open(o.file)
+	if err != nil {
+		return usagef("%s", oneLine(err))
+	}
+	defer f.Close()
+	m, _, err := snapshotfile.Load(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w; nothing was done", o.file, err)
+	}
+	if !o.asJSON {
+		fmt.Fprintf(p.stdout, "%s holds cluster %s at index %d, saved %s (%s ago)\n", o.file, m.ClusterID, m.Index,
+			formatTime(m.Created), time.Since(m.Created).Round(time.Second))
+	}
+	if err := p.confirm(o.yes, "Replace the whole state of the cluster at %s by it? What the cluster has now is lost.", c.address); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", o.file, err)
+	}
+	query := url.Values{"keys": {o.keys}}
+	if o.force {
+		query.Set("force", "true")
+	}
+	var done cluster.Restored
+	err = withProgress(ctx, p.stderr, "restoring", func(ctx context.Context) error {
+		return c.upload(ctx, "/api/v1/operator/restore?"+query.Encode(), f, size, &done)
+	})
+	if err != nil {
+		return fmt.Errorf("restoring: %w", err)
+	}
+	if o.asJSON {
+		return printJSON(p.stdout, done)
+	}
+	return printRestored(p.stdout, o, done)
+}
+
+// upload posts a file and reads the answer into out.
+func (c *apiClient) upload(ctx context.Context, path string, body io.Reader, size int64, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.address+path, io.NopCloser(body))
+	if err != nil {
+		return fmt.Errorf("making the request: %w", err)
+	}
+	req.ContentLength = size
+	req.Header.Set("X-Session-API-Key", c.key)
+	req.Header.Set("Content-Type", "application/x-tar")
+	untimed := *c.http
+	untimed.Timeout = 0
+	resp, err := untimed.Do(req)
+	if err != nil {
+		return fmt.Errorf("asking %s: %w", c.address, unwrapURLError(err))
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", c.address, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return newAPIError(c.address, resp.StatusCode, bytes.TrimSpace(answer))
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return errors.Join(fmt.Errorf("the answer of %s is not what was expected", c.address), err)
+	}
+	return nil
+}
+
+func printRestored(w io.Writer, o restoreOptions, r cluster.Restored) error {
+	keys := "the API keys of the file are valid"
+	if o.keys == "suspend" {
+		keys = fmt.Sprintf("%d API keys are suspended (\"bivouac keys list\", \"bivouac keys enable ID\")", r.Suspended)
+	}
+	_, err := fmt.Fprintf(w, `restored cluster %s: %d sandboxes, as of index %d; it goes on at index %d in history %s
+%s; the key that you used is valid
+%d warm pool members were dropped, %d Idempotency-Keys have an unknown outcome
+
+Start the other nodes now, with empty data directories.
+The cluster holds: "bivouac operator hold status" says what differs from Nomad and Vault, "hold release" ends it.
+`, r.Manifest.ClusterID, r.Sandboxes, r.From, r.Index, r.History.ID, keys, r.Members, r.Unknown)
+	return err
+}
