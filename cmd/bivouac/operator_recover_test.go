@@ -88,18 +88,7 @@ func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 			t.Errorf("%s shows %s", n.name, a)
 		}
 	}
-	eventually(t, "three voters", func() error {
-		var status cluster.Status
-		if err := decode(last.do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/status", nil), &status); err != nil {
-			return err
-		}
-		for _, m := range status.Servers {
-			if !m.Voter || len(status.Servers) != 3 {
-				return fmt.Errorf("the members are %+v", status.Servers)
-			}
-		}
-		return nil
-	})
+	threeVoters(t, last)
 	t.Log(mustRun(t, nil, "operator", "status", "--address", last.base, "--api-key-file", s.keyFile))
 	last.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "after"})
 }

@@ -46,8 +46,7 @@ Idempotency-Keys in the file have an unknown outcome, and members of warm pools
 are dropped. A cluster that has sandboxes, conversations or settings of its own is
 refused without --force.
 
-A "bivouac dev" cluster has three members: "bivouac dev --restore FILE" begins one
-from a file.`,
+A "bivouac dev" cluster has several members in one process and is refused.`,
 		Example: `  bivouac operator snapshot restore bivouac.snap --keys suspend
   bivouac operator snapshot restore bivouac.snap --keys keep --yes --json`,
 		Args: cobra.ExactArgs(1),
