@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Config is how one node serves the API. Start from DefaultConfig.
@@ -68,6 +70,12 @@ type Config struct {
 
 	// Logs reads what sandboxes wrote; nil when nothing can.
 	Logs Logs
+
+	// OrphanRetention is how long an orphaned workspace stays; it is shown.
+	OrphanRetention time.Duration
+	// Differs names what this node's configuration has otherwise than the
+	// cluster; nil for nothing.
+	Differs func(*fsm.View) []string
 
 	// Snapshots is how GET /api/v1/operator/snapshot gives out the state.
 	Snapshots SnapshotConfig

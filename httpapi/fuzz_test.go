@@ -30,7 +30,7 @@ func FuzzDecode(f *testing.F) {
 			"specs":     func(o object) { readSpecs(o) },
 			"message":   func(o object) { readSentMessage(o) },
 			"change":    func(o object) { readConversationUpdate(o) },
-			"user":      func(o object) { readPolicy(o); readLimits(o) },
+			"user":      func(o object) { readPolicy(o); readLimits(o, "limits") },
 		} {
 			p := &problems{}
 			o := decodeObject(p, "application/json", body)

@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/shirou/gopsutil/v4/process"
+
+	"bivouac.dev/bivouac/cluster"
 )
 
 // handleAlive handles GET /alive: the process serves.
@@ -21,13 +23,21 @@ func (s *Server) handleAlive(*call) (answer, error) {
 func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
 
 // handleReady handles GET /ready: 503 with the reason while this node can't
-// serve linearizable answers.
-func (s *Server) handleReady(*call) (answer, error) {
+// serve linearizable answers. The header X-Bivouac-Hold says that the cluster
+// holds, which keeps no node from serving.
+func (s *Server) handleReady(c *call) (answer, error) {
 	if s.draining.Load() {
 		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: "this node is stopping", retryAfter: time.Second}
 	}
 	if err := s.cluster.Ready(); err != nil {
 		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: err.Error(), retryAfter: time.Second, cause: err}
+	}
+	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
+		return answer{stream: func(w http.ResponseWriter) error {
+			w.Header().Set("X-Bivouac-Hold", "true")
+			writeJSON(w, http.StatusOK, []byte(`"OK"`))
+			return nil
+		}}, nil
 	}
 	return ok("OK")
 }

@@ -87,7 +87,7 @@ func (s *Server) handleUserList(c *call) (answer, error) {
 // "limits": {…} or null} become what is set for this user alone.
 func (s *Server) handleUserPut(c *call) (answer, error) {
 	o := c.object().masked()
-	body := &fsm.UserConfigureBody{UserID: c.params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o)}
+	body := &fsm.UserConfigureBody{UserID: c.params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o, "limits")}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -139,9 +139,9 @@ func (o object) policyTime(name string) time.Duration {
 	return d
 }
 
-// readLimits reads the member limits, nil when there is none.
-func readLimits(o object) *fsm.Limits {
-	l, there := o.object("limits")
+// readLimits reads a member of limits, nil when there is none.
+func readLimits(o object, name string) *fsm.Limits {
+	l, there := o.object(name)
 	if !there {
 		return nil
 	}

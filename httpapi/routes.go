@@ -65,6 +65,12 @@ func routes() []route {
 		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator, handle: (*Server).handleBackupList},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
 		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true, handle: (*Server).handleSnapshotRestore},
+		{name: "installation.get", method: get, path: pathOperator + "/installation", access: operator, handle: (*Server).handleInstallationGet},
+		{name: "installation.configure", method: put, path: pathOperator + "/installation", access: operator, handle: (*Server).handleInstallationPut},
+		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
+		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, handle: (*Server).handleHoldRelease},
+		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
+		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 
 		// Open.

@@ -1,0 +1,220 @@
+package httpapi
+
+import (
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// holdBody is the hold as operators see it.
+type holdBody struct {
+	Index    uint64        `json:"index"`
+	Since    wireTime      `json:"since"`
+	Findings []fsm.Finding `json:"findings"`
+	// More counts findings beyond those that are shown.
+	More int `json:"more"`
+}
+
+func newHoldBody(h *fsm.Hold) *holdBody {
+	if h == nil {
+		return nil
+	}
+	return &holdBody{Index: h.Index, Since: wireTime(h.Since), Findings: h.Findings, More: h.More}
+}
+
+// removalBody tells how many things of a kind went by themselves in the hour
+// before, and when the limit held further ones back; null for not at all.
+type removalBody struct {
+	Kind     string    `json:"kind"`
+	Removed  int       `json:"removed"`
+	BrakedAt *wireTime `json:"braked_at"`
+	LimitWas *int      `json:"limit"`
+}
+
+func newRemovals(v *fsm.View, now time.Time) []removalBody {
+	var list []removalBody
+	for _, kind := range []string{fsm.RemovalSandbox, fsm.RemovalJob, fsm.RemovalWorkspace, fsm.RemovalSecret} {
+		b := removalBody{Kind: kind, Removed: v.Removed(kind, now)}
+		for _, brake := range v.Brakes(now) {
+			if brake.Kind == kind {
+				b.BrakedAt, b.LimitWas = wireTimeOrNull(&brake.At), new(brake.Limit)
+			}
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// holdReport is the answer of GET /api/v1/operator/hold.
+type holdReport struct {
+	Hold     *holdBody     `json:"hold"`
+	Removals []removalBody `json:"removals"`
+	// AfterRelease is what the leader does of its own accord once the hold is
+	// over; null when there is none.
+	AfterRelease *afterRelease `json:"after_release"`
+}
+
+// afterRelease is what a release brings about, as far as the state tells: the
+// ids of sandboxes.
+type afterRelease struct {
+	// Adopt are the ranges of births that count as this history's from then on.
+	Adopt []fsm.Adopted `json:"adopt"`
+	// RemoveJobs are jobs without a sandbox, RemoveWorkspaces workspaces.
+	RemoveJobs       []string        `json:"remove_jobs"`
+	RemoveWorkspaces []workspaceBody `json:"remove_workspaces"`
+	Start            []string        `json:"start"`
+	Stop             []string        `json:"stop"`
+	Delete           []string        `json:"delete"`
+}
+
+type workspaceBody struct {
+	Sandbox     string   `json:"sandbox"`
+	RemovableAt wireTime `json:"removable_at"`
+}
+
+// handleHoldGet handles GET /api/v1/operator/hold.
+func (s *Server) handleHoldGet(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(s.holdReport(v, c.now))
+}
+
+func (s *Server) holdReport(v *fsm.View, now time.Time) holdReport {
+	r := holdReport{Hold: newHoldBody(v.Hold()), Removals: newRemovals(v, now)}
+	if r.Hold != nil {
+		r.AfterRelease = s.afterRelease(v, now)
+	}
+	return r
+}
+
+// afterRelease tells what a release would bring about.
+func (s *Server) afterRelease(v *fsm.View, now time.Time) *afterRelease {
+	adopt := v.Adoptable()
+	a := &afterRelease{
+		Adopt: orEmpty(adopt), RemoveJobs: []string{}, RemoveWorkspaces: []workspaceBody{},
+		Start: []string{}, Stop: []string{}, Delete: []string{},
+	}
+	for _, o := range v.Orphans() {
+		at, goes := s.removableAt(v, o, adopt, now)
+		switch {
+		case !goes:
+		case o.Kind == fsm.OrphanJob:
+			a.RemoveJobs = append(a.RemoveJobs, o.Sandbox)
+		default:
+			a.RemoveWorkspaces = append(a.RemoveWorkspaces, workspaceBody{o.Sandbox, wireTime(at)})
+		}
+	}
+	for sb := range v.AllSandboxes() {
+		if !v.Held(sb) {
+			continue
+		}
+		switch {
+		case sb.Desired == fsm.DesiredDeleted:
+			a.Delete = append(a.Delete, sb.ID)
+		case sb.Desired == fsm.DesiredPaused && sb.State() != fsm.SandboxPaused:
+			a.Stop = append(a.Stop, sb.ID)
+		case sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting:
+			a.Start = append(a.Start, sb.ID)
+		}
+	}
+	return a
+}
+
+// removableAt tells when an orphan is removed by itself if the ranges are
+// adopted now; false for never.
+func (s *Server) removableAt(v *fsm.View, o *fsm.Orphan, adopt []fsm.Adopted, now time.Time) (time.Time, bool) {
+	since := o.Since
+	if o.Reason == fsm.OrphanStranger && !o.Delete {
+		b, ok := fsm.ParseBirth(o.Birth)
+		if !ok || b.Cluster != v.ClusterID() || !adopted(adopt, b) {
+			return time.Time{}, false
+		}
+		since = now // its time begins with the adoption
+	}
+	if o.Kind == fsm.OrphanJob || o.Delete {
+		return since, true
+	}
+	return since.Add(s.cfg.OrphanRetention), true
+}
+
+func adopted(ranges []fsm.Adopted, b fsm.Birth) bool {
+	for _, a := range ranges {
+		if a.Nonce == b.Nonce && b.Index <= a.Index {
+			return true
+		}
+	}
+	return false
+}
+
+// handleHoldRelease handles POST /api/v1/operator/hold/release: {"index": N}
+// ends the hold that began at N, which is the one the caller was shown.
+func (s *Server) handleHoldRelease(c *call) (answer, error) {
+	index := c.object().integer("index")
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	return c.once(func() (fsm.Body, secretWrites, error) {
+		v, err := c.view()
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if h := v.Hold(); h == nil || index != nil && uint64(*index) != h.Index {
+			return nil, secretWrites{}, fsm.Errorf(fsm.CodeConflict, "there is no such hold to release")
+		}
+		return &fsm.HoldReleaseBody{Adopt: v.Adoptable()}, secretWrites{}, nil
+	}, func(fsm.Result) (answer, error) {
+		v, err := c.viewWith(cluster.Stale) // what was just applied is in it
+		if err != nil {
+			return answer{}, err
+		}
+		return ok(s.holdReport(v, c.now))
+	})
+}
+
+// orphanBody is an orphan as operators see it.
+type orphanBody struct {
+	Kind    string   `json:"kind"`
+	Sandbox string   `json:"sandbox"`
+	Reason  string   `json:"reason"`
+	Birth   *string  `json:"birth"`
+	Since   wireTime `json:"since"`
+	// RemovableAt is when it is removed by itself; null for never.
+	RemovableAt *wireTime `json:"removable_at"`
+	// Delete: an operator has asked for its end.
+	Delete bool `json:"delete"`
+}
+
+// handleOrphanList handles GET /api/v1/operator/orphans.
+func (s *Server) handleOrphanList(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	rows := v.Orphans()
+	items := make([]orphanBody, len(rows))
+	for i, o := range rows {
+		items[i] = orphanBody{
+			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since), Delete: o.Delete,
+		}
+		if at, goes := s.removableAt(v, o, nil, c.now); goes {
+			items[i].RemovableAt = wireTimeOrNull(&at)
+		}
+	}
+	return ok(newPage(items, ""))
+}
+
+// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the
+// leader ends it at once.
+func (s *Server) handleOrphanDelete(c *call) (answer, error) {
+	body := &fsm.OrphanDeleteBody{Kind: c.params.ByName("kind"), Sandbox: c.params.ByName("id")}
+	if body.Validate() != nil {
+		return answer{}, errNotFound()
+	}
+	if _, err := c.propose(body); err != nil {
+		return answer{}, notFoundAs(err, "Not Found")
+	}
+	return ok(success{Success: true})
+}

@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// installationBody is the configuration that is in force for all nodes.
+type installationBody struct {
+	Policy  policyBody `json:"policy"`
+	Limits  limitsBody `json:"limits"`
+	PerUser limitsBody `json:"per_user"`
+	OnLimit string     `json:"on_limit"`
+}
+
+func newInstallationBody(i fsm.Installation) installationBody {
+	b := installationBody{
+		Policy: policyBody{policyTime(i.Policy.IdleTimeout), policyTime(i.Policy.MaxRunning), policyTime(i.Policy.DeletePausedAfter)},
+		Limits: limitsBody(i.Overall), PerUser: limitsBody(i.PerUser), OnLimit: string(i.OnLimit),
+	}
+	if b.OnLimit == "" {
+		b.OnLimit = string(fsm.OnLimitRefuse)
+	}
+	return b
+}
+
+// handleInstallationGet handles GET /api/v1/operator/installation.
+func (s *Server) handleInstallationGet(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(newInstallationBody(v.Installation()))
+}
+
+// handleInstallationPut handles PUT /api/v1/operator/installation: policy,
+// limits, limits of a user and what a start over them does become those of the
+// installation; what is absent is none.
+func (s *Server) handleInstallationPut(c *call) (answer, error) {
+	o := c.object()
+	body := &fsm.InstallationConfigureBody{}
+	i := &body.Installation
+	if p := readPolicy(o); p != nil {
+		i.Policy = *p
+	}
+	if l := readLimits(o, "limits"); l != nil {
+		i.Overall = *l
+	}
+	if l := readLimits(o, "per_user"); l != nil {
+		i.PerUser = *l
+	}
+	if on := o.text("on_limit", maxNameText); on != nil {
+		i.OnLimit = fsm.OnLimit(*on)
+	}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if err := body.Validate(); err != nil {
+		return answer{}, err
+	}
+	if _, err := c.propose(body); err != nil {
+		return answer{}, err
+	}
+	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(newInstallationBody(v.Installation()))
+}
