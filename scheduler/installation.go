@@ -8,12 +8,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// configure brings this leader's configuration into the store when it is not
-// the one that is there. It tries until it succeeds or the term ends: limits
-// and policies are enforced from the store alone.
+// configure brings this leader's configuration into the store when none was
+// ever there. It tries until it succeeds or the term ends: limits and policies
+// are enforced from the store alone. Later ones are an operator's.
 func (s *Scheduler) configure(ctx context.Context, log *slog.Logger) error {
 	retry := newBackoff(s.cfg.BackoffMin, s.cfg.BackoffMax)
-	for s.store.View().Installation() != s.cfg.Installation {
+	for !s.store.View().Configured() {
 		_, err := s.cluster.Propose(ctx, command(&fsm.InstallationConfigureBody{Installation: s.cfg.Installation}))
 		if err == nil {
 			log.Info("limits and policies brought into the cluster")

@@ -7,27 +7,27 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// The store has the leader's configuration from the beginning of its term on.
-func TestScheduler_BringsItsInstallationIntoTheStore(t *testing.T) {
+// The first leader's configuration stays: a later one with another file changes
+// nothing, an operator does.
+func TestScheduler_FirstInstallationStays(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
-		is := func(want fsm.Installation) func() bool {
-			return func() bool { return w.cluster.Store.View().Installation() == want }
-		}
-		first := fsm.Installation{PerUser: fsm.Limits{Running: 3}, Policy: fsm.Policy{IdleTimeout: time.Hour}}
+		w.until("one is there", time.Second, func() bool { return w.view().Configured() })
+		before := w.cluster.Count(fsm.InstallationConfigure)
+		other := fsm.Installation{PerUser: fsm.Limits{Running: 3}, Policy: fsm.Policy{IdleTimeout: time.Hour}}
 		w.step()
-		w.cfg.Installation = first
+		w.cfg.Installation = other
 		w.lead()
-		w.until("the limits are there", time.Second, is(first))
+		w.elapse(time.Minute)
+		if w.view().Installation() == other || w.cluster.Count(fsm.InstallationConfigure) != before {
+			t.Error("a leader with another file changed policies and limits")
+		}
+		w.cluster.Must(&fsm.InstallationConfigureBody{Installation: other}, "")
 		w.step()
 		w.cfg.Installation = fsm.Installation{}
 		w.lead()
-		w.until("the limits are gone", time.Second, is(fsm.Installation{}))
-		before := w.cluster.Count(fsm.InstallationConfigure)
-		w.step()
-		w.lead()
 		w.elapse(time.Minute)
-		if w.cluster.Count(fsm.InstallationConfigure) != before {
-			t.Error("what is there already was proposed again")
+		if w.view().Installation() != other {
+			t.Error("the operator's configuration did not stay")
 		}
 	})
 }

@@ -16,8 +16,10 @@ import (
 // under puts the installation under a policy.
 func (w *world) under(p fsm.Policy) {
 	w.Helper()
+	w.until("the first configuration", time.Second, func() bool { return w.view().Configured() })
+	w.cluster.Must(&fsm.InstallationConfigureBody{Installation: fsm.Installation{Policy: p}}, "")
+	// Deadlines are looked at in a term of their own.
 	w.step()
-	w.cfg.Installation.Policy = p
 	w.lead()
 }
 

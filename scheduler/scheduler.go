@@ -77,8 +77,8 @@ type Config struct {
 	// first time is when a term begins.
 	CollectInterval time.Duration
 
-	// Installation holds the policy and the limits of the installation. A leader
-	// brings its own into the store, so that nodes must agree on it.
+	// Installation holds the policy and the limits of the installation. The first
+	// leader brings its own into the store.
 	Installation fsm.Installation
 
 	// PoolStarts is how many members of one warm pool may be starting at a time.

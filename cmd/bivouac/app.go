@@ -19,6 +19,9 @@ import (
 	"bivouac.dev/bivouac/secrets"
 )
 
+// differencesPause is the time between two looks at whether a new term began.
+const differencesPause = 5 * time.Second
+
 // stopGrace bounds the gentle part of stopping a node: handing leadership over
 // and finishing requests.
 const stopGrace = 20 * time.Second
@@ -52,6 +55,8 @@ type app struct {
 	agents   *agent.Client
 	touches  *scheduler.Touches
 	backups  *backup.Runner // nil for none
+	// differs names what the node's file has otherwise than the cluster.
+	differs func(*fsm.View) []string
 }
 
 // newApp wires a node from its parts: store, cluster, scheduler, API, each from
@@ -94,6 +99,14 @@ func newApp(p parts) (*app, error) {
 	}
 	p.api.Snapshots.Restorer = node
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
+	own := installationOf(p.scheduler.Installation)
+	p.api.OrphanRetention = p.scheduler.OrphanRetention
+	p.api.Differs = func(v *fsm.View) []string {
+		if !v.Configured() {
+			return nil
+		}
+		return differences(installationOf(v.Installation()), own)
+	}
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
 	if err != nil {
@@ -102,7 +115,7 @@ func newApp(p parts) (*app, error) {
 	return &app{
 		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
-		backups: backups,
+		backups: backups, differs: p.api.Differs,
 	}, nil
 }
 
@@ -120,6 +133,7 @@ func (a *app) run(ctx context.Context) error {
 	}
 	l.start("cluster", a.node.Run)
 	l.start("activity", a.touches.Run)
+	l.start("configuration", a.tellDifferences)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
 
@@ -147,6 +161,29 @@ func (a *app) whileLeading(ctx context.Context, fn func(ctx context.Context, ter
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// tellDifferences logs, once a term, what the node's file has otherwise than the
+// cluster.
+func (a *app) tellDifferences(ctx context.Context) error {
+	told := uint64(0)
+	ticker := time.NewTicker(differencesPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		v := a.store.View()
+		if v.Term() == told || !v.Configured() {
+			continue
+		}
+		told = v.Term()
+		for _, d := range a.differs(v) {
+			a.log.Warn("this node's file differs from the policies and limits in force (bivouac operator configure)", "term", told, "reason", d)
+		}
+	}
 }
 
 // close ends a node that was never run.

@@ -96,6 +96,9 @@ type SandboxesConfig struct {
 	// the time conversations get to pause before it, and how long a sandbox may
 	// wait for a client with room.
 	StartTimeout, StopTimeout, PauseGrace, PlacementGrace time.Duration
+	// OrphanRetention and RemovalsPerHour are scheduler.Config's.
+	OrphanRetention time.Duration
+	RemovalsPerHour int
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
 	URL string
 	// Domain, PublicURL and Wake are httpapi.DoorConfig's.
@@ -155,7 +158,7 @@ func defaultConfig() Config {
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
-			PlacementGrace: sched.PlacementGrace, URL: api.SandboxURL, Wake: api.Door.Wake},
+			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Door.Wake},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, OnLimit: fsm.OnLimitRefuse},
 		Git:    GitConfig{VerifyTokens: api.VerifyGitTokens},
 		Log:    LogConfig{Level: "info", Format: "text"},
@@ -326,6 +329,8 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "stop_timeout", set: setDuration(&c.StopTimeout, time.Second, time.Hour)},
 		{name: "pause_grace", set: setDuration(&c.PauseGrace, time.Second, time.Hour)},
 		{name: "placement_grace", set: setDuration(&c.PlacementGrace, time.Second, time.Hour)},
+		{name: "orphan_retention", set: setDuration(&c.OrphanRetention, time.Minute, 100*365*24*time.Hour)},
+		{name: "removals_per_hour", set: setInt(&c.RemovalsPerHour, 0, 1<<20)},
 		{name: "url", set: setString(&c.URL, isSandboxURL)},
 		{name: "domain", set: setString(&c.Domain, isDomain)},
 		{name: "public_url", set: setString(&c.PublicURL, isHTTPAddress)},

@@ -112,7 +112,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem"),
 			UnreferencedGrace: 5 * time.Minute, SecretRetention: 24 * time.Hour, CollectInterval: time.Minute},
 		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second, PauseGrace: 10 * time.Second,
-			PlacementGrace: 30 * time.Second, URL: "door",
+			PlacementGrace: 30 * time.Second, OrphanRetention: 24 * time.Hour, RemovalsPerHour: 20, URL: "door",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
 		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},

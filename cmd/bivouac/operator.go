@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,7 +27,7 @@ const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand(),
-		p.operatorRecoverCommand())
+		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand())
 }
 
 func (p *program) operatorRemoveCommand() *cobra.Command {
@@ -105,6 +106,10 @@ type statusReport struct {
 	cluster.Status
 	Ready  bool    `json:"ready"`
 	Reason *string `json:"reason"`
+
+	Hold     *holdInfo     `json:"hold"`
+	Removals []removalInfo `json:"removals"`
+	Differs  []string      `json:"differs"`
 }
 
 func printStatus(w io.Writer, s statusReport) error {
@@ -117,11 +122,36 @@ func printStatus(w io.Writer, s statusReport) error {
 	if err != nil {
 		return err
 	}
+	if err := printTrouble(w, s); err != nil {
+		return err
+	}
 	rows := make([][]string, len(s.Servers))
 	for i, server := range s.Servers {
 		rows[i] = []string{server.Name, server.Address, yesNo(server.Voter), yesNo(server.ID == s.LeaderID && s.LeaderID != ""), server.ID}
 	}
 	return printTable(w, []string{"NODE", "PEER ADDRESS", "VOTER", "LEADER", "ID"}, rows)
+}
+
+// printTrouble says what keeps the leader from acting, and where a file differs.
+func printTrouble(w io.Writer, s statusReport) error {
+	var lines []string
+	if h := s.Hold; h != nil {
+		lines = append(lines, fmt.Sprintf("HOLD since %s: the leader does nothing of its own accord (%d findings); see \"bivouac operator hold status\"",
+			formatTime(h.Since), len(h.Findings)+h.More))
+	}
+	for _, r := range s.Removals {
+		if r.BrakedAt != nil && r.Limit != nil {
+			lines = append(lines, fmt.Sprintf("removals wait: %d of kind %s in the last hour, the limit was %d", r.Removed, r.Kind, *r.Limit))
+		}
+	}
+	for _, d := range s.Differs {
+		lines = append(lines, "this node's file differs from what is in force: "+d)
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "%s\n\n", strings.Join(lines, "\n"))
+	return err
 }
 
 // bootstrapOverPeer issues the first key through the peer port of the node

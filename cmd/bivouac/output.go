@@ -77,6 +77,15 @@ func withProgress(ctx context.Context, w io.Writer, what string, fn func(context
 	}
 }
 
+// done says what a command has done: as JSON for programs, else in words.
+func (p *program) done(api *apiFlags, result any, format string, args ...any) error {
+	if api.asJSON {
+		return printJSON(p.stdout, result)
+	}
+	_, err := fmt.Fprintf(p.stdout, format+"\n", args...)
+	return err
+}
+
 // confirm asks before what can't be undone. Without an answer nothing is done.
 func (p *program) confirm(yes bool, format string, args ...any) error {
 	if yes {

@@ -132,6 +132,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched := scheduler.DefaultConfig()
 	box := c.Sandboxes
 	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = box.StartTimeout, box.StopTimeout, box.PauseGrace, box.PlacementGrace
+	sched.OrphanRetention, sched.RemovalsPerHour = box.OrphanRetention, box.RemovalsPerHour
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,

@@ -80,6 +80,10 @@ vault {
 #   stop_timeout    = "1m"  # then a pause is shown in ERROR; stopping goes on
 #   pause_grace     = "20s" # for conversations to pause before the stop
 #   placement_grace = "15s" # for a client with room to appear
+#   # What no sandbox owns any more, and what a policy deleted: the workspace stays
+#   # so long (bivouac operator orphans list).
+#   orphan_retention  = "168h"
+#   removals_per_hour = 0 # of each kind by itself; 0 is the larger of 5 and a tenth
 #   # How clients reach sandboxes. "door" is through the nodes, at
 #   # <api>/sandboxes/<id>/<port>/; a pattern of a direct URL is possible, too.
 #   url        = "door"
@@ -93,7 +97,8 @@ vault {
 # }
 
 # When a sandbox is paused or deleted by itself. A spec's and a user's policy go
-# before it. This and the limits below must be the same on every node.
+# before it. This and the limits below are the first leader's; from then on they
+# change with `bivouac operator configure --config FILE` alone.
 # policy {
 #   idle_timeout        = "never" # "1h": nobody used it, its agent did nothing
 #   max_running         = "never"

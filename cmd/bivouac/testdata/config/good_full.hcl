@@ -69,6 +69,8 @@ sandboxes {
   stop_timeout  = "45s"
   pause_grace   = "10s"
   placement_grace = "30s"
+  orphan_retention  = "24h"
+  removals_per_hour = 20
   url           = "door"
   domain        = "sandboxes.example.net"
   public_url    = "https://bivouac.example.org"
