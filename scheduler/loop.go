@@ -327,6 +327,8 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 // judge makes sure, before anything is done by a listing, that it is of the
 // backend that this history knows: else there is a hold when it returns.
 func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, heard uint64) error {
+	could := l.backend.mayRemove()
+	defer l.orphansAgain(could)
 	if _, err := l.backend.judge(ctx); err != nil {
 		if denied := (*Denied)(nil); !errors.As(err, &denied) {
 			return err
@@ -367,6 +369,21 @@ func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
 		}
 	}
 	return due
+}
+
+// orphansAgain has the orphans looked at when they may be removed and could not
+// be before.
+func (l *loop) orphansAgain(could bool) {
+	if could || !l.backend.mayRemove() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, t := range l.tracks {
+		if orphaned(t.observed) {
+			l.queue.add(id)
+		}
+	}
 }
 
 func (l *loop) trackLocked(id string) *track {
