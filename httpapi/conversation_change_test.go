@@ -214,8 +214,9 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
 			box := h.createSandbox(h.alice)
 			req, known := map[string]struct{ key, path, body string }{
-				"conversation.update": {h.alice, pathConversations + "/" + h.conversation("alice", box), `{"title":"new"}`},
-				"user.configure":      {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
+				"conversation.update":    {h.alice, pathConversations + "/" + h.conversation("alice", box), `{"title":"new"}`},
+				"installation.configure": {h.root, pathOperator + "/installation", `{"limits":{"total_sandboxes":7}}`},
+				"user.configure":         {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
 			}[route.name]
 			if !known {
 				t.Fatal("this route has no test of a leader that is lost after the write")

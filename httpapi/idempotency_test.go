@@ -23,8 +23,9 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"api_key.enable":        {pathOperator + "/keys/1/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
-		"spec.pool":  {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply": {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"hold.release": {pathOperator + "/hold/release", `{}`, `{"index":1}`},
+		"spec.pool":    {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply":   {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 
@@ -36,6 +37,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
 			h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+			h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
 			box := h.createSandbox(h.alice)
 			h.observe(box, running())
 			req, known := postBodies(box, h.conversation("alice", box))[r.name]

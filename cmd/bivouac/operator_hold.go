@@ -114,10 +114,14 @@ ops/runbooks/hold.md.`,
 				return err
 			}
 			in := map[string]any{"index": report.Hold.Index}
-			if err := p.waiting(cmd, c, http.MethodPost, holdPath+"/release", in, &report); err != nil {
+			if err := p.waiting(cmd, c, http.MethodPost, holdPath+"/release", in, nil); err != nil {
 				return err
 			}
-			return p.done(&api, report, "the hold is released")
+			var after holdReport
+			if err := p.waiting(cmd, c, http.MethodGet, holdPath, nil, &after); err != nil {
+				return err
+			}
+			return p.done(&api, after, "the hold is released")
 		},
 	}
 	api.register(cmd)
