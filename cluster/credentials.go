@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
 
-// The two protocols of the peer port, told apart by ALPN.
+// The protocols of the peer port, told apart by ALPN.
 const (
-	protoRaft  = "bivouac-raft"
+	protoRaft  = "bivouac-raft/2"
+	protoOlder = "bivouac-raft" // without a greeting
 	protoCalls = "h2"
 )
 
@@ -136,13 +138,13 @@ func (c *credentials) expiry() time.Time {
 func (c *credentials) server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{protoRaft, protoCalls},
+		NextProtos: []string{protoRaft, protoOlder, protoCalls},
 		ClientAuth: tls.RequireAndVerifyClientCert,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			pair, roots := c.current()
 			return &tls.Config{
 				MinVersion:       tls.VersionTLS13,
-				NextProtos:       []string{protoRaft, protoCalls},
+				NextProtos:       []string{protoRaft, protoOlder, protoCalls},
 				Certificates:     []tls.Certificate{*pair},
 				ClientAuth:       tls.RequireAndVerifyClientCert,
 				ClientCAs:        roots,
@@ -155,11 +157,11 @@ func (c *credentials) server() *tls.Config {
 }
 
 // client gives the configuration for one dialled connection.
-func (c *credentials) client(proto string) *tls.Config {
+func (c *credentials) client(protos ...string) *tls.Config {
 	pair, roots := c.current()
 	return &tls.Config{
 		MinVersion:       tls.VersionTLS13,
-		NextProtos:       []string{proto},
+		NextProtos:       protos,
 		ServerName:       serverName,
 		Certificates:     []tls.Certificate{*pair},
 		RootCAs:          roots,
@@ -170,7 +172,7 @@ func (c *credentials) client(proto string) *tls.Config {
 // verifyNode runs after the chain was verified, on both ends: the other side
 // must be a node, and must speak one of our protocols.
 func verifyNode(state tls.ConnectionState) error {
-	if state.NegotiatedProtocol != protoRaft && state.NegotiatedProtocol != protoCalls {
+	if !slices.Contains([]string{protoRaft, protoOlder, protoCalls}, state.NegotiatedProtocol) {
 		return errors.New("the peer port speaks only its own protocols")
 	}
 	if len(state.PeerCertificates) == 0 {

@@ -39,6 +39,8 @@ type helloRequest struct {
 	Member member `json:"member"`
 	// Fresh: it has no state and wants to form a cluster.
 	Fresh bool `json:"fresh,omitempty"`
+	// Start is the nonce of the caller's process.
+	Start string `json:"start,omitempty"`
 }
 
 // helloResponse tells all that peers need to know of a node.
@@ -48,6 +50,10 @@ type helloResponse struct {
 	Formed bool `json:"formed,omitempty"`
 	// Fresh: it has no state at all and expects to form a cluster.
 	Fresh bool `json:"fresh,omitempty"`
+	// Start is the nonce of its process. NotMember, when set, is an index as of which
+	// the caller is no member.
+	Start     string `json:"start,omitempty"`
+	NotMember uint64 `json:"not_member,omitempty"`
 	// Promised is the id of the node that may form the cluster with it.
 	Promised string `json:"promised,omitempty"`
 	// Known are the nodes without state that it has met.
@@ -109,11 +115,13 @@ func (n *Node) hello(ctx context.Context, address string) (helloResponse, error)
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	var response helloResponse
-	request := helloRequest{Member: n.self(), Fresh: n.fresh()}
+	request := helloRequest{Member: n.self(), Fresh: n.fresh(), Start: n.identity.start}
 	if err := n.ask(ctx, address, callHello, request, &response); err != nil {
 		return response, err
 	}
 	n.addresses.learn(response.Member)
+	n.identity.heard(response.Member.ID, response.Start)
+	n.belongs(response.NotMember, response.Applied)
 	return response, nil
 }
 
@@ -152,6 +160,8 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 		Member: n.self(), Fresh: n.fresh(), Formed: len(n.servers()) > 0,
 		Protocol: fsm.ProtocolVersion, Applied: n.store.Index(), State: n.Status().State,
 	}
+	response.Start, response.NotMember = n.identity.start, n.absence(request.Member.ID)
+	n.identity.heard(request.Member.ID, request.Start)
 	f := &n.formation
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -469,7 +479,7 @@ func (n *Node) formWith(ctx context.Context, members []member) error {
 		}
 		callCtx, cancel := context.WithTimeout(ctx, helloTimeout)
 		var response promiseResponse
-		err := n.ask(callCtx, m.Address, callPromise, promiseRequest{n.self()}, &response)
+		err := n.ask(callCtx, addressFor(raft.ServerID(m.ID), m.Address), callPromise, promiseRequest{n.self()}, &response)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("asking %s to form a cluster: %w", m.Name, err)

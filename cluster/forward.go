@@ -217,6 +217,9 @@ func encodeAttempts(attempts []attempt) ([]byte, error) {
 
 // handle is the node's Handler: it answers the peer calls.
 func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([]byte, error) {
+	if err := n.directed(ctx, from); err != nil {
+		return nil, err
+	}
 	switch name {
 	case callApply:
 		return n.handleApply(ctx, request)

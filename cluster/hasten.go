@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"syscall"
@@ -56,6 +57,9 @@ type hasten struct {
 	// starved has better things to do than take connections.
 	asked time.Time
 	pause time.Duration
+	// process is the nonce of the leader's process as of when its term was first
+	// seen; followed is whose, and in which term.
+	process, followed string
 }
 
 func (n *Node) watchLeader(r *raft.Raft, tasks *sync.WaitGroup) {
@@ -78,22 +82,39 @@ func (h *hasten) look() {
 	if h.raft.State() != raft.Follower || id == "" || id == h.node.id {
 		return
 	}
+	restarted := h.restarted(id)
 	heard := h.raft.LastContact()
 	if h.asked.Before(heard) {
 		h.pause = hastenStep
-	} else if time.Since(h.asked) < h.pause {
+	} else if time.Since(h.asked) < h.pause && !restarted {
 		return
 	}
 	if time.Since(heard) < h.lease+h.turn(id)*hastenStep {
 		return
 	}
 	h.asked, h.pause = time.Now(), 2*h.pause
-	if !h.bell.Gone(h.node.stopping, string(address)) {
+	switch {
+	case restarted:
+		h.node.metrics.leaderRestarts.Inc()
+		h.node.logger.Warn("cluster: the leader's process is another one than led", "peer", nodeName(id), "address", string(address))
+	case h.bell.Gone(h.node.stopping, string(address)):
+		h.node.logger.Warn("cluster: the leader's process is gone", "peer", nodeName(id), "address", string(address))
+	default:
 		return
 	}
-	h.node.logger.Warn("cluster: the leader's process is gone", "peer", nodeName(id), "address", string(address))
 	h.setTimeout(h.lease)
 	h.short = true
+}
+
+// restarted reports whether the leader's process has said by its nonce that it is
+// another one than this node began to follow in this term. A process never leads the
+// term of the one before it. Nodes say their nonce with their first hello.
+func (h *hasten) restarted(id raft.ServerID) bool {
+	now := h.node.identity.startOf(id)
+	if followed := fmt.Sprint(id, " ", h.raft.CurrentTerm()); followed != h.followed || h.process == "" {
+		h.followed, h.process = followed, now
+	}
+	return now != h.process
 }
 
 // turn is how many of the other voters give the leader up before this node.

@@ -19,10 +19,10 @@ import (
 // through it, what peers send comes up, to the inbox last.
 func (n *Node) holdOff(logger hclog.Logger) *raftfix.Inbox {
 	inner := n.network.Transport(&n.addresses, logger)
-	if t, real := inner.(*raft.NetworkTransport); real && n.storage.disk != nil {
-		inner = &diskTransport{t, n.storage.disk}
+	if t, real := inner.(*raft.NetworkTransport); real {
+		inner = &diskTransport{t, n.storage.disk, &n.addresses}
 	}
-	f := newFeed(&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.answeredByAnother()})
+	f := newFeed(&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.another})
 	f.sends = n.sends
 	n.feed.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.breaks)
@@ -103,8 +103,9 @@ func (n *Node) breaks(err error) {
 	}
 }
 
-// answeredByAnother gives what counts the answers that raftfix.Answers held off,
-// and logs each pair of members once: a member that is gone is asked several times
+// answeredByAnother gives what counts the members that answered for another, to
+// Raft's messages (raftfix.Answers) or when a connection was made, and logs each
+// pair once: a member that is gone is asked several times
 // a second until it is removed.
 func (n *Node) answeredByAnother() func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID) {
 	type pair struct{ asked, answered raft.ServerID }

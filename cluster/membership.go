@@ -78,26 +78,31 @@ func (b *addressBook) get(id raft.ServerID) (string, bool) {
 	return a, ok
 }
 
-// ServerAddr implements raft.ServerAddressProvider. On an error Raft uses its
-// configuration too, but complains about it.
+// ServerAddr implements raft.ServerAddressProvider. The address names the member,
+// so that Raft's connections are each for one (greeting.go). It is never an error:
+// Raft would fall back to a bare address. One without a place is not called.
 func (b *addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	return raft.ServerAddress(addressFor(id, b.place(id))), nil
+}
+
+// place gives where a member is, "" when that is not known.
+func (b *addressBook) place(id raft.ServerID) string {
 	if a, ok := b.get(id); ok {
-		return raft.ServerAddress(a), nil
+		return a
 	}
 	for _, s := range b.configured() {
 		if s.ID == id {
-			return s.Address, nil
+			return string(s.Address)
 		}
 	}
-	return "", fmt.Errorf("no address of %s", id)
+	return ""
 }
 
 func (n *Node) addressOf(l *leadership) string {
 	if l.address != "" {
-		return l.address
+		return addressFor(l.id, l.address)
 	}
-	a, _ := n.addresses.get(l.id)
-	return a
+	return addressFor(l.id, n.addresses.place(l.id))
 }
 
 // servers gives Raft's latest configuration, nil before Run.

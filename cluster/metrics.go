@@ -19,6 +19,7 @@ type metrics struct {
 	readRounds      prometheus.Counter
 	readWaiters     prometheus.Gauge
 	wrongAnswers    prometheus.Counter
+	leaderRestarts  prometheus.Counter
 
 	state, term, commit, applied, contact, members, ready, expires *prometheus.Desc
 
@@ -49,7 +50,10 @@ func newMetrics(n *Node) *metrics {
 			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
 		}),
 		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_wrong_answers_total", Help: "Raft's messages that another member answered than was asked; such an answer counts for nothing.",
+			Name: "bivouac_raft_wrong_answers_total", Help: "Connections and messages of Raft's that another member answered than was asked; such an answer counts for nothing.",
+		}),
+		leaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders given up because their process is another one than led.",
 		}),
 		state:   desc("state", "1 for the state this node is in.", "state"),
 		term:    desc("term", "Current term."),
@@ -67,7 +71,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 	if r == nil {
 		return func() {}, nil
 	}
-	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers}
+	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts}
 	unregister = func() {
 		for _, c := range collectors {
 			r.Unregister(c)

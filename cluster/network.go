@@ -17,7 +17,8 @@ type Network interface {
 	// Transport gives Raft's transport. Run calls it once; addresses overrides
 	// what Raft's configuration says of where a peer is.
 	Transport(addresses raft.ServerAddressProvider, logger hclog.Logger) raft.Transport
-	// Call sends one peer call and returns its answer. An error that wraps
+	// Call sends one peer call and returns its answer. An address that names a member
+	// (see SplitAddress) is for that one alone. An error that wraps
 	// errNotSent (see NotSent) promises that the peer never saw the call.
 	Call(ctx context.Context, address, name string, request []byte) ([]byte, error)
 	// Serve answers peers' calls with handle until ctx ends or Close, and

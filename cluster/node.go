@@ -46,6 +46,8 @@ type Node struct {
 	raft  atomic.Pointer[raft.Raft]
 	feed  atomic.Pointer[feed]
 	inbox *raftfix.Inbox // Run's
+	// another is told of members that answer for others.
+	another func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
 	// transfers are this node's handovers.
 	transfers raftfix.Transfers
 	started   atomic.Bool
@@ -73,6 +75,7 @@ type Node struct {
 	outbox    batcher // commands for the leader
 	formation formation
 	addresses addressBook
+	identity  identity
 	lookout   lookout
 	caughtUp  atomic.Bool
 }
@@ -128,7 +131,9 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.metrics = newMetrics(n)
+	n.another = n.answeredByAnother()
 	n.leaders.init()
+	n.identity.init(uuid.NewString())
 	n.addresses.init(n.self(), n.servers)
 	n.indexes = rounds{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
@@ -136,6 +141,9 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n.outbox = batcher{carry: n.forwardBatch, spawn: n.futures.Go, lanes: forwardLanes}
 	if err := n.formation.init(storage.Stable); err != nil {
 		return nil, err
+	}
+	if port, ok := network.(*peerPort); ok {
+		port.identify(n)
 	}
 	return n, nil
 }

@@ -94,6 +94,22 @@ func (n *Node) newRaft(conf *raft.Config, transport raft.Transport) (r *raft.Raf
 type diskTransport struct {
 	*raft.NetworkTransport
 	disk *disk
+	book *addressBook
+}
+
+// EncodePeer implements raft.Transport: what Raft notes as an address names no
+// member.
+func (t *diskTransport) EncodePeer(id raft.ServerID, address raft.ServerAddress) []byte {
+	if place := t.book.place(id); place != "" {
+		return []byte(place)
+	}
+	return []byte(address)
+}
+
+// DecodePeer implements raft.Transport.
+func (t *diskTransport) DecodePeer(raw []byte) raft.ServerAddress {
+	_, hostPort := SplitAddress(string(raw))
+	return raft.ServerAddress(hostPort)
 }
 
 // AppendEntries implements raft.Transport.

@@ -30,6 +30,10 @@ const (
 	// maxHeaderMessage bounds what messageHeader carries.
 	maxHeaderMessage = 1 << 10
 
+	// toHeader names the member that a call is for, fromHeader the one that makes it.
+	toHeader   = "Bivouac-To"
+	fromHeader = "Bivouac-From"
+
 	callIdle        = 2 * time.Minute
 	callPing        = 5 * time.Second
 	callStreams     = 1024
@@ -39,6 +43,8 @@ const (
 // callClient makes peer calls over pooled HTTP/2 connections.
 type callClient struct {
 	transport *http.Transport
+	// self is this node's id, empty for a program beside a node.
+	self string
 	// headers are the addresses whose peers are known to read messageHeader.
 	headers sync.Map
 }
@@ -85,6 +91,7 @@ func (c *callClient) call(ctx context.Context, address, name string, request []b
 }
 
 func (c *callClient) post(ctx context.Context, address, name string, request []byte) (answer []byte, err error) {
+	to, address := SplitAddress(address)
 	short := isShort(name, request)
 	inHeader := ""
 	if _, reads := c.headers.Load(address); reads && short {
@@ -101,6 +108,12 @@ func (c *callClient) post(ctx context.Context, address, name string, request []b
 				c.headers.Delete(address)
 			}
 		}()
+	}
+	if to != "" {
+		r.Header.Set(toHeader, to)
+	}
+	if c.self != "" {
+		r.Header.Set(fromHeader, c.self)
 	}
 	// A replay by net/http itself would be harmless, but then "sent" would no
 	// longer mean what it says.
@@ -123,6 +136,9 @@ func (c *callClient) post(ctx context.Context, address, name string, request []b
 	}
 	if len(body) > maxCallBytes {
 		return nil, fmt.Errorf("the answer is larger than %d bytes", maxCallBytes)
+	}
+	if response.StatusCode == http.StatusMisdirectedRequest {
+		return nil, NotSent(fmt.Errorf("the peer refused: %s", strings.TrimSpace(string(body[:min(len(body), 200)]))))
 	}
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the peer answered %d: %s", response.StatusCode, strings.TrimSpace(string(body[:min(len(body), 200)])))
@@ -211,7 +227,11 @@ func callHandler(handle Handler, running *gate) http.Handler {
 				return
 			}
 		}
-		answer, err := handle(ctx, from, name, request)
+		answer, err := handle(WithParties(ctx, r.Header.Get(fromHeader), r.Header.Get(toHeader)), from, name, request)
+		if errors.Is(err, ErrMisdirected) {
+			http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+			return
+		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

@@ -157,6 +157,9 @@ func (n *Node) Ready() error {
 	if n.raft.Load() == nil || n.stopping.Err() != nil {
 		return errors.New("the node does not run")
 	}
+	if err := n.outside(); err != nil {
+		return err
+	}
 	if l, _ := n.leaders.get(); l.id == "" {
 		return errors.New("no leader is known")
 	}

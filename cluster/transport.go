@@ -48,6 +48,9 @@ type peerPort struct {
 	accepting sync.WaitGroup
 	lobby     lobby
 
+	// host is the node; nil in tests of the port alone.
+	host host
+
 	mu        sync.Mutex
 	started   bool
 	transport *raft.NetworkTransport
@@ -101,6 +104,12 @@ func advertised(cfg Config, listening string) (string, error) {
 		port = listenPort
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// identify hands in the node, before anything is sent or accepted.
+func (p *peerPort) identify(h host) {
+	p.host, p.stream.host = h, h
+	p.out.self = h.greet("").From
 }
 
 // Addr implements Network.
@@ -217,15 +226,38 @@ func (p *peerPort) admit(g *guest) {
 		_ = g.conn.Close()
 		return
 	}
+	if err := p.receive(ctx, secured); err != nil {
+		p.logger.Warn("cluster: peer connection refused", "address", g.conn.RemoteAddr().String(), "error", err)
+		_ = g.conn.Close()
+		return
+	}
 	queue := p.calls
-	if secured.ConnectionState().NegotiatedProtocol == protoRaft {
+	if secured.ConnectionState().NegotiatedProtocol != protoCalls {
 		queue = p.stream.connQueue
 	}
 	queue.put(secured)
 }
 
-// dialPeer connects to a peer with one of the two protocols.
-func dialPeer(ctx context.Context, creds *credentials, address, proto string) (*tls.Conn, error) {
+// receive has a peer that wants to speak to Raft say who it is.
+func (p *peerPort) receive(ctx context.Context, c *tls.Conn) error {
+	state := c.ConnectionState()
+	switch {
+	case state.NegotiatedProtocol == protoCalls || p.host == nil:
+		return nil
+	case state.NegotiatedProtocol == protoOlder && p.host.speaksOlder():
+		return nil
+	case state.NegotiatedProtocol == protoOlder:
+		return errors.New("it speaks the protocol that names no members: upgrade it")
+	}
+	name, err := nodeOf(state.PeerCertificates[0])
+	if err != nil {
+		return err
+	}
+	return exchange(ctx, c, func() error { return receive(c, p.host, name) })
+}
+
+// dialPeer connects to a peer with one of the protocols.
+func dialPeer(ctx context.Context, creds *credentials, address string, protos ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	d := &net.Dialer{KeepAlive: keepAlive}
@@ -233,7 +265,7 @@ func dialPeer(ctx context.Context, creds *credentials, address, proto string) (*
 	if err != nil {
 		return nil, err
 	}
-	secured := tls.Client(conn, creds.client(proto))
+	secured := tls.Client(conn, creds.client(protos...))
 	if err := secured.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("securing connection to %s: %w", address, err)
@@ -295,6 +327,7 @@ func (q *connQueue) Addr() net.Addr { return q.addr }
 type raftStream struct {
 	*connQueue
 	credentials *credentials
+	host        host
 
 	mu    sync.Mutex
 	ended bool
@@ -348,13 +381,28 @@ func (s *raftStream) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial implements raft.StreamLayer.
+// Dial implements raft.StreamLayer. An address without a member's id is none of the
+// address book's: Raft falls back to its own where that gives an error.
 func (s *raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	id, hostPort := SplitAddress(string(address))
+	if s.host != nil && (id == "" || hostPort == "") {
+		return nil, fmt.Errorf("%q names no member, or no place: nobody is called", address)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, dialTimeout))
 	defer cancel()
-	c, err := dialPeer(ctx, s.credentials, string(address), protoRaft)
+	protos := []string{protoRaft}
+	if s.host == nil || s.host.speaksOlder() {
+		protos = append(protos, protoOlder)
+	}
+	c, err := dialPeer(ctx, s.credentials, hostPort, protos...)
 	if err != nil {
 		return nil, err
+	}
+	if c.ConnectionState().NegotiatedProtocol == protoRaft && s.host != nil {
+		if err := exchange(ctx, c, func() error { return introduceTo(c, s.host, raft.ServerID(id), hostPort) }); err != nil {
+			_ = c.NetConn().Close()
+			return nil, err
+		}
 	}
 	return s.remember(c, false), nil
 }

@@ -185,6 +185,7 @@ func (p *port) heartbeats() func(raft.RPC) {
 
 // Call implements cluster.Network.
 func (p *port) Call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
+	id, address := cluster.SplitAddress(address)
 	if err := pause(ctx, latency); err != nil {
 		return nil, cluster.NotSent(err)
 	}
@@ -202,13 +203,16 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	}
 	replies := make(chan reply, 1)
 	if !to.serve(ctx, func(ctx context.Context, handle cluster.Handler) {
-		answer, err := handle(ctx, p.name, name, request)
+		answer, err := handle(cluster.WithParties(ctx, "", id), p.name, name, request)
 		replies <- reply{answer, err}
 	}) {
 		return nil, cluster.NotSent(fmt.Errorf("nobody serves at %s", address))
 	}
 	select {
 	case r := <-replies:
+		if errors.Is(r.err, cluster.ErrMisdirected) {
+			return nil, cluster.NotSent(r.err)
+		}
 		p.fabric.mu.Lock()
 		fault := p.fabric.fault
 		p.fabric.mu.Unlock()
