@@ -215,6 +215,7 @@ func TestInbox_Issue697_AForeignEndOfTheLogIsCutOff(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "697") {
 			t.Errorf("the snapshot is answered %v", err)
 		}
+		synctest.Wait()
 		select {
 		case err := <-b.broken:
 			if !strings.Contains(err.Error(), "entry 100 of term 3") {
