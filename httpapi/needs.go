@@ -32,6 +32,13 @@ type States interface {
 	StateSnapshot(ctx context.Context, c cluster.Consistency) (*fsm.Snapshot, error)
 }
 
+// Surroundings compares a state that was restored with the world. cmd implements
+// it.
+type Surroundings interface {
+	// Differences looks once; what can't be looked at is one of its Problems.
+	Differences(ctx context.Context, v *fsm.View) Differences
+}
+
 // Backups tells of the backups that leaders make by themselves. *backup.Runner
 // implements it.
 type Backups interface {

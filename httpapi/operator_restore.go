@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +54,37 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 		return answer{}, fmt.Errorf("restoring: %w", err)
 	}
 	c.index = done.Index
-	return ok(done)
+	report := restoreReport{Restored: done}
+	if around := s.cfg.Snapshots.Surroundings; around != nil {
+		if v, err := s.cluster.View(c.r.Context(), cluster.Stale); err == nil {
+			ctx, cancel := context.WithTimeout(c.r.Context(), differencesTimeout)
+			defer cancel()
+			d := around.Differences(ctx, v)
+			report.Differences = &d
+		}
+	}
+	return ok(report)
+}
+
+// differencesTimeout bounds the comparison of what was restored with the world.
+const differencesTimeout = 30 * time.Second
+
+// restoreReport is the answer of POST /api/v1/operator/restore.
+type restoreReport struct {
+	cluster.Restored
+	Differences *Differences `json:"differences,omitempty"`
+}
+
+// Differences says where a state that was restored and the world are not the same.
+type Differences struct {
+	// Unknown are sandboxes that run and that the state does not know, Missing
+	// those that the state wants running and that have no job.
+	Unknown []string `json:"jobs_without_sandbox"`
+	Missing []string `json:"sandboxes_without_job"`
+	// Secrets are versions that the state refers to and the secret store lacks.
+	Secrets []string `json:"secrets_missing"`
+	// Problems says what could not be looked at.
+	Problems []string `json:"problems"`
 }
 
 // flag reads a query parameter that is on when it is there and not off.

@@ -18,6 +18,8 @@ type SnapshotConfig struct {
 	States States
 	// Restorer replaces the state; nil when this installation restores none.
 	Restorer Restorer
+	// Surroundings compares what was restored with the world; nil compares nothing.
+	Surroundings Surroundings
 	// MaxUpload bounds a file that is restored, in bytes.
 	MaxUpload int64
 	// Dir holds a file for as long as it is sent, compressed; "" is the system's

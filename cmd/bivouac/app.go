@@ -97,7 +97,7 @@ func newApp(p parts) (*app, error) {
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
-	p.api.Snapshots.Restorer = node
+	p.api.Snapshots.Restorer, p.api.Snapshots.Surroundings = node, surroundings{p.runner, kept}
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
 	own := installationOf(p.scheduler.Installation)
 	p.api.OrphanRetention = p.scheduler.OrphanRetention

@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi"
 )
 
 // restoreOptions are the arguments of `operator snapshot restore`.
@@ -103,7 +105,7 @@ func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOp
 	if o.force {
 		query.Set("force", "true")
 	}
-	var done cluster.Restored
+	var done restoredReport
 	err = withProgress(ctx, p.stderr, "restoring", func(ctx context.Context) error {
 		return c.upload(ctx, "/api/v1/operator/restore?"+query.Encode(), f, size, &done)
 	})
@@ -145,10 +147,44 @@ func (c *apiClient) upload(ctx context.Context, path string, body io.Reader, siz
 	return nil
 }
 
-func printRestored(w io.Writer, o restoreOptions, r cluster.Restored) error {
+// restoredReport is the answer of POST /api/v1/operator/restore.
+type restoredReport struct {
+	cluster.Restored
+	Differences *httpapi.Differences `json:"differences,omitempty"`
+}
+
+// printDifferences says what differs from Nomad and the secret store.
+func printDifferences(w io.Writer, d *httpapi.Differences) error {
+	if d == nil {
+		return nil
+	}
+	var b strings.Builder
+	for _, part := range []struct {
+		what string
+		list []string
+	}{
+		{"jobs run that the file does not know", d.Unknown},
+		{"sandboxes ought to run and have no job", d.Missing},
+		{"secrets that the file refers to are missing", d.Secrets},
+	} {
+		if len(part.list) > 0 {
+			fmt.Fprintf(&b, "%d %s: %s\n", len(part.list), part.what, strings.Join(part.list[:min(len(part.list), 10)], ", "))
+		}
+	}
+	for _, problem := range d.Problems {
+		fmt.Fprintf(&b, "not compared: %s\n", problem)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func printRestored(w io.Writer, o restoreOptions, r restoredReport) error {
 	keys := "the API keys of the file are valid"
 	if o.keys == "suspend" {
 		keys = fmt.Sprintf("%d API keys are suspended (\"bivouac keys list\", \"bivouac keys enable ID\")", r.Suspended)
+	}
+	if err := printDifferences(w, r.Differences); err != nil {
+		return err
 	}
 	_, err := fmt.Fprintf(w, `restored cluster %s: %d sandboxes, as of index %d; it goes on at index %d in history %s
 %s; the key that you used is valid
