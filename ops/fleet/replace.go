@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"testing"
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
@@ -21,6 +22,8 @@ type Replacement struct {
 	Member string
 	// HTTP and Peer are its addresses, Data its data directory.
 	HTTP, Peer, Data string
+	// Expect is the number of nodes that form a cluster, 0 for what it was.
+	Expect int
 }
 
 // Member is the node's name in the cluster: Name, unless Replace gave another.
@@ -62,6 +65,9 @@ func (n *Node) Replace(r Replacement) error {
 	if r.Data != "" {
 		text = regexp.MustCompile(`(?m)^data_dir( *)= .*$`).ReplaceAllString(text, fmt.Sprintf("data_dir${1}= %q", r.Data))
 		n.Data = r.Data
+	}
+	if r.Expect > 0 {
+		text = regexp.MustCompile(`(?m)^bootstrap_expect .*$`).ReplaceAllString(text, fmt.Sprintf("bootstrap_expect = %d", r.Expect))
 	}
 	return os.WriteFile(n.config, []byte(text), 0o600)
 }
@@ -141,6 +147,12 @@ func (f *Fleet) Command(ctx context.Context, args ...string) (string, error) {
 		return string(out), fmt.Errorf("bivouac %s: %w: %s", strings.Join(args, " "), err, stderr.String())
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// FreeAddress gives an address of the loopback interface that nobody has.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return freeAddress(t)
 }
 
 // Config is the path of the node's configuration.
