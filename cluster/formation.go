@@ -63,6 +63,8 @@ type helloResponse struct {
 	Protocol int    `json:"protocol"`
 	Applied  uint64 `json:"applied"`
 	State    string `json:"state"`
+	// Time is its clock.
+	Time time.Time `json:"time,omitzero"`
 }
 
 // promiseRequest asks a node without state to wait for the caller.
@@ -159,6 +161,7 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 	response := helloResponse{
 		Member: n.self(), Fresh: n.fresh(), Formed: len(n.servers()) > 0,
 		Protocol: fsm.ProtocolVersion, Applied: n.store.Index(), State: n.Status().State,
+		Time: time.Now().UTC(),
 	}
 	response.Start, response.NotMember = n.identity.start, n.absence(request.Member.ID)
 	n.identity.heard(request.Member.ID, request.Start)

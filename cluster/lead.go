@@ -142,6 +142,10 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		n.refreshLeader(r)
 	}()
 	n.refreshLeader(r)
+	unfit, _, why := n.fitness.watch()
+	if why != nil {
+		return n.abdicate(ctx, r)
+	}
 	opening.Go(func() { n.openTerm(termCtx, r) })
 	stalled, _ := n.storage.disk.stall()
 	select {
@@ -154,6 +158,10 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		close(p.begun)
 		<-p.over
 		leads = r.State() == raft.Leader
+	case <-unfit:
+		end()
+		n.terms.set(nil)
+		leads = n.abdicate(ctx, r)
 	case <-stalled:
 		end()
 		n.terms.set(nil)

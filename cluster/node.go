@@ -77,6 +77,7 @@ type Node struct {
 	addresses addressBook
 	identity  identity
 	lookout   lookout
+	fitness   fitness
 	caughtUp  atomic.Bool
 }
 
@@ -134,6 +135,7 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n.another = n.answeredByAnother()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
+	n.fitness.init()
 	n.addresses.init(n.self(), n.servers)
 	n.indexes = rounds{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}

@@ -154,6 +154,9 @@ func (n *Node) Ready() error {
 	if err := n.storage.disk.trouble(); err != nil {
 		return err
 	}
+	if why := n.MustNotLead(); why != nil {
+		return why
+	}
 	if n.raft.Load() == nil || n.stopping.Err() != nil {
 		return errors.New("the node does not run")
 	}

@@ -240,3 +240,24 @@ func (w *ward) write(ctx context.Context) error {
 	_, err = w.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: w.store}))
 	return err
 }
+
+// CheckMarks reads the marks and is nil when none of them forbids this node to
+// lead. It changes nothing; any node may call it.
+func (s *Scheduler) CheckMarks(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	for store, marks := range map[string]Marks{fsm.StoreNomad: s.runner, fsm.StoreVault: s.cfg.SecretMarks} {
+		v := s.store.View()
+		if marks == nil || v.Birth().IsZero() {
+			continue
+		}
+		mark, _, ok, err := marks.ReadMark(ctx)
+		switch {
+		case err != nil:
+			return err
+		case ok && v.JudgeMark(store, &mark) == fsm.MarkNewer:
+			return &NewerHistoryError{Store: store, Mark: mark}
+		}
+	}
+	return nil
+}

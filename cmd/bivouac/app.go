@@ -22,6 +22,10 @@ import (
 // differencesPause is the time between two looks at whether a new term began.
 const differencesPause = 5 * time.Second
 
+// marksPause is the time between two looks at the marks while they forbid the
+// node to lead.
+const marksPause = 10 * time.Second
+
 // stopGrace bounds the gentle part of stopping a node: handing leadership over
 // and finishing requests.
 const stopGrace = 20 * time.Second
@@ -81,6 +85,7 @@ func newApp(p parts) (*app, error) {
 	}
 	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
+	p.scheduler.ClocksAgree = node.ClocksAgree
 	taskConfig := scheduler.DefaultStartTaskConfig()
 	taskConfig.Logger = log
 	tasks, err := scheduler.NewStartTasks(taskConfig, store, node, agents, kept)
@@ -133,6 +138,7 @@ func (a *app) run(ctx context.Context) error {
 	}
 	l.start("cluster", a.node.Run)
 	l.start("activity", a.touches.Run)
+	l.start("marks", a.recheckMarks)
 	l.start("configuration", a.tellDifferences)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
@@ -151,7 +157,33 @@ func (a *app) run(ctx context.Context) error {
 }
 
 // lead schedules in every term this node leads.
-func (a *app) lead(ctx context.Context) error { return a.whileLeading(ctx, a.sched.Run) }
+// A mark of a newer history ends that, for as long as the mark says so.
+func (a *app) lead(ctx context.Context) error {
+	return a.whileLeading(ctx, func(ctx context.Context, term uint64) error {
+		err := a.sched.Run(ctx, term)
+		if newer := (*scheduler.NewerHistoryError)(nil); errors.As(err, &newer) {
+			a.node.Unfit(newer)
+			return nil
+		}
+		return err
+	})
+}
+
+// recheckMarks lets the node lead again when no mark speaks against it any more.
+func (a *app) recheckMarks(ctx context.Context) error {
+	ticker := time.NewTicker(marksPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if a.node.MustNotLead() != nil && a.sched.CheckMarks(ctx) == nil {
+				a.node.Fit()
+			}
+		}
+	}
+}
 
 // whileLeading runs fn in every term this node leads. Lead also returns when the
 // cluster stops; then it is the cluster's end that is to be reported.

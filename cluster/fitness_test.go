@@ -1,0 +1,66 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/fsm"
+)
+
+func TestNode_Unfit_AnotherLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		l := leadAll(t, c, 0)
+		former := c.Leader()
+		c.Eventually("the leader's work runs", func() bool { return l.inside[former].Load() == 1 })
+		c.Node(former).Unfit(errors.New("the cluster went on elsewhere"))
+		c.Eventually("another leads", func() bool {
+			for i := range 3 {
+				if i != former && l.inside[i].Load() == 1 {
+					return l.inside[former].Load() == 0
+				}
+			}
+			return false
+		})
+		if err := c.Node(former).Ready(); err == nil || err.Error() != "the cluster went on elsewhere" {
+			t.Errorf("ready: %v", err)
+		}
+		c.Node(former).Fit()
+		c.Eventually("it is ready again", func() bool { return c.Node(former).Ready() == nil })
+		l.stop()
+		l.wg.Wait()
+	})
+}
+
+// No node may lead: no write is taken, and afterwards all is as it was.
+func TestNode_AllUnfit_NoWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		c.Leader()
+		for i := range 3 {
+			c.Node(i).Unfit(errors.New("the cluster went on elsewhere"))
+		}
+		time.Sleep(10 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		cmd := fsm.NewCommand("unfit", time.Now(), "", &fsm.SpecApplyBody{Specs: []fsm.Spec{}})
+		if _, err := c.Node(0).Propose(ctx, cmd); err == nil {
+			t.Error("a write was taken")
+		}
+		for i := range 3 {
+			c.Node(i).Fit()
+		}
+		c.Eventually("a write is taken", func() bool {
+			cmd := fsm.NewCommand("fit", time.Now(), "", &fsm.SpecApplyBody{Specs: []fsm.Spec{}})
+			_, err := c.Node(0).Propose(t.Context(), cmd)
+			return err == nil
+		})
+		c.Eventually("all clocks agree", func() bool { return c.Node(c.Leader()).ClocksAgree(t.Context()) == nil })
+	})
+}
