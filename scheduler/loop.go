@@ -29,9 +29,10 @@ type loop struct {
 
 	mu     sync.Mutex
 	tracks map[string]*track
-	// known is set by the first listing.
-	known bool
-	away  *Failure
+	// known is set by the first listing, which closes listed.
+	known  bool
+	listed chan struct{}
+	away   *Failure
 	// heard counts what Watch reported, to tell what a listing may not
 	// overwrite.
 	heard uint64
@@ -82,7 +83,7 @@ type settling struct {
 func newLoop(s *Scheduler, log *slog.Logger, backend *ward) *loop {
 	return &loop{
 		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend,
-		relist: make(chan struct{}, 1), sem: make(chan struct{}, s.cfg.ProbesAtOnce), tracks: map[string]*track{},
+		listed: make(chan struct{}), relist: make(chan struct{}, 1), sem: make(chan struct{}, s.cfg.ProbesAtOnce), tracks: map[string]*track{},
 	}
 }
 
@@ -346,6 +347,9 @@ func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, hea
 func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
 	first, wasAway := !l.known, l.away != nil
 	l.known, l.away = true, nil
+	if first {
+		close(l.listed)
+	}
 	seen := make(map[string]bool, len(jobs))
 	for _, o := range jobs {
 		seen[o.SandboxID] = true

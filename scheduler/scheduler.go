@@ -231,7 +231,15 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	if vault.marks != nil {
 		g.Go(func() error { return vault.run(ctx) })
 	}
-	g.Go(func() error { return s.collectSecrets(ctx, log, vault) })
+	g.Go(func() error {
+		// What the first listing shows may begin a hold.
+		select {
+		case <-l.listed:
+			return s.collectSecrets(ctx, log, vault)
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	g.Go(func() error { return newPools(s, log).run(ctx) })
 	g.Go(func() error { return newPolicies(s, log).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })
