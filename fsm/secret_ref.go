@@ -18,6 +18,3 @@ type SecretRef struct {
 
 // IsZero reports whether the ref points at nothing.
 func (r SecretRef) IsZero() bool { return r == SecretRef{} }
-
-// same reports whether two refs point at the same version of an entry.
-func (r SecretRef) same(o SecretRef) bool { return r.Path == o.Path && r.Version == o.Version }

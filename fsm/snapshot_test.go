@@ -90,6 +90,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 // The digests of testdata/snapshot_format_<n>.jsonl.
 const (
 	goldenSHA256  = "938700e4bd5690ee38fbc3c21bbaa253c85fad9236f94a867ccff7dcb84f0f29"
+	golden3SHA256 = "abe10f5568156665ce74a82c286044dd2f6269f7a76e410d55cab672b7f1857a"
 	golden2SHA256 = "2c6d17fca782b0420f14e1e45657ddedd55b1dc15a6a3d820802ff8398e672a8"
 )
 
@@ -112,6 +113,47 @@ func golden(t *testing.T, name, digest string) *Store {
 		t.Error("written again and read again it differs")
 	}
 	return s
+}
+
+// withHistory is populated at protocol version 3, with what came with it.
+func withHistory(t testing.TB) *fixture {
+	f := populated(t)
+	f.do("", &ProtocolRaiseBody{Version: 3})
+	f.do("", &TermOpenBody{Term: 2, Node: "n2", ClusterID: "test", Nonce: "second"})
+	f.do("", &MarkNoteBody{StoreNomad})
+	f.do("", &RemovalReserveBody{RemovalJob, 3, 2})
+	f.do("", &OrphanNoteBody{[]Orphan{{Kind: OrphanWorkspace, Sandbox: "gone", Reason: OrphanStranger, Birth: "test/lost/99"}}})
+	f.do("", &HoldBeginBody{At: f.index, Findings: []Finding{
+		{Kind: FindingStranger, Store: StoreNomad, ID: "gone", Birth: "test/lost/99", Detail: "a workspace"},
+	}})
+	f.do("", &HoldReleaseBody{Adopt: []Adopted{{"lost", 99}}})
+	f.do("", &HoldBeginBody{At: f.index, Findings: []Finding{{Kind: FindingMarkLost, Store: StoreVault, Detail: "it is gone"}}})
+	f.do("ada", &SandboxPauseBody{ID: "sb-c1"})
+	return f
+}
+
+// TestGoldenSnapshot3 reads a file of format 3, which has what came since format
+// 2: the history, a hold, grants of removals, orphans.
+func TestGoldenSnapshot3(t *testing.T) {
+	v := golden(t, "snapshot_format_3.jsonl", golden3SHA256).View()
+	if h := v.History(); h.Epoch <= 1 || len(h.Parents) != 1 || len(v.Terms()) != 2 || v.Terms()[1].Nonce != "second" {
+		t.Errorf("history %+v, terms %+v", h, v.Terms())
+	}
+	if !v.Contains(Birth{"test", "lost", 99}) || v.Contains(Birth{"test", "lost", 100}) || !v.Contains(v.Birth()) {
+		t.Error("the births are judged otherwise")
+	}
+	if hold := v.Hold(); hold == nil || len(hold.Findings) != 1 || hold.Findings[0].Kind != FindingMarkLost {
+		t.Errorf("hold %+v", hold)
+	}
+	if s := v.SandboxAny("sb-c1"); s.Birth.IsZero() || v.Held(s) {
+		t.Errorf("sandbox %+v", s)
+	}
+	if o := v.Orphan(OrphanWorkspace, "gone"); o == nil || o.Birth != "test/lost/99" {
+		t.Errorf("orphan %+v", o)
+	}
+	if n := v.Removed(RemovalJob, testEpoch.Add(time.Minute)); n != 2 {
+		t.Errorf("%d removals were granted", n)
+	}
 }
 
 // TestGoldenSnapshot2 reads a file of format 2, which has what came since format

@@ -22,7 +22,7 @@ import (
 // term, knows the leader, and has done what came before. An error is why Raft must
 // be started anew.
 func (i *Inbox) snapshot(rpc raft.RPC, request *raft.InstallSnapshotRequest) error {
-	heard, err := i.ask(&raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term, Leader: request.Leader})
+	heard, err := i.ask(&raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term})
 	answer := &raft.InstallSnapshotResponse{RPCHeader: i.header()}
 	if heard != nil {
 		answer.Term = heard.Term
