@@ -1,0 +1,136 @@
+package drills
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// TestStartedEmpty starts the nodes with empty data directories on the Vault and
+// the Nomad of before: not one secret, job or workspace goes.
+func TestStartedEmpty(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+	}
+	d := startDisaster(t, fleet.Options{})
+	d.sandbox(t)
+	d.killAll()
+	for _, n := range d.Nodes {
+		if err := os.Rename(n.Data, n.Data+".unmounted"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.startAll(t)
+	key := d.Run(t, "keys", "bootstrap", "--config", d.Nodes[0].Config())
+	for _, n := range d.Nodes {
+		n.Key = key
+	}
+	d.stillFor(t, shortGrace+quiet-time.Since(d.begun))
+	d.untouched(t)
+	findings := d.findings(t)
+	d.killAll()
+	for _, n := range d.Nodes {
+		if err := errors.Join(os.RemoveAll(n.Data), os.Rename(n.Data+".unmounted", n.Data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := os.ReadFile(d.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range d.Nodes {
+		n.Key = strings.TrimSpace(string(raw))
+	}
+	begin := time.Now()
+	d.startAll(t)
+	hasFile(t, d.node.AwaitSandbox(t, d.boxes[0].ID, "RUNNING"), workspaceFile)
+	d.verdict(t, "an empty cluster ran for %s beside the sandbox of another and destroyed nothing (%s); with its disks the cluster was back after %.1f s",
+		(shortGrace + quiet).Round(time.Second), findings, time.Since(begin).Seconds())
+}
+
+// TestSecondCluster starts another cluster on the same Vault and Nomad, with the
+// same prefix: neither touches what the other has.
+func TestSecondCluster(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+	}
+	d := startDisaster(t, fleet.Options{})
+	sb := d.sandbox(t)
+	other := startDisaster(t, fleet.Options{Beside: d.Fleet})
+	other.stillFor(t, shortGrace+quiet-time.Since(d.begun))
+	for _, destroyed := range other.Ledger.Destroyed() {
+		t.Errorf("the second cluster: %s", destroyed)
+	}
+	d.untouched(t)
+	hasFile(t, d.node.AwaitSandbox(t, sb.ID, "RUNNING"), workspaceFile)
+	d.verdict(t, "two clusters on one Vault and Nomad for %s; nothing was destroyed; the second one: %s", (shortGrace + quiet).Round(time.Second), other.findings(t))
+}
+
+// TestNomadRolledBack puts an older copy of Nomad's own data back: jobs that it
+// forgot are no reason to start or to stop anything.
+func TestNomadRolledBack(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this")
+	}
+	d := startDisaster(t, fleet.Options{})
+	kept := d.sandbox(t)
+	data := filepath.Join(d.Nomad.Dir, "data", "server")
+	d.nomadWhileStopped(t, func() error { return fleet.CopyTree(data, data+".copy") })
+	late := d.sandbox(t)
+	d.nomadWhileStopped(t, func() error { return fleet.CopyTree(data+".copy", data) })
+	d.stillFor(t, quiet)
+	for _, destroyed := range d.Ledger.Destroyed() {
+		t.Errorf("nobody asked for it: %s", destroyed)
+	}
+	findings := d.holds(t)
+	hasFile(t, kept, workspaceFile)
+	sb, err := d.node.Sandbox(late.ID)
+	if err != nil {
+		t.Errorf("the sandbox that Nomad forgot: %v", err)
+	}
+	d.verdict(t, "Nomad forgot one sandbox of two; it is shown as %s (%s); %s", sb.Status, sb.Detail(), findings)
+}
+
+// nomadWhileStopped changes Nomad's files while it does not run.
+func (d *disaster) nomadWhileStopped(t *testing.T, change func() error) {
+	t.Helper()
+	if err := errors.Join(d.Nomad.Stop(), change(), d.Nomad.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVaultRolledBack puts an older copy of Vault's own data back: the key of a
+// sandbox that came later is gone, and what Vault then gives out under the same
+// version number is not taken for it.
+func TestVaultRolledBack(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this")
+	}
+	d := startDisaster(t, fleet.Options{})
+	kept := d.sandbox(t)
+	data := filepath.Join(d.Vault.Dir, "data")
+	d.vaultWhileStopped(t, func() error { return fleet.CopyTree(data, data+".copy") })
+	late := d.sandbox(t)
+	d.vaultWhileStopped(t, func() error { return fleet.CopyTree(data+".copy", data) })
+	d.stillFor(t, quiet)
+	for _, destroyed := range d.Ledger.Destroyed() {
+		t.Errorf("nobody asked for it: %s", destroyed)
+	}
+	findings := d.findings(t)
+	hasFile(t, kept, workspaceFile)
+	hasFile(t, late, workspaceFile)
+	d.verdict(t, "Vault forgot the key of one sandbox of two; both run on with their files; %s", findings)
+}
+
+// vaultWhileStopped changes Vault's files while it does not run.
+func (d *disaster) vaultWhileStopped(t *testing.T, change func() error) {
+	t.Helper()
+	if err := errors.Join(d.Vault.Stop(), change(), d.Vault.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
