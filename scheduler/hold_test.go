@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,8 +153,8 @@ func TestHold_OtherNomad(t *testing.T) {
 // Half of the jobs are gone at once, and the mark is as it was.
 func TestHold_ManyJobsVanished(t *testing.T) {
 	o := options()
-	silent := false
-	o.Fault = func(scheduler.Observed) nomadtest.Fault { return nomadtest.Fault{Drop: silent, Times: 1} }
+	var silent atomic.Bool
+	o.Fault = func(scheduler.Observed) nomadtest.Fault { return nomadtest.Fault{Drop: silent.Load(), Times: 1} }
 	inWorld(t, o, func(w *world) {
 		const n = 20
 		for i := range n {
@@ -162,7 +163,7 @@ func TestHold_ManyJobsVanished(t *testing.T) {
 		}
 		w.elapse(time.Minute)
 		starts := w.nomad.Calls("start")
-		silent = true
+		silent.Store(true)
 		for i := range 6 {
 			w.nomad.PurgeByHand(fmt.Sprintf("s%d", i))
 		}
@@ -172,13 +173,13 @@ func TestHold_ManyJobsVanished(t *testing.T) {
 		if w.nomad.Calls("start") != starts {
 			t.Errorf("%d starts", w.nomad.Calls("start")-starts)
 		}
-		silent = false
+		silent.Store(false)
 		w.release()
 		for i := range n {
 			w.reach(fmt.Sprintf("s%d", i), fsm.SandboxRunning, time.Minute)
 		}
 		// Five are started again without asking.
-		silent = true
+		silent.Store(true)
 		for i := range 5 {
 			w.nomad.PurgeByHand(fmt.Sprintf("s%d", i))
 		}
@@ -362,9 +363,10 @@ func TestHold_PoliciesAndPoolsRest(t *testing.T) {
 
 func TestPolicy_WaitsWhileClocksDiffer(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
-		differ := true
+		var differ atomic.Bool
+		differ.Store(true)
 		w.cfg.ClocksAgree = func(context.Context) error {
-			if differ {
+			if differ.Load() {
 				return errors.New("the clocks differ")
 			}
 			return nil
@@ -376,7 +378,7 @@ func TestPolicy_WaitsWhileClocksDiffer(t *testing.T) {
 		if w.cluster.State("a") != fsm.SandboxRunning {
 			t.Fatal(w.describe())
 		}
-		differ = false
+		differ.Store(false)
 		w.reach("a", fsm.SandboxPaused, time.Minute)
 	})
 }
