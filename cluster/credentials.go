@@ -27,6 +27,7 @@ const reloadInterval = time.Second
 type credentials struct {
 	files  TLSConfig
 	logger *slog.Logger
+	papers papers
 
 	mu      sync.Mutex
 	looked  time.Time
@@ -148,7 +149,7 @@ func (c *credentials) server() *tls.Config {
 				Certificates:     []tls.Certificate{*pair},
 				ClientAuth:       tls.RequireAndVerifyClientCert,
 				ClientCAs:        roots,
-				VerifyConnection: verifyNode,
+				VerifyConnection: c.verify,
 				// A resumed session would not see a CA that was taken away.
 				SessionTicketsDisabled: true,
 			}, nil
@@ -165,7 +166,7 @@ func (c *credentials) client(protos ...string) *tls.Config {
 		ServerName:       serverName,
 		Certificates:     []tls.Certificate{*pair},
 		RootCAs:          roots,
-		VerifyConnection: verifyNode,
+		VerifyConnection: c.verify,
 	}
 }
 

@@ -65,6 +65,10 @@ type helloResponse struct {
 	State    string `json:"state"`
 	// Time is its clock.
 	Time time.Time `json:"time,omitzero"`
+	// Commit is the commit index it knows of. Heard is set by a leader: how many
+	// milliseconds ago it heard each member.
+	Commit uint64           `json:"commit,omitempty"`
+	Heard  map[string]int64 `json:"heard,omitempty"`
 }
 
 // promiseRequest asks a node without state to wait for the caller.
@@ -158,11 +162,9 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 		return helloResponse{}, err
 	}
 	n.addresses.learn(request.Member)
-	response := helloResponse{
-		Member: n.self(), Fresh: n.fresh(), Formed: len(n.servers()) > 0,
-		Protocol: fsm.ProtocolVersion, Applied: n.store.Index(), State: n.Status().State,
-		Time: time.Now().UTC(),
-	}
+	response := n.ownHello(n.Status())
+	response.Member, response.Fresh, response.Formed = n.self(), n.fresh(), len(n.servers()) > 0
+	response.Time = time.Now().UTC()
 	response.Start, response.NotMember = n.identity.start, n.absence(request.Member.ID)
 	n.identity.heard(request.Member.ID, request.Start)
 	f := &n.formation

@@ -139,7 +139,7 @@ func FuzzPeerRequest(f *testing.F) {
 				t.Errorf("%q %q %q came as %q %q %q", path, body, "b", name, request, from)
 			}
 			return nil, nil
-		}, &running).ServeHTTP(w, r)
+		}, new(papers), &running).ServeHTTP(w, r)
 		running.close()
 		if reached && (!node || method != http.MethodPost || !strings.HasPrefix(path, callPath)) {
 			t.Fatalf("%s %q of a node %v got through", method, path, node)

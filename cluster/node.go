@@ -200,6 +200,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.catchUp(n.stopping) })
 	tasks.Go(func() { _ = n.Lead(n.stopping, n.tend) })
 	n.watchDisk(&tasks)
+	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 
 	select {

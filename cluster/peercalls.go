@@ -158,12 +158,12 @@ func (c *callClient) close() { c.transport.CloseIdleConnections() }
 
 // serveCalls runs the HTTP/2 server of the peer port until ctx ends or the
 // listener closes, then waits for its handlers.
-func serveCalls(ctx context.Context, l net.Listener, handle Handler, logger *slog.Logger) error {
+func serveCalls(ctx context.Context, l net.Listener, handle Handler, papers *papers, logger *slog.Logger) error {
 	handlers, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running gate
 	s := &http.Server{
-		Handler:           callHandler(handle, &running),
+		Handler:           callHandler(handle, papers, &running),
 		BaseContext:       func(net.Listener) context.Context { return handlers },
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: callStreams, SendPingTimeout: callPing, PingTimeout: callPing},
@@ -196,8 +196,9 @@ func serveCalls(ctx context.Context, l net.Listener, handle Handler, logger *slo
 	return errors.Join(err, s.Close())
 }
 
-// callHandler is the peer port's only route. Each call passes running.
-func callHandler(handle Handler, running *gate) http.Handler {
+// callHandler is the peer port's only route. Each call passes running, and shows
+// papers its certificate: that may have been revoked since the connection was made.
+func callHandler(handle Handler, papers *papers, running *gate) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !running.enter() {
 			http.Error(w, "this node is stopping", http.StatusServiceUnavailable)
@@ -210,6 +211,9 @@ func callHandler(handle Handler, running *gate) http.Handler {
 			return
 		}
 		from, err := nodeOf(r.TLS.PeerCertificates[0])
+		if err == nil && papers.refuses(r.TLS.PeerCertificates[0]) {
+			err = errors.New("the certificate is revoked")
+		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return

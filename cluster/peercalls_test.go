@@ -29,7 +29,7 @@ func TestPeerCalls_ShortMessagesNeedNoBody(t *testing.T) {
 			return nil, io.ErrUnexpectedEOF
 		}
 		return echo(t.Context(), from, name, request)
-	}, &running)
+	}, new(papers), &running)
 	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > 0 {
 			bodies.Add(1)

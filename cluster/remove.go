@@ -20,6 +20,10 @@ type RemoveOptions struct {
 	// Force removes the node although the voters that answer and remain are no
 	// majority.
 	Force bool `json:"force,omitempty"`
+	// Revoke refuses the node's certificate from then on, on every node.
+	// Fingerprint names it, where the leader has not seen it; see Fingerprint.
+	Revoke      bool   `json:"revoke,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 // replaceRequest names a member and the one that takes its place.
@@ -53,6 +57,9 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 		}
 		if target.ID == n.id {
 			return n.leaveTo(ctx, r, func() error { return n.RemoveServer(ctx, name, o) })
+		}
+		if err := n.revoke(ctx, target, o); err != nil {
+			return err
 		}
 		n.logger.Info("cluster: removing node", "peer", name)
 		return n.changed(n.await(ctx, r.RemoveServer(target.ID, index, changeTimeout)))

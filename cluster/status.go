@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -54,17 +53,6 @@ type Server struct {
 	Voter   bool   `json:"voter"`
 }
 
-// Member is a Server that was asked how it is.
-type Member struct {
-	Server
-	// Error says why the rest is missing.
-	Error string `json:"error,omitempty"`
-	State string `json:"state,omitempty"`
-	// KnownVersion is the newest protocol version the node knows.
-	KnownVersion int    `json:"known_version,omitempty"`
-	AppliedIndex uint64 `json:"applied_index,omitempty"`
-}
-
 // Status reports what this node knows.
 func (n *Node) Status() Status {
 	v := n.store.View()
@@ -110,39 +98,6 @@ func stateName(s raft.RaftState) string {
 		return StateFollower
 	}
 	return StateStopped
-}
-
-// Members asks every member how it is, all at the same time and for a second at
-// most; those that do not answer carry an Error.
-func (n *Node) Members(ctx context.Context) []Member {
-	ctx, leave, err := n.enter(ctx, helloTimeout)
-	if err != nil {
-		return nil
-	}
-	defer leave()
-	status := n.Status()
-	members := make([]Member, len(status.Servers))
-	var wg sync.WaitGroup
-	for i, server := range status.Servers {
-		members[i].Server = server
-		if server.ID == status.ID {
-			members[i].State, members[i].KnownVersion, members[i].AppliedIndex = status.State, status.KnownVersion, status.AppliedIndex
-			continue
-		}
-		wg.Go(func() {
-			m := &members[i]
-			switch hello, err := n.hello(ctx, server.Address); {
-			case err != nil:
-				m.Error = err.Error()
-			case hello.Member.ID != server.ID:
-				m.Error = fmt.Sprintf("%s answers at its address", hello.Member.ID)
-			default:
-				m.State, m.KnownVersion, m.AppliedIndex = hello.State, hello.Protocol, hello.Applied
-			}
-		})
-	}
-	wg.Wait()
-	return members
 }
 
 // Ready is nil when this node can serve: it knows a leader, and its store has

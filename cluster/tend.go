@@ -68,15 +68,14 @@ func (l *lookout) note(id raft.ServerID, hello helloResponse, alive bool, now ti
 	return c
 }
 
-// ages gives how many milliseconds ago each member was heard in the term; nil for
-// another term.
+// ages gives how many milliseconds ago each member was heard in the term.
 func (l *lookout) ages(term uint64, now time.Time) map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.term != term {
-		return nil
-	}
 	ages := map[string]int64{}
+	if l.term != term {
+		return ages
+	}
 	for id, c := range l.known {
 		if !c.heard.IsZero() {
 			ages[string(id)] = now.Sub(c.heard).Milliseconds()

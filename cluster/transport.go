@@ -139,7 +139,7 @@ func (p *peerPort) Call(ctx context.Context, address, name string, request []byt
 // Serve implements Network.
 func (p *peerPort) Serve(ctx context.Context, handle Handler) error {
 	p.start()
-	return serveCalls(ctx, p.calls, handle, p.logger)
+	return serveCalls(ctx, p.calls, handle, &p.credentials.papers, p.logger)
 }
 
 // Close implements Network.

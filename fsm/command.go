@@ -58,6 +58,8 @@ const (
 	SandboxAdopt   CommandType = "sandbox.adopt"
 	APIKeyEnable   CommandType = "api_key.enable"
 	BackupNote     CommandType = "backup.note"
+
+	CertificateRevoke CommandType = "certificate.revoke"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.

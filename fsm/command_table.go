@@ -81,6 +81,8 @@ var commandTable = map[CommandType]commandRow{
 	SandboxAdopt:   row(3, (*transaction).applySandboxAdopt),
 	APIKeyEnable:   row(3, (*transaction).applyAPIKeyEnable),
 	BackupNote:     row(3, (*transaction).applyBackupNote),
+
+	CertificateRevoke: row(3, (*transaction).applyCertificateRevoke),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

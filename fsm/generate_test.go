@@ -339,6 +339,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
+	case CertificateRevoke:
+		return "", &CertificateRevokeBody{Fingerprint: sha(oneOf("a", "b", "c").Draw(t, "certificate")), Node: "n1"}
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}

@@ -51,6 +51,8 @@ type meta struct {
 
 	// Backup is what is known of the backups.
 	Backup Backup `json:"backup,omitzero"`
+	// Revoked is appended to, never changed.
+	Revoked []RevokedCertificate `json:"revoked,omitempty"`
 
 	// Forgotten is the latest time of a command whose id is no longer
 	// remembered.

@@ -77,6 +77,8 @@ type Config struct {
 	// cluster; nil for nothing.
 	Differs func(*fsm.View) []string
 
+	// Membership is what the operators' routes about members ask; nil for none.
+	Membership Membership
 	// Snapshots is how GET /api/v1/operator/snapshot gives out the state.
 	Snapshots SnapshotConfig
 

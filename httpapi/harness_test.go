@@ -43,6 +43,10 @@ type fakeCluster struct {
 	// proposeErr and viewErr fail every Propose and every linearizable View;
 	// lostErr is returned after the command was applied.
 	proposeErr, viewErr, lostErr, readyErr error
+	// members are the membership changes that were asked for, unless memberErr
+	// fails them.
+	members   []string
+	memberErr error
 	// behind, when set, is what stale views show.
 	behind *fsm.View
 	// log holds every encoded command.
@@ -133,6 +137,35 @@ func (c *fakeCluster) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.readyErr
+}
+
+func (c *fakeCluster) Members(context.Context) []cluster.Member {
+	return []cluster.Member{
+		{Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7, Lag: new(uint64(0)), LastContact: new(int64(0))},
+		{Server: cluster.Server{Name: "n2", ID: "2", Address: "127.0.0.1:7002"}, Role: cluster.RoleNonvoter, Error: "connection refused"},
+	}
+}
+
+func (c *fakeCluster) TransferLeadership(_ context.Context, to string) error {
+	return c.changeMembers("transfer " + to)
+}
+
+func (c *fakeCluster) RemoveServer(_ context.Context, name string, o cluster.RemoveOptions) error {
+	return c.changeMembers(fmt.Sprintf("remove %s %+v", name, o))
+}
+
+func (c *fakeCluster) ReplaceServer(_ context.Context, oldName, newName string, o cluster.RemoveOptions) error {
+	return c.changeMembers(fmt.Sprintf("replace %s %s %+v", oldName, newName, o))
+}
+
+func (c *fakeCluster) changeMembers(what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.memberErr != nil {
+		return c.memberErr
+	}
+	c.members = append(c.members, what)
+	return nil
 }
 
 func (c *fakeCluster) set(f func(c *fakeCluster)) {
@@ -302,6 +335,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	cfg.VerifyGitTokens = false
 	cfg.Backups = fakeBackups{}
 	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
+	cfg.Membership = h.cluster
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, f := range change {

@@ -51,6 +51,19 @@ type Restorer interface {
 	Restore(ctx context.Context, file io.ReadSeeker, o cluster.RestoreOptions) (cluster.Restored, error)
 }
 
+// Membership is how operators see and change who is a member. *cluster.Node
+// implements it. Failures are *fsm.Error.
+type Membership interface {
+	// Members asks every member how it is; those that do not answer carry an Error.
+	Members(ctx context.Context) []cluster.Member
+	// TransferLeadership has the named voter lead next; with "" any.
+	TransferLeadership(ctx context.Context, to string) error
+	// RemoveServer takes a member out for good.
+	RemoveServer(ctx context.Context, name string, o cluster.RemoveOptions) error
+	// ReplaceServer has newName vote in the place of oldName, which is removed.
+	ReplaceServer(ctx context.Context, oldName, newName string, o cluster.RemoveOptions) error
+}
+
 // Secrets keeps secret values. cmd adapts the secrets package: a store that is
 // sealed or away is an *fsm.Error with CodeSecretStore.
 type Secrets interface {

@@ -98,7 +98,7 @@ func newApp(p parts) (*app, error) {
 	}
 
 	touches := scheduler.NewTouches(node, log)
-	p.api.Door.Activity = touches
+	p.api.Door.Activity, p.api.Membership = touches, node
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}

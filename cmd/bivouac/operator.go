@@ -26,47 +26,9 @@ const bootstrapRetry = 200 * time.Millisecond
 const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
-	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.operatorRemoveCommand(), p.snapshotCommand(),
+	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
+		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand())
-}
-
-func (p *program) operatorRemoveCommand() *cobra.Command {
-	var configFile string
-	cmd := &cobra.Command{
-		Use:   "remove NODE --config FILE",
-		Short: "Take a node out of the cluster for good",
-		Long: `Take a node out of the cluster for good, for example one whose machine is lost.
-It is asked for over the peer port, with the certificate of the node whose
-configuration is given; that may be any node that runs. The removed node must be
-stopped; to come back it needs an empty data directory.`,
-		Example: "  bivouac operator remove n3 --config /etc/bivouac/node.hcl",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := isNodeName(args[0]); err != nil {
-				return usagef("%w", err)
-			}
-			cfg, err := loadConfig(configFile)
-			if err != nil {
-				return err
-			}
-			err = withProgress(cmd.Context(), p.stderr, "waiting for the cluster", func(ctx context.Context) error {
-				client, err := peerClient(cfg)
-				if err != nil {
-					return err
-				}
-				defer client.Close()
-				return client.RemoveServer(ctx, args[0], cluster.RemoveOptions{})
-			})
-			if err != nil {
-				return fmt.Errorf("removing node %s: %w", args[0], err)
-			}
-			_, err = fmt.Fprintf(p.stdout, "node %q is out of the cluster\n", args[0])
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine")
-	mustRequire(cmd, "config")
-	return cmd
 }
 
 // peerClient speaks to the node whose configuration this is, as that node.

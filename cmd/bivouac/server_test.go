@@ -32,6 +32,9 @@ type serverNode struct {
 type serverCluster struct {
 	dir, keyFile string
 	nodes        []*serverNode
+	options      serverOptions
+	// peers are the first nodes' peer addresses.
+	peers []string
 }
 
 // serverOptions say what the nodes' configurations name.
@@ -93,27 +96,38 @@ func newServers(t testing.TB, o serverOptions) *serverCluster {
 	if err := os.WriteFile(filepath.Join(s.dir, "secret-id"), []byte(orDefault(o.secretID, "none")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var addresses, peers []string
+	s.options = o
 	for range 3 {
-		addresses = append(addresses, freeAddress(t))
-		peers = append(peers, freeAddress(t))
+		s.peers = append(s.peers, freeAddress(t))
 	}
 	for i, name := range []string{"n1", "n2", "n3"} {
-		mustRun(t, nil, "tls", "issue", "--dir", tls, "--node", name, "--host", "127.0.0.1")
-		scheme, https := "http", ""
-		if o.https {
-			scheme, https = "https", fmt.Sprintf("  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n", name)
-		}
-		n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + addresses[i]}}
-		n.config = filepath.Join(n.dir, "node.hcl")
-		text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(peers, `", "`)+`"`, addresses[i], https, peers[i],
-			o.nomad, o.vault, orDefault(o.roleID, "none"), orDefault(o.logStore, cluster.LogStoreBoltDB))
-		if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text+o.more), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		s.nodes = append(s.nodes, n)
+		s.add(t, name, s.peers[i])
 	}
 	return s
+}
+
+// add writes the files of one more node.
+func (s *serverCluster) add(t testing.TB, name, peer string) *serverNode {
+	t.Helper()
+	o := s.options
+	mustRun(t, nil, "tls", "issue", "--dir", filepath.Join(s.dir, "tls"), "--node", name, "--host", "127.0.0.1")
+	scheme, https := "http", ""
+	if o.https {
+		scheme, https = "https", fmt.Sprintf("  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n", name)
+	}
+	address := freeAddress(t)
+	n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + address}}
+	n.config = filepath.Join(n.dir, "node.hcl")
+	text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(s.peers, `", "`)+`"`, address, https, peer,
+		o.nomad, o.vault, orDefault(o.roleID, "none"), orDefault(o.logStore, cluster.LogStoreBoltDB))
+	if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text+o.more), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.nodes) > 0 {
+		n.key = s.nodes[0].key
+	}
+	s.nodes = append(s.nodes, n)
+	return n
 }
 
 func freeAddress(t testing.TB) string {
@@ -304,7 +318,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 		left = s.nodes[1]
 	}
 	eventually(t, gone.name+" is removed", func() error {
-		code, _, stderr := runCommand(t, nil, "operator", "remove", gone.name, "--config", left.config)
+		code, _, stderr := runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config)
 		if code != exitOK {
 			return errors.New(stderr)
 		}
@@ -313,7 +327,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	if table := mustRun(t, nil, "operator", "status", "--address", left.base, "--api-key-file", s.keyFile); strings.Contains(table, "\n"+gone.name+" ") {
 		t.Errorf("%s is still a member:\n%s", gone.name, table)
 	}
-	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--config", left.config)
+	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config)
 	if code != exitFailed || !strings.Contains(stderr, "no node") {
 		t.Errorf("removing it again: exit %d: %s", code, stderr)
 	}

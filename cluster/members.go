@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// The roles of Member.Role.
+const (
+	RoleLeader   = "leader"
+	RoleVoter    = "voter"
+	RoleNonvoter = "nonvoter"
+)
+
+// Member is a Server that was asked how it is.
+type Member struct {
+	Server
+	// Role is one of the Role constants, as the asked node sees it.
+	Role string `json:"role"`
+	// Error says why what only the member itself knows is missing.
+	Error string `json:"error,omitempty"`
+	State string `json:"state,omitempty"`
+	// KnownVersion is the newest protocol version the node knows.
+	KnownVersion int    `json:"known_version,omitempty"`
+	AppliedIndex uint64 `json:"applied_index,omitempty"`
+	// Lag is how many log entries it lacks of the newest that any member told of.
+	Lag *uint64 `json:"lag,omitempty"`
+	// LastContact is how many milliseconds ago the leader heard it; nil for
+	// never in the leader's term, or without a leader.
+	LastContact *int64 `json:"last_contact_ms,omitempty"`
+}
+
+// Members asks every member how it is, all at the same time and for a second at
+// most; those that do not answer carry an Error.
+func (n *Node) Members(ctx context.Context) []Member {
+	ctx, leave, err := n.enter(ctx, helloTimeout)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	status := n.Status()
+	members := make([]Member, len(status.Servers))
+	answers := make([]helloResponse, len(status.Servers))
+	var wg sync.WaitGroup
+	for i, server := range status.Servers {
+		members[i] = Member{Server: server, Role: roleOf(server, status.LeaderID)}
+		if server.ID == status.ID {
+			answers[i] = n.ownHello(status)
+			continue
+		}
+		wg.Go(func() {
+			var err error
+			if answers[i], err = n.hello(ctx, server.Address); err != nil {
+				members[i].Error = err.Error()
+			} else if id := answers[i].Member.ID; id != server.ID {
+				members[i].Error = fmt.Sprintf("%s answers at its address", id)
+			}
+		})
+	}
+	wg.Wait()
+	complete(members, answers, status)
+	return members
+}
+
+// ownHello is what this node would answer itself.
+func (n *Node) ownHello(s Status) helloResponse {
+	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard()}
+}
+
+// heard gives how long ago this node heard the members, while it leads.
+func (n *Node) heard() map[string]int64 {
+	t := n.terms.get()
+	if t == nil {
+		return nil
+	}
+	heard := n.lookout.ages(t.number, time.Now())
+	heard[string(n.id)] = 0
+	return heard
+}
+
+func roleOf(s Server, leader string) string {
+	switch {
+	case s.ID == leader:
+		return RoleLeader
+	case s.Voter:
+		return RoleVoter
+	}
+	return RoleNonvoter
+}
+
+// complete fills in what the answers tell. What the leader says of the others is
+// taken where it answered.
+func complete(members []Member, answers []helloResponse, status Status) {
+	newest := status.CommitIndex
+	var heard map[string]int64
+	for i := range members {
+		if members[i].Error != "" {
+			continue
+		}
+		newest = max(newest, answers[i].Commit, answers[i].Applied)
+		if members[i].Role == RoleLeader {
+			heard = answers[i].Heard
+		}
+	}
+	for i := range members {
+		m := &members[i]
+		if ms, known := heard[m.ID]; known {
+			m.LastContact = &ms
+		}
+		if m.Error != "" {
+			continue
+		}
+		a := answers[i]
+		m.State, m.KnownVersion, m.AppliedIndex = a.State, a.Protocol, a.Applied
+		m.Lag = new(newest - a.Applied)
+	}
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/cluster"
+)
+
+// members gives "n1 n2 [n3]" as a node's operator sees it, nonvoters in brackets,
+// silent ones with a star.
+func (s *serverCluster) members(t testing.TB, n *serverNode) string {
+	t.Helper()
+	var list []cluster.Member
+	text := mustRun(t, nil, "operator", "members", "--json", "--address", n.base, "--api-key-file", s.keyFile)
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	var words []string
+	for _, m := range list {
+		word := m.Name
+		if m.Role == cluster.RoleNonvoter {
+			word = "[" + word + "]"
+		}
+		if m.Error != "" {
+			word += "*"
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
+func (s *serverCluster) awaitMembers(t testing.TB, n *serverNode, want string) {
+	t.Helper()
+	eventually(t, "the members are "+want, func() error {
+		if got := s.members(t, n); got != want {
+			return errors.New(got)
+		}
+		return nil
+	})
+}
+
+// An operator's day with the members, over the API: who they are, another leader, a
+// removal that is refused, a newcomer in a dead one's place, and a certificate that
+// is of no use any more.
+func TestServer_OperatorChangesTheMembers(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	s.up(t, 0, 1, 2)
+	first := s.nodes[0]
+	flags := []string{"--address", first.base, "--api-key-file", s.keyFile}
+	run := func(args ...string) string { return mustRun(t, nil, append(args, flags...)...) }
+	refused := func(code int, want string, args ...string) {
+		t.Helper()
+		got, _, stderr := runCommand(t, nil, append(args, flags...)...)
+		if got != code || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit %d, want %d with %q:\n%s", args, got, code, want, stderr)
+		}
+	}
+	s.awaitMembers(t, first, "n1 n2 n3")
+	for _, command := range [][]string{{"operator", "members"}, {"operator", "raft", "list-peers"}} {
+		table := run(command...)
+		for _, want := range []string{"NODE", "CONTACT", "LAG", "leader", "voter"} {
+			if !strings.Contains(table, want) {
+				t.Errorf("%v lacks %s:\n%s", command, want, table)
+			}
+		}
+	}
+	for i, command := range []string{"transfer-leader", "raft transfer-leadership"} {
+		next := (s.leader(t) + 1 + i) % 3
+		name := s.nodes[next].name
+		run(append(append([]string{"operator"}, strings.Fields(command)...), name)...)
+		if got := s.leader(t); got != next {
+			t.Errorf("%s leads, want %s", s.nodes[got].name, name)
+		}
+	}
+	refused(exitFailed, "no node", "operator", "transfer-leader", "n9")
+	refused(exitUsage, "nobody answered", "operator", "remove", "n3")
+	refused(exitUsage, "must be a SHA-256", "operator", "remove", "n3", "--revoke", "--fingerprint", "ff")
+
+	// n3 dies; without n2 the rest would stop, so that is refused.
+	run("operator", "transfer-leader", "n1")
+	s.leader(t)
+	third := s.nodes[2]
+	third.process.kill()
+	s.awaitMembers(t, first, "n1 n2 n3*")
+	refused(exitFailed, "n3 does not answer", "operator", "remove", "n2", "--yes")
+	refused(exitFailed, "n3 does not answer", "operator", "raft", "remove-peer", "n1", "--yes")
+	refused(exitFailed, "start it first", "operator", "replace", "n3", "n4", "--yes")
+
+	// n4 joins, waits beside the dead one, and takes its place when told.
+	fourth := s.add(t, "n4", freeAddress(t))
+	fourth.start()
+	fourth.ready(t)
+	s.awaitMembers(t, first, "n1 n2 n3* [n4]")
+	eventually(t, "n4 takes the place", func() error {
+		code, _, stderr := runCommand(t, nil, append([]string{"operator", "replace", "n3", "n4", "--revoke", "--yes"}, flags...)...)
+		if code != exitOK {
+			return errors.New(stderr)
+		}
+		return nil
+	})
+	s.awaitMembers(t, first, "n1 n2 n4")
+
+	// What it was refused for stays refused, also after a restart of all others.
+	for _, n := range []*serverNode{first, s.nodes[1], fourth} {
+		n.process.kill()
+	}
+	s.nodes = []*serverNode{first, s.nodes[1], fourth}
+	s.up(t, 2, 1, 0)
+	third.start()
+	eventually(t, "n3 is told that its certificate is revoked", func() error {
+		for _, n := range s.nodes {
+			if strings.Contains(n.process.stderr.String(), "is revoked") {
+				return nil
+			}
+		}
+		return errors.New("nobody has said so")
+	})
+	if a, err := third.try(http.MethodGet, "/ready", nil); err == nil && a.status == http.StatusOK {
+		t.Errorf("the removed node is ready: %s", a)
+	}
+	code, _, stderr := runCommand(t, nil, "operator", "remove", "n9", "--yes", "--config", third.config)
+	if code != exitFailed {
+		t.Errorf("a removal by the removed node: exit %d: %s", code, stderr)
+	}
+	// With another certificate it is let in again, with an empty directory.
+	third.process.kill()
+	mustRun(t, nil, "tls", "issue", "--dir", filepath.Join(s.dir, "tls"), "--node", "n3", "--host", "127.0.0.1")
+	fresh := strings.Replace(readText(t, third.config), `data_dir         = "data"`, `data_dir         = "data2"`, 1)
+	writeText(t, third.config, fresh)
+	third.start()
+	third.ready(t)
+	s.awaitMembers(t, first, "n1 n2 n3 n4")
+	fmt.Fprintln(t.Output(), run("operator", "members"))
+}
+
+func readText(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func writeText(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
