@@ -87,6 +87,14 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
+// TestSnapshotRoundTrip_History: what came with the history comes back too.
+func TestSnapshotRoundTrip_History(t *testing.T) {
+	before := withHistory(t).store
+	if d := cmp.Diff(string(persist(t, before)), string(persist(t, restored(t, before)))); d != "" {
+		t.Fatal(d)
+	}
+}
+
 // The digests of testdata/snapshot_format_<n>.jsonl.
 const (
 	goldenSHA256  = "938700e4bd5690ee38fbc3c21bbaa253c85fad9236f94a867ccff7dcb84f0f29"

@@ -127,6 +127,13 @@ func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
 	}, b.err
 }
 
+// fakeRestorer takes no file for a snapshot.
+type fakeRestorer struct{}
+
+func (fakeRestorer) Restore(context.Context, io.ReadSeeker, cluster.RestoreOptions) (cluster.Restored, error) {
+	return cluster.Restored{}, fsm.Errorf(fsm.CodeInvalid, "the file is no snapshot")
+}
+
 func (c *fakeCluster) Status() cluster.Status {
 	return cluster.Status{Node: "n1", ID: "1", State: "leader", Term: 3, Leader: "n1", LeaderID: "1",
 		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1,
@@ -335,6 +342,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	cfg.VerifyGitTokens = false
 	cfg.Backups = fakeBackups{}
 	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
+	cfg.Snapshots.Restorer = fakeRestorer{}
 	cfg.Membership = h.cluster
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
