@@ -26,6 +26,8 @@ type feed struct {
 	// sends tells whether entries of a term still have to reach a peer; see
 	// AppendEntries. Nil means that Raft decides.
 	sends func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
+	// matched hears up to which index a member has the log of a term's leader.
+	matched func(id raft.ServerID, term, index uint64)
 
 	mu sync.Mutex
 	// passed is the last entry that has been handed to Raft; a message for it or

@@ -67,8 +67,10 @@ type helloResponse struct {
 	Time time.Time `json:"time,omitzero"`
 	// Commit is the commit index it knows of. Heard is set by a leader: how many
 	// milliseconds ago it heard each member.
-	Commit uint64           `json:"commit,omitempty"`
-	Heard  map[string]int64 `json:"heard,omitempty"`
+	Commit uint64 `json:"commit,omitempty"`
+	// Life is the start of its process.
+	Life  start            `json:"life,omitzero"`
+	Heard map[string]int64 `json:"heard,omitempty"`
 }
 
 // promiseRequest asks a node without state to wait for the caller.

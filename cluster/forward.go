@@ -23,6 +23,9 @@ const (
 	callRemove   = "remove"   // to any node: removeRequest; changeResponse
 	callReplace  = "replace"  // to any node: replaceRequest; changeResponse
 	callTransfer = "transfer" // to any node: transferRequest; changeResponse
+	callBegin    = "begin"    // to any node: beginRequest; beginResponse
+	callLife     = "life"     // to any node: {}; lifeResponse
+	callWitness  = "witness"  // to a member, by the leader: witnessRequest; {}
 )
 
 // applyResponse is an attempt, on its way between nodes.
@@ -221,6 +224,12 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return nil, err
 	}
 	switch name {
+	case callBegin:
+		return answer(request, func(r beginRequest) (beginResponse, error) { return n.handleBegin(ctx, from, r) })
+	case callLife:
+		return answer(request, func(struct{}) (lifeResponse, error) { return n.handleLife(), nil })
+	case callWitness:
+		return answer(request, n.handleWitness)
 	case callApply:
 		return n.handleApply(ctx, request)
 	case callPropose:

@@ -23,7 +23,7 @@ func (n *Node) holdOff(logger hclog.Logger) *raftfix.Inbox {
 		inner = &diskTransport{t, n.storage.disk, &n.addresses}
 	}
 	f := newFeed(&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.another})
-	f.sends = n.sends
+	f.sends, f.matched = n.sends, n.witness.match
 	n.feed.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.breaks)
 	n.inbox.MayVote = n.mayVote
@@ -41,8 +41,11 @@ func (n *Node) mayVote(candidate raft.ServerID) bool {
 	return candidate != "" && n.formation.promised == string(candidate)
 }
 
-// release undoes holdOff, after Raft's end.
+// release undoes holdOff, after Raft's end; it is fine if Raft never began.
 func (n *Node) release() {
+	if n.inbox == nil {
+		return
+	}
 	n.inbox.Stop()
 	n.feed.Load().stop()
 }

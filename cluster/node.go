@@ -78,6 +78,7 @@ type Node struct {
 	identity  identity
 	lookout   lookout
 	fitness   fitness
+	witness   witness
 	caughtUp  atomic.Bool
 }
 
@@ -101,6 +102,12 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
 	if err != nil {
 		return nil, err
+	}
+	if err := storage.checkCopy(cfg.DataDir); err != nil {
+		return nil, errors.Join(err, storage.Close())
+	}
+	if err := storage.notePlace(cfg.DataDir); err != nil {
+		return nil, errors.Join(err, storage.Close())
 	}
 	port, err := openPeerPort(cfg, creds)
 	if err != nil {
@@ -141,7 +148,7 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
 	n.entries = batcher{carry: n.appendEntry, spawn: n.futures.Go, lanes: 1}
 	n.outbox = batcher{carry: n.forwardBatch, spawn: n.futures.Go, lanes: forwardLanes}
-	if err := n.formation.init(storage.Stable); err != nil {
+	if err := errors.Join(n.formation.init(storage.Stable), n.witness.init(storage.Stable)); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peerPort); ok {
@@ -185,16 +192,23 @@ func (n *Node) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("registering metrics: %w", err), n.close())
 	}
 	defer unregister()
-	r, err := n.startRaft()
+	var tasks sync.WaitGroup
+	served := make(chan error, 1)
+	// From now on, so that nodes that start together can ask each other.
+	tasks.Go(func() { served <- n.network.Serve(n.stopping, n.handle) })
+	var r *raft.Raft
+	if err = n.guard(ctx); err == nil {
+		r, err = n.startRaft()
+	}
 	if err != nil {
+		n.stop()
+		n.calls.close()
+		tasks.Wait()
 		n.release()
 		return errors.Join(err, n.close())
 	}
-	var tasks sync.WaitGroup
 	observer := n.observeLeader(r, &tasks)
 	n.raft.Store(r)
-	served := make(chan error, 1)
-	tasks.Go(func() { served <- n.network.Serve(n.stopping, n.handle) })
 	tasks.Go(func() { n.watchTerms(n.stopping) })
 	tasks.Go(func() { n.form(n.stopping) })
 	tasks.Go(func() { n.catchUp(n.stopping) })

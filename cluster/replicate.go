@@ -24,6 +24,9 @@ func (f *feed) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *
 	pause := replicateRetryMin
 	for {
 		err := f.Transport.AppendEntries(id, target, args, resp)
+		if err == nil {
+			f.acknowledged(id, args, resp)
+		}
 		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || f.sends == nil || !f.sends(id, target, args.Term) {
 			return err
 		}

@@ -180,6 +180,9 @@ var (
 	keyPromise  = []byte("bivouac_promise")
 	keyMark     = []byte("bivouac_log_mark")
 	keyRecovery = []byte("bivouac_recovery")
+	keyStarts   = []byte("bivouac_starts")
+	keyWitness  = []byte("bivouac_witness")
+	keyPlace    = []byte("bivouac_place")
 )
 
 // getString reads a key of ours; absent is "".

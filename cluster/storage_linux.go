@@ -48,3 +48,16 @@ func freeBytes(dir string) (uint64, error) {
 	}
 	return s.Bavail * uint64(s.Bsize), nil
 }
+
+// identityOf tells which file is at path.
+func identityOf(path string) (fileIdentity, error) {
+	var s unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME, &s); err != nil {
+		return fileIdentity{}, &fs.PathError{Op: "statx", Path: path, Err: err}
+	}
+	id := fileIdentity{Inode: s.Ino}
+	if s.Mask&unix.STATX_BTIME != 0 {
+		id.Born = s.Btime.Sec*1e9 + int64(s.Btime.Nsec)
+	}
+	return id, nil
+}

@@ -92,7 +92,8 @@ func (d *disk) checkNothingElse(bolt string) error {
 }
 
 // stableKeys are the keys that a stable store may have: Raft's and ours.
-var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(keyNodeID), string(keyPromise), string(keyMark), string(keyRecovery)}
+var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(keyNodeID), string(keyPromise), string(keyMark), string(keyRecovery),
+	string(keyStarts), string(keyWitness), string(keyPlace)}
 
 // checkKeys refuses buckets and keys that nobody wrote.
 func checkKeys(keys map[string][]string) error {

@@ -89,8 +89,9 @@ func (l *lookout) ages(term uint64, now time.Time) map[string]int64 {
 // version rises when all know a higher one.
 func (n *Node) tend(ctx context.Context, term uint64) error {
 	n.lookout.begin(term)
+	told := map[raft.ServerID]map[raft.ServerID]record{}
 	for {
-		if err := n.tendOnce(ctx); err != nil {
+		if err := n.tendOnce(ctx, told); err != nil {
 			return err
 		}
 		select {
@@ -101,7 +102,7 @@ func (n *Node) tend(ctx context.Context, term uint64) error {
 	}
 }
 
-func (n *Node) tendOnce(ctx context.Context) error {
+func (n *Node) tendOnce(ctx context.Context, told map[raft.ServerID]map[raft.ServerID]record) error {
 	r := n.raft.Load()
 	servers, index, err := n.configuration(r)
 	if err != nil {
@@ -110,6 +111,9 @@ func (n *Node) tendOnce(ctx context.Context) error {
 	contacts := n.askAll(ctx, servers)
 	if ctx.Err() != nil {
 		return nil
+	}
+	if err := n.spread(ctx, servers, contacts, told); err != nil {
+		return err
 	}
 	seats := n.seats(r, servers, contacts)
 	if err := n.makeMove(ctx, r, servers, index, nextMove(seats, n.wantedVoters())); err != nil {

@@ -76,6 +76,7 @@ func TestDev_OlderStateKillsNothing(t *testing.T) {
 	clusterID := r.nodes[0].app.store.View().ClusterID()
 	r.end(t)
 	putBack(t, dir, kept)
+	mustRun(t, nil, "operator", "adopt-disk", "--yes", "--dev", dir)
 
 	r = startDev(t, dir)
 	r.awaitOrphan(t, "job", id, "stranger")

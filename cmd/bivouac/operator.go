@@ -28,7 +28,8 @@ const bootstrapTimeout = time.Minute
 func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.raftCommand(), p.snapshotCommand(),
-		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand())
+		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand(),
+		p.adoptCommand())
 }
 
 // peerClient speaks to the node whose configuration this is, as that node.

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+func TestRecord_Objection(t *testing.T) {
+	disk := []start{{4, "d"}, {5, "e"}, {6, "f"}}
+	for name, test := range map[string]struct {
+		known record
+		last  uint64
+		want  string
+	}{
+		"nothing is known":                 {record{}, 0, ""},
+		"the disk is newer":                {record{Start: start{5, "e"}, Acked: 100}, 120, ""},
+		"what was acknowledged is there":   {record{Start: start{6, "f"}, Acked: 100}, 100, ""},
+		"one entry is missing":             {record{Start: start{5, "e"}, Acked: 100}, 99, "acknowledged log entry 100, and its disk ends with 99"},
+		"a later start":                    {record{Start: start{7, "g"}}, 100, "a later start"},
+		"another start":                    {record{Start: start{5, "x"}}, 100, "another start"},
+		"a start too long ago to tell":     {record{Start: start{3, "x"}}, 100, ""},
+		"an emptied disk with an old name": {record{Acked: 1}, 0, "acknowledged log entry 1"},
+	} {
+		got := test.known.objection(disk, test.last)
+		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// What a leader sees outlives it: each member keeps it, and the highest wins.
+func TestWitness_KeepsAndMerges(t *testing.T) {
+	stable := raft.NewInmemStore()
+	open := func() *witness {
+		t.Helper()
+		w := new(witness)
+		if err := w.init(stable); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w := open()
+	for range 3 * startsKept {
+		if err := w.begin("nonce"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if own := w.starts(); len(own) != startsKept || w.present().Seq != 3*startsKept {
+		t.Errorf("%d starts, the present is %+v", len(own), w.present())
+	}
+	w.match("b", 2, 50)
+	w.match("b", 1, 90) // of an older term
+	w.match("b", 2, 40)
+	if got := w.get("b", 2, 30).Acked; got != 30 {
+		t.Errorf("b acknowledged %d of what is committed, want 30", got)
+	}
+	servers := []raft.Server{{ID: "a", Address: "a:1"}, {ID: "b", Address: "b:1"}}
+	w.merge(w.gather(servers, "a", 2, 60))
+	w.merge(map[raft.ServerID]record{"b": {Start: start{2, "y"}, Acked: 10}, "gone": {Acked: 5}})
+	w.merge(map[raft.ServerID]record{"b": {Start: start{2, "z"}}})
+	w.keep(servers)
+	if err := w.store(); err != nil {
+		t.Fatal(err)
+	}
+	w = open()
+	if got := w.get("b", 0, 0); got != (record{start{2, "y"}, 50, "b:1"}) {
+		t.Errorf("b: %+v", got)
+	}
+	if got := w.get("a", 0, 0); got.Acked != 60 {
+		t.Errorf("a: %+v", got)
+	}
+	if len(w.addresses()) != 2 {
+		t.Errorf("addresses %v", w.addresses())
+	}
+	w.match("b", 3, 70)
+	if got := w.get("b", 4, 100).Acked; got != 50 { // what term 3 wrote may be replaced
+		t.Errorf("b acknowledged %d in another term, want 50", got)
+	}
+	w.match("b", 4, 7) // a new term begins with nothing
+	if got := w.get("b", 4, 100).Acked; got != 50 {
+		t.Errorf("b acknowledged %d, want 50", got)
+	}
+}
+
+func TestCopied(t *testing.T) {
+	noted := map[string]fileIdentity{"raft.db": {7, 100}, "wal": {8, 101}}
+	for name, test := range map[string]struct {
+		found map[string]fileIdentity
+		want  string
+	}{
+		"the same":                 {map[string]fileIdentity{"raft.db": {7, 100}, "wal": {8, 101}}, ""},
+		"another inode":            {map[string]fileIdentity{"raft.db": {9, 100}, "wal": {8, 101}}, "raft.db"},
+		"made at another time":     {map[string]fileIdentity{"raft.db": {7, 100}, "wal": {8, 900}}, "wal"},
+		"no birth time":            {map[string]fileIdentity{"raft.db": {9, 0}, "wal": {10, 0}}, ""},
+		"nothing":                  {nil, ""},
+		"a log of the other store": {map[string]fileIdentity{"raft.db": {7, 100}}, ""},
+	} {
+		if got := copied(noted, test.found); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+	if got := copied(nil, noted); got != "" {
+		t.Errorf("nothing noted: %q", got)
+	}
+}
