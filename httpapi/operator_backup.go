@@ -10,7 +10,7 @@ import (
 // nobody.
 func (s *Server) handleBackupList(c *call) (answer, error) {
 	if s.cfg.Backups == nil {
-		return answer{}, refuse(http.StatusNotImplemented, "This node makes no backups: its configuration has no backup block")
+		return answer{}, refuse(http.StatusNotFound, "This node makes no backups: its configuration has no backup block")
 	}
 	report, err := s.cfg.Backups.Backups(c.ctx())
 	if err != nil {

@@ -225,7 +225,7 @@ func TestBackups_List(t *testing.T) {
 	}
 	newHarness(t, func(c *Config) { c.Backups = nil }).do("", "GET", "/api/v1/operator/backups", "").want(t, 401)
 	h = newHarness(t, func(c *Config) { c.Backups = nil })
-	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 501)
+	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 404)
 	h = newHarness(t, func(c *Config) { c.Backups = fakeBackups{errors.New("the disk is gone")} })
 	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 500)
 }

@@ -260,7 +260,7 @@ func (n *Nemesis) turnAway(node int, t *touch) {
 func (n *Nemesis) expel(ctx context.Context, leader int, member string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	out, err := n.fleet.Command(ctx, "operator", "remove", member, "--config", n.fleet.Nodes[leader].Config())
+	out, err := n.fleet.Command(ctx, "operator", "remove", member, "--yes", "--config", n.fleet.Nodes[leader].Config())
 	if err != nil {
 		out = err.Error()
 	}

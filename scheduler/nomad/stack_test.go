@@ -132,13 +132,15 @@ func benchWith(t *testing.T, change func(*nomad.Config)) *bench {
 	s := useStack(t)
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout = s.nomad.Address, "secret", 2*time.Second
+	cluster := fmt.Sprintf("cluster-%d", time.Now().UnixNano())
+	// Each cluster has a mark of its own: another's would be a hold.
+	cfg.Variable = "bivouac/" + cluster
 	change(&cfg)
 	r, err := nomad.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	cluster := fmt.Sprintf("cluster-%d", time.Now().UnixNano())
 	return &bench{T: t, s: s, cluster: cluster, r: r, config: cfg}
 }
 
