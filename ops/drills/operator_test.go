@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/fleet"
 )
 
@@ -323,6 +324,7 @@ func (o *operators) nomadWiped(t *testing.T) {
 	if err := o.Vault.TrustNomad(t.Context(), o.Nomad.Address); err != nil {
 		t.Fatal(err)
 	}
+	o.releases(t, fsm.FindingMarkLost)
 	o.says(t, running, "workspace volume sandbox-"+running, "ERROR")
 	o.node.Change(t, paused, "resume")
 	o.says(t, paused, "workspace volume sandbox-"+paused, "ERROR")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/fleet"
 )
 
@@ -31,6 +32,7 @@ func (o *operators) serversWiped(t *testing.T) {
 	if err := o.Vault.TrustNomad(t.Context(), o.Nomad.Address); err != nil {
 		t.Fatal(err)
 	}
+	o.releases(t, fsm.FindingMarkLost)
 	o.says(t, running, "workspace volume sandbox-"+running, "ERROR")
 	o.node.Change(t, paused, "resume")
 	o.says(t, paused, "workspace volume sandbox-"+paused, "ERROR")
@@ -53,6 +55,21 @@ func (o *operators) serversWiped(t *testing.T) {
 	o.end(t, running)
 	t.Logf("--- verdict: %s: the servers' state wiped: both sandboxes said %q, and were back with their files once their volumes were registered again",
 		o.spec, sb.Detail())
+}
+
+// releases waits until the cluster holds because of the finding, which touches no
+// sandbox, and ends the hold as the operator who has looked.
+func (o *operators) releases(t *testing.T, finding string) {
+	t.Helper()
+	flags := []string{"--address", o.node.Base, "--api-key-file", o.KeyFile}
+	fleet.Eventually(t, "the cluster holds: "+finding, func() error {
+		out, err := o.Command(t.Context(), append([]string{"operator", "hold", "status", "--json"}, flags...)...)
+		if err == nil && !strings.Contains(out, `"`+finding+`"`) {
+			err = errors.New(out)
+		}
+		return err
+	})
+	o.Run(t, append([]string{"operator", "hold", "release", "--yes"}, flags...)...)
 }
 
 // clientForgets removes the client's own note of its volumes, whose names are

@@ -74,8 +74,13 @@ func newLife(t *testing.T) *life { return lifeOn(t, newBench(t)) }
 
 func lifeOn(t *testing.T, b *bench) *life {
 	t.Helper()
-	l := &life{bench: b, store: nomadtest.NewCluster(b.cluster), secrets: vaultSecrets{b.s.vault}}
-	cfg := scheduler.DefaultConfig()
+	return lifeOf(t, b, nomadtest.NewCluster(b.cluster), scheduler.DefaultConfig())
+}
+
+// lifeOf is lifeOn with a cluster that has a past, and with times of its own.
+func lifeOf(t *testing.T, b *bench, store *nomadtest.Cluster, cfg scheduler.Config) *life {
+	t.Helper()
+	l := &life{bench: b, store: store, secrets: vaultSecrets{b.s.vault}}
 	cfg.StartTimeout, cfg.PlacementGrace, cfg.ListInterval = 40*time.Second, time.Second, 5*time.Second
 	if os.Getenv("BIVOUAC_TEST_LOG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
 // stranger registers a job that is called like ours and is not.
@@ -45,12 +46,21 @@ func (b *bench) strangerRuns(job scheduler.Job) error {
 func TestLife_OrphansAreRemoved_AndNothingElse(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	store := nomadtest.NewCluster(b.cluster)
+	birth := store.Store.View().Birth().String()
 	// A job whose sandbox is gone.
-	job, o := b.started(b.job(fsm.DriverRawExec))
+	job := b.job(fsm.DriverRawExec)
+	job.Birth = birth
+	b.Cleanup(func() { b.remove(job) })
+	job, o := b.started(job)
 	path := o.Placement.Workspace
+	// A job of this cluster of which nothing tells when it was born.
+	unborn, _ := b.started(b.job(fsm.DriverRawExec))
 	// A volume whose maker died before it could register the job: here it is the
 	// job that can't be made.
 	half := b.job(fsm.DriverRawExec)
+	half.Birth = birth
+	b.Cleanup(func() { b.remove(half) })
 	half.Template.Args = []string{"${port.other}"}
 	var fail *scheduler.Failure
 	if err := b.r.Start(t.Context(), half); !errors.As(err, &fail) || len(b.volumes(half)) != 1 {
@@ -76,7 +86,9 @@ func TestLife_OrphansAreRemoved_AndNothingElse(t *testing.T) {
 		b.stranger(map[string]string{"bivouac_cluster": "another-cluster", "bivouac_sandbox": "x"}),
 	}
 
-	l := lifeOn(t, b)
+	cfg := scheduler.DefaultConfig()
+	cfg.OrphanRetention = time.Second
+	l := lifeOf(t, b, store, cfg)
 	l.until("the orphans gone", func() error {
 		for _, j := range []scheduler.Job{job, half} {
 			if o := l.observed(j); o.Exists || o.Live > 0 || o.Workspace || len(l.volumes(j)) > 0 {
@@ -99,6 +111,9 @@ func TestLife_OrphansAreRemoved_AndNothingElse(t *testing.T) {
 		}
 		b.must(b.r.Remove(t.Context(), j))
 		b.must(b.strangerRuns(j))
+	}
+	if o := l.observed(unborn); o.Live != 1 || len(l.volumes(unborn)) != 1 {
+		t.Errorf("a job without a birth was touched: %+v", o)
 	}
 	if o := l.observed(other); o.Live != 1 || len(l.volumes(other)) != 1 {
 		t.Errorf("another cluster's job was touched: %+v", o)
