@@ -12,12 +12,7 @@ import (
 func benchCluster(b *testing.B, logStore string) (leader, follower *cluster.Node) {
 	b.Helper()
 	r := newReal(b, 3, logStore)
-	for i := range 3 {
-		r.start(i)
-	}
-	for i := range 3 {
-		r.ready(i)
-	}
+	r.startAll()
 	l := r.leader()
 	return r.nodes[l].node, r.nodes[(l+1)%3].node
 }

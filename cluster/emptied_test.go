@@ -55,12 +55,7 @@ func TestReal_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
 			r := newReal(t, 3, logStore)
-			for i := range 3 {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-			}
+			r.startAll()
 			r.put(t.Context(), 0, 1)
 			r.want(t.Context(), 1)
 			r.kill(0)

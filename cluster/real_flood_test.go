@@ -14,12 +14,7 @@ import (
 // when one comes back.
 func TestReal_AFloodOfStrangersKeepsNobodyOut(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
-	for i := range 3 {
-		r.start(i)
-	}
-	for i := range 3 {
-		r.ready(i)
-	}
+	r.startAll()
 	r.put(t.Context(), 0, 1)
 	for _, n := range r.nodes {
 		(&cluster.Flood{Width: 400, Pause: 500 * time.Millisecond}).Start(t, n.node.PeerAddr())

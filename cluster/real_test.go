@@ -124,6 +124,17 @@ func (r *real) issue(file, node string, ca cluster.PEM, lifetime time.Duration) 
 	return files
 }
 
+// startAll starts every node and waits until each is ready.
+func (r *real) startAll() {
+	r.t.Helper()
+	for i := range r.nodes {
+		r.start(i)
+	}
+	for i := range r.nodes {
+		r.ready(i)
+	}
+}
+
 func (r *real) start(i int) {
 	r.t.Helper()
 	n := r.nodes[i]
@@ -358,12 +369,7 @@ func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
 
 func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
-	for i := range 3 {
-		r.start(i)
-	}
-	for i := range 3 {
-		r.ready(i)
-	}
+	r.startAll()
 	leader := r.leader()
 	var wg sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())

@@ -50,12 +50,7 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
 			r := newReal(t, 3, logStore)
-			for i := range 3 {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-			}
+			r.startAll()
 			r.put(t.Context(), 0, 7)
 			r.want(t.Context(), 7)
 			before := r.nodes[2].node.Status()
@@ -123,12 +118,7 @@ func (r *real) threeVoters() {
 // answers, a node that runs, another node's disk, an empty directory.
 func TestReal_Recover_Refuses(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
-	for i := range 3 {
-		r.start(i)
-	}
-	for i := range 3 {
-		r.ready(i)
-	}
+	r.startAll()
 	r.put(t.Context(), 0, 1)
 	if _, err := cluster.OpenRecovery(r.nodes[2].cfg); err == nil || !strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("a node that runs: %v", err)

@@ -42,12 +42,7 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
 			r := newReal(t, 3, logStore)
-			for i := range 3 {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-			}
+			r.startAll()
 			r.put(t.Context(), 0, 7)
 			file, was := r.save(1), r.nodes[1].store.View()
 			if _, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
@@ -84,12 +79,7 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			for i := range 3 {
 				r.kill(i)
 			}
-			for i := range 3 {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-			}
+			r.startAll()
 			r.want(t.Context(), 9)
 		})
 	}
