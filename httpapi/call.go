@@ -141,7 +141,14 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	if c.r.Method == http.MethodPost {
 		c.readKey()
 	}
-	if upload || c.r.Method == http.MethodGet || c.r.Method == http.MethodHead {
+	if c.r.Method == http.MethodGet || c.r.Method == http.MethodHead {
+		return nil
+	}
+	coded, known := isCoded(c.r)
+	if !known || coded && upload {
+		return errEncoding(w)
+	}
+	if upload {
 		return nil
 	}
 	tooLarge := refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
@@ -149,7 +156,7 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 		w.Header().Set("Connection", "close")
 		return tooLarge
 	}
-	body, err := readBody(http.MaxBytesReader(w, c.r.Body, limit), c.r.ContentLength)
+	body, err := readBody(http.MaxBytesReader(w, c.r.Body, limit), c.r.ContentLength, coded, limit)
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -161,8 +168,12 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	return nil
 }
 
-// readBody reads to the end; size is the length announced, -1 for none.
-func readBody(r io.Reader, size int64) ([]byte, error) {
+// readBody reads to the end; size is the length announced, -1 for none. What is
+// coded is unpacked, to at most limit bytes.
+func readBody(r io.Reader, size int64, coded bool, limit int64) ([]byte, error) {
+	if coded {
+		return unpackBody(r, limit)
+	}
 	if size < 0 || size > maxAnnounced {
 		return io.ReadAll(r)
 	}

@@ -33,7 +33,7 @@ func decodeObject(p *problems, contentType string, body []byte) object {
 		return none
 	}
 	v, ok := decodeJSON(p, body)
-	if !ok {
+	if !ok || hasNull(p, body, v) {
 		return none
 	}
 	m, ok := v.(map[string]any)
@@ -56,8 +56,12 @@ func isJSON(contentType string) bool {
 	return t == "application/json" || strings.HasPrefix(t, "application/") && strings.HasSuffix(t, "+json")
 }
 
+// byteOrderMark may stand before a JSON text (RFC 8259, 8.1).
+const byteOrderMark = "\ufeff"
+
 // decodeJSON reads one JSON value. Numbers stay json.Number.
 func decodeJSON(p *problems, body []byte) (any, bool) {
+	body = bytes.TrimPrefix(body, []byte(byteOrderMark))
 	if !utf8.Valid(body) {
 		return nil, jsonInvalid(p, 0, "Invalid UTF-8")
 	}
@@ -76,6 +80,42 @@ func decodeJSON(p *problems, body []byte) (any, bool) {
 		return nil, jsonInvalid(p, len(body)-len(rest), "Extra data")
 	}
 	return v, true
+}
+
+// hasNull notes every text with a null character in it: environment variables,
+// command lines and databases end there.
+func hasNull(p *problems, body []byte, v any) bool {
+	// Bytes below 0x20 are no JSON, so a null character is always an escape.
+	if !bytes.Contains(body, []byte(`\u0000`)) {
+		return false
+	}
+	before := len(p.list)
+	findNull(p, []string{"body"}, v)
+	return len(p.list) > before
+}
+
+func findNull(p *problems, loc []string, v any) {
+	switch t := v.(type) {
+	case string:
+		if strings.ContainsRune(t, 0) {
+			p.value(loc, "must not hold a null character", masked)
+		}
+	case []any:
+		for i, e := range t {
+			findNull(p, at(loc, itoa(i)), e)
+		}
+	case map[string]any:
+		for _, k := range sortedKeys(t) {
+			if len(loc) == 1 && k == "conversation_id" {
+				continue // V0 has words of its own for it, V1 takes UUIDs alone
+			}
+			if strings.ContainsRune(k, 0) {
+				p.value(at(loc, masked), "must not hold a null character", masked)
+				continue
+			}
+			findNull(p, at(loc, plainOr(k)), t[k])
+		}
+	}
 }
 
 // jsonInvalid notes a body that is no JSON. It always answers false.

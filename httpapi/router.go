@@ -47,7 +47,8 @@ func (r *route) label() string { return r.path }
 
 // router finds the route of a request. Exact paths are looked up first,
 // because httprouter can't hold "/x/:id" beside "/x/search"; the patterned ones
-// are httprouter's. It never redirects.
+// are httprouter's. It redirects one thing only: a path that is one but for a
+// slash at its end.
 type router struct {
 	server   *Server
 	exact    map[string]map[string]*route
@@ -145,6 +146,7 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	allowed := rt.allowed(r.URL.Path)
 	switch {
+	case len(allowed) == 0 && rt.redirect(w, r):
 	case len(allowed) == 0:
 		failureOf(errNotFound(), shapeDetail, "").write(w)
 	case r.Method == http.MethodOptions:
@@ -154,4 +156,20 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		failureOf(refuse(http.StatusMethodNotAllowed, "Method Not Allowed"), shapeDetail, "").write(w)
 	}
+}
+
+// redirect sends a path that is none to the one without the slash at its end,
+// as FastAPI does for published clients that write it. Method, body and query
+// stay (307). It reports false, and writes nothing, when there is no such path.
+func (rt *router) redirect(w http.ResponseWriter, r *http.Request) bool {
+	path, slash := strings.CutSuffix(r.URL.EscapedPath(), "/")
+	if !slash || len(rt.allowed(strings.TrimSuffix(r.URL.Path, "/"))) == 0 {
+		return false
+	}
+	if r.URL.RawQuery != "" {
+		path += "?" + r.URL.RawQuery
+	}
+	w.Header().Set("Location", path)
+	w.WriteHeader(http.StatusTemporaryRedirect)
+	return true
 }

@@ -1,0 +1,109 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Published clients write some paths with a slash at the end and follow the 307
+// that FastAPI answers; a client that sends no body again would be lost with 301.
+func TestRouter_TrailingSlashIsRedirected(t *testing.T) {
+	h := newHarness(t)
+	for _, tt := range []struct{ method, path, location string }{
+		{"GET", "/api/settings/", "/api/settings"},
+		{"POST", "/api/settings/", "/api/settings"},
+		{"POST", "/api/v1/sandboxes/", "/api/v1/sandboxes"},
+		{"GET", "/api/v1/app-conversations/search/?limit=5&x=%2F", "/api/v1/app-conversations/search?limit=5&x=%2F"},
+		{"POST", "/api/v1/sandboxes/x/pause/", "/api/v1/sandboxes/x/pause"},
+		{"PUT", "/api/settings/", "/api/settings"},
+		{"GET", "/alive/", "/alive"},
+	} {
+		res := h.do(h.alice, tt.method, tt.path, "").want(t, http.StatusTemporaryRedirect)
+		if got := res.header.Get("Location"); got != tt.location {
+			t.Errorf("%s %s: Location %q, want %q", tt.method, tt.path, got, tt.location)
+		}
+	}
+	for _, path := range []string{"/", "//", "/api/settings//", "//api/settings/", "//evil.example/", "/nowhere/", "/api/settings%2F", "/api/v1/sandboxes/%2F"} {
+		if res := h.do(h.alice, "GET", path, "").want(t, http.StatusNotFound); res.header.Get("Location") != "" {
+			t.Errorf("%s redirects", path)
+		}
+	}
+}
+
+func packed(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestBody_Gzip(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.MaxBodyBytes = 10_000 })
+	const body = `{"language":"de"}`
+	h.do(h.alice, "POST", "/api/settings", packed(t, body), "Content-Encoding", "gzip").want(t, 200)
+	if got := h.do(h.alice, "GET", "/api/settings", "").want(t, 200); !strings.Contains(string(got.body), `"language":"de"`) {
+		t.Errorf("%s", got.body)
+	}
+	h.do(h.alice, "POST", "/api/settings", body, "Content-Encoding", "identity").want(t, 200)
+	h.do(h.alice, "POST", "/api/settings", packed(t, body), "Content-Encoding", "X-GZIP").want(t, 200)
+	// A few bytes that become more than a body may have.
+	bomb := packed(t, `{"language":"`+strings.Repeat("x", 1_000_000)+`"}`)
+	h.do(h.alice, "POST", "/api/settings", bomb, "Content-Encoding", "gzip").want(t, 413)
+	whole := packed(t, body)
+	for name, broken := range map[string]string{"no gzip": body, "cut off": whole[:len(whole)-5], "wrong sum": whole[:len(whole)-8] + "xxxx" + whole[len(whole)-4:]} {
+		t.Run(name, func(t *testing.T) {
+			h.do(h.alice, "POST", "/api/settings", broken, "Content-Encoding", "gzip").want(t, 400)
+		})
+	}
+	for _, encoding := range []string{"br", "zstd", "gzip, gzip", "gzip, br"} {
+		res := h.do(h.alice, "POST", "/api/settings", body, "Content-Encoding", encoding).want(t, 415)
+		if got := res.header.Get("Accept-Encoding"); got != "gzip" {
+			t.Errorf("%s: Accept-Encoding %q", encoding, got)
+		}
+	}
+}
+
+// A key that is sent again is the same request, packed or not.
+func TestBody_GzipAndIdempotency(t *testing.T) {
+	h := newHarness(t).withSpec()
+	first := h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, "k").want(t, 200)
+	again := h.do(h.alice, "POST", "/api/v1/sandboxes", packed(t, ""), headerIdempotencyKey, "k", "Content-Encoding", "gzip").want(t, 200)
+	if string(first.body) != string(again.body) {
+		t.Errorf("%s and %s", first.body, again.body)
+	}
+}
+
+// Python's json.loads reads bytes that begin with a byte order mark.
+func TestBody_ByteOrderMark(t *testing.T) {
+	h := newHarness(t)
+	h.do(h.alice, "POST", "/api/settings", "\ufeff{\"language\":\"de\"}").want(t, 200)
+	h.do(h.alice, "POST", "/api/settings", "\ufeff\ufeff{}").want(t, 422)
+	h.do(h.alice, "POST", "/api/settings", "\ufeff").want(t, 422)
+}
+
+func TestBody_NullCharacter(t *testing.T) {
+	h := newHarness(t).withSpec()
+	id := h.conversation("alice", h.createSandbox(h.alice))
+	for _, tt := range []struct{ method, path, body, loc string }{
+		{"PATCH", "/api/v1/app-conversations/" + id, `{"title":"a\u0000b"}`, `["body","title"]`},
+		{"POST", "/api/settings", `{"language":"\u0000"}`, `["body","language"]`},
+		{"POST", "/api/settings", `{"secrets_store":{"custom_secrets":{"A":{"secret":"x\u0000y"}}}}`, `"secret"]`},
+		{"POST", "/api/settings", `{"a\u0000":1}`, `["body","**********"]`},
+	} {
+		res := h.do(h.alice, tt.method, tt.path, tt.body).want(t, 422)
+		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, "null character") || strings.Contains(text, `x\u0000y`) {
+			t.Errorf("%s: %s", tt.body, text)
+		}
+	}
+	// An escaped backslash before the digits is no null character.
+	h.do(h.alice, "PATCH", "/api/v1/app-conversations/"+id, `{"title":"a\\u0000b"}`).want(t, 200)
+}
