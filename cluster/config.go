@@ -61,8 +61,8 @@ type Config struct {
 	// removed only down to it. 0 means BootstrapExpect.
 	Voters int
 	// DeadAfter is how long a voter must have been silent before a newcomer takes
-	// its place, and the protocol version is raised without it; 0 is never. A new
-	// leader counts anew.
+	// its place, and the protocol version is raised without it; a nonvoter is just
+	// removed. 0 is never. A new leader counts on from what the last one told.
 	DeadAfter time.Duration
 	// RetryJoin lists peer addresses to find the cluster by. It may contain
 	// this node's own.
@@ -93,6 +93,8 @@ type Config struct {
 	SnapshotThreshold uint64
 	TrailingLogs      uint64
 
+	// Clock is the node's wall clock, time.Now when nil. Tests move it.
+	Clock func() time.Time
 	// Logger gets the node's and Raft's own messages. Nil discards them.
 	Logger *slog.Logger
 	// Registerer gets the bivouac_raft_* metrics for the time of Run; wrap it

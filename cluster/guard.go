@@ -47,6 +47,8 @@ type lifeResponse struct {
 // witnessRequest is what a leader knows of all members.
 type witnessRequest struct {
 	Records map[raft.ServerID]record `json:"records"`
+	// Silent is for how many milliseconds the leader has heard nothing of members.
+	Silent map[raft.ServerID]int64 `json:"silent,omitempty"`
 }
 
 // guard draws the nonce of this start and asks the members whether they object to
@@ -234,8 +236,9 @@ func (n *Node) spread(ctx context.Context, servers []raft.Server, contacts map[r
 	records := n.witness.gather(servers, n.id, term, commit)
 	n.witness.merge(records)
 	n.witness.keep(servers)
+	silent := silentIn(contacts, time.Now())
 	due := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
-		return s.ID == n.id || !contacts[s.ID].alive || maps.Equal(told[s.ID], records)
+		return s.ID == n.id || !contacts[s.ID].alive || len(silent) == 0 && maps.Equal(told[s.ID], records)
 	})
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -243,7 +246,7 @@ func (n *Node) spread(ctx context.Context, servers []raft.Server, contacts map[r
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.whereIs(s), callWitness, witnessRequest{records}, &struct{}{}) == nil {
+			if n.ask(ctx, n.whereIs(s), callWitness, witnessRequest{records, silent}, &struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				told[s.ID] = records
@@ -267,6 +270,7 @@ func (n *Node) handleWitness(request witnessRequest) (struct{}, error) {
 			return struct{}{}, nil
 		}
 	}
+	n.silences.set(request.Silent, time.Now())
 	n.witness.merge(request.Records)
 	return struct{}{}, n.witness.store()
 }

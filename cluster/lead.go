@@ -209,7 +209,7 @@ func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 }
 
 func (n *Node) applyTermOpen(ctx context.Context, r *raft.Raft, number uint64) error {
-	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.TermOpenBody{
+	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.TermOpenBody{
 		Term: number, Node: n.cfg.NodeName, ClusterID: uuid.NewString(), Nonce: uuid.NewString()[:13],
 	})
 	data, err := cmd.Encode()

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -48,61 +48,6 @@ func nodeName(id raft.ServerID) string {
 
 func (n *Node) self() member {
 	return member{ID: string(n.id), Name: n.cfg.NodeName, Address: n.network.Addr()}
-}
-
-// addressBook remembers where peers said they are, which may be newer than
-// Raft's configuration: when all nodes moved, they could not elect the leader
-// that corrects it. It implements raft.ServerAddressProvider.
-type addressBook struct {
-	// configured gives the addresses in Raft's configuration.
-	configured func() []raft.Server
-
-	mu    sync.Mutex
-	known map[raft.ServerID]string
-}
-
-func (b *addressBook) init(self member, configured func() []raft.Server) {
-	b.configured, b.known = configured, map[raft.ServerID]string{raft.ServerID(self.ID): self.Address}
-}
-
-func (b *addressBook) learn(m member) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.known[raft.ServerID(m.ID)] = m.Address
-}
-
-func (b *addressBook) get(id raft.ServerID) (string, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	a, ok := b.known[id]
-	return a, ok
-}
-
-// ServerAddr implements raft.ServerAddressProvider. The address names the member,
-// so that Raft's connections are each for one (greeting.go). It is never an error:
-// Raft would fall back to a bare address. One without a place is not called.
-func (b *addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	return raft.ServerAddress(addressFor(id, b.place(id))), nil
-}
-
-// place gives where a member is, "" when that is not known.
-func (b *addressBook) place(id raft.ServerID) string {
-	if a, ok := b.get(id); ok {
-		return a
-	}
-	for _, s := range b.configured() {
-		if s.ID == id {
-			return string(s.Address)
-		}
-	}
-	return ""
-}
-
-func (n *Node) addressOf(l *leadership) string {
-	if l.address != "" {
-		return addressFor(l.id, l.address)
-	}
-	return addressFor(l.id, n.addresses.place(l.id))
 }
 
 // servers gives Raft's latest configuration, nil before Run.
@@ -186,20 +131,29 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 		return fsm.Errorf(fsm.CodeProtocol, "node %q knows protocol version %d and the cluster uses %d: upgrade the node", m.Name, request.Protocol, has)
 	}
 	n.addresses.learn(m)
-	for _, s := range r.GetConfiguration().Configuration().Servers {
+	servers, _, err := n.configuration(r)
+	if err != nil {
+		return n.changed(err)
+	}
+	own := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
+	if own >= 0 && servers[own].Address == address {
+		return nil
+	}
+	for _, s := range servers {
 		switch {
-		case s.ID == id && s.Address == address:
-			return nil
-		case s.ID == id && s.Suffrage == raft.Voter:
-			n.logger.Info("cluster: node has a new address", "peer", m.Name, "address", m.Address)
-			return n.changed(n.await(ctx, r.AddVoter(id, address, 0, changeTimeout)))
-		case s.ID != id && nodeName(s.ID) == m.Name:
-			if err := n.replace(ctx, r, s); err != nil {
-				return err
-			}
-		case s.ID != id && s.Address == address:
-			n.logger.Warn("cluster: two members have one address", "peer", m.Name, "address", m.Address)
+		case s.ID == id:
+		case nodeName(s.ID) == m.Name:
+			err = n.replace(ctx, r, s)
+		case s.Address == address:
+			err = n.vacate(ctx, r, s, m)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if own >= 0 && servers[own].Suffrage == raft.Voter {
+		n.logger.Info("cluster: node has a new address", "peer", m.Name, "address", m.Address)
+		return n.changed(n.await(ctx, r.AddVoter(id, address, 0, changeTimeout)))
 	}
 	n.logger.Info("cluster: node joins", "peer", m.Name, "address", m.Address)
 	return n.changed(n.await(ctx, r.AddNonvoter(id, address, 0, changeTimeout)))
@@ -214,12 +168,4 @@ func (n *Node) replace(ctx context.Context, r *raft.Raft, former raft.Server) er
 	}
 	n.logger.Warn("cluster: a node comes back without its data; its former self is removed", "peer", name)
 	return n.changed(n.await(ctx, r.RemoveServer(former.ID, 0, changeTimeout)))
-}
-
-// whereIs gives the newest address known of a member.
-func (n *Node) whereIs(s raft.Server) string {
-	if a, ok := n.addresses.get(s.ID); ok {
-		return a
-	}
-	return string(s.Address)
 }

@@ -79,6 +79,7 @@ type Node struct {
 	lookout   lookout
 	fitness   fitness
 	witness   witness
+	silences  silences
 	caughtUp  atomic.Bool
 }
 

@@ -169,7 +169,7 @@ func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) attempt 
 
 // admit is the leader's last check before the log.
 func (n *Node) admit(cmd fsm.Command) *fsm.Error {
-	if age := time.Since(cmd.Time); age > maxCommandAge || age < -maxCommandAge {
+	if age := n.clock().Sub(cmd.Time); age > maxCommandAge || age < -maxCommandAge {
 		return &fsm.Error{Code: fsm.CodeTimeout, RetryAfter: retryAfter,
 			Message: "the command's time is more than a minute from the leader's clock; nothing was done; if this repeats, the nodes' clocks differ"}
 	}

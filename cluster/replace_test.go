@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,5 +202,66 @@ func TestCluster_DeadVoter_DoesNotHoldUpTheVersion(t *testing.T) {
 			t.Errorf("the version is %d although n2 has not said what it knows", v)
 		}
 		c.Eventually("the version rises", func() bool { return version() == fsm.ProtocolVersion })
+	})
+}
+
+// A nonvoter that is silent for long is removed, like a voter, and not before.
+func TestCluster_DeadNonvoter_IsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const deadAfter = time.Minute
+		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.DeadAfter = deadAfter })
+		defer c.Close()
+		c.Settle()
+		silent := c.Follower()
+		c.Kill(silent) // so that the newcomer does not vote
+		spare := c.Join()
+		leader := c.Leader()
+		c.Eventually("the spare is there", func() bool { return names(c.Node(leader)) == "n0 n1 n2 [n3]" })
+		c.Kill(spare)
+		c.Forget(spare)
+		killed := time.Now()
+		c.Start(silent)
+		time.Sleep(deadAfter / 2)
+		if got := names(c.Node(leader)); got != "n0 n1 n2 [n3]" {
+			t.Errorf("half a minute later the members are %s", got)
+		}
+		c.Eventually("it is removed", func() bool { return names(c.Node(leader)) == "n0 n1 n2" })
+		if took := time.Since(killed); took < deadAfter || took > deadAfter+5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A new leader counts on how long a member has been silent, if the former told it
+// just before. Whoever was cut off so long that it can't know counts anew.
+func TestCluster_DeadMember_IsCountedAcrossLeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const deadAfter = 2 * time.Minute
+		c := clustertest.New(t, 5, func(_ int, cfg *cluster.Config) { cfg.DeadAfter, cfg.Voters = deadAfter, 3 })
+		defer c.Close()
+		c.Settle()
+		dead := c.Follower()
+		c.Kill(dead)
+		c.Forget(dead)
+		killed := time.Now()
+		for range 3 {
+			time.Sleep(25 * time.Second)
+			former := c.Leader()
+			if err := c.Node(former).TransferLeadership(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			c.Eventually("another leads", func() bool { return c.Leader() != former })
+		}
+		time.Sleep(time.Until(killed.Add(deadAfter - 10*time.Second)))
+		c.Kill(c.Leader())
+		gone := fmt.Sprintf("n%d", dead)
+		leader := c.Leader()
+		if got := names(c.Node(leader)); !strings.Contains(got, gone) {
+			t.Errorf("members are %s already", got)
+		}
+		c.Eventually("the dead one is removed", func() bool { return !strings.Contains(names(c.Node(leader)), gone) })
+		if took := time.Since(killed); took < deadAfter || took > deadAfter+10*time.Second {
+			t.Errorf("it took %v, want %v", took, deadAfter)
+		}
 	})
 }

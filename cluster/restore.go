@@ -129,7 +129,7 @@ func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o Resto
 	done := Restored{Manifest: manifest}
 	var err error
 	done.Succeeded, err = store.Succeed(fsm.Succession{
-		ID: uuid.NewString(), At: time.Now(), Kind: fsm.FindingRestored,
+		ID: uuid.NewString(), At: n.clock(), Kind: fsm.FindingRestored,
 		Detail: fmt.Sprintf("restored from a snapshot of %s, index %d; what happened since is lost",
 			manifest.Created.UTC().Format(time.RFC3339), manifest.Index),
 		Index: max(manifest.Index, n.store.Index(), r.LastIndex()) + fsm.IndexStep,

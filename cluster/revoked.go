@@ -134,7 +134,7 @@ func (n *Node) revoke(ctx context.Context, target raft.Server, o RemoveOptions) 
 		return fsm.Errorf(fsm.CodeConflict,
 			"the leader has not seen the certificate of node %q since it started; nothing was done: give the certificate's fingerprint too", name)
 	}
-	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.CertificateRevokeBody{Fingerprint: print, Node: name})
+	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.CertificateRevokeBody{Fingerprint: print, Node: name})
 	if _, err := n.Propose(ctx, cmd); err != nil {
 		return err
 	}

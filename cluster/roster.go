@@ -12,7 +12,7 @@ type seat struct {
 	ready bool
 	// stable: it has been alive for stableAfter.
 	stable bool
-	// dead: it has been silent for DeadAfter.
+	// dead: it has been silent for DeadAfter, as far as leaders told each other.
 	dead bool
 }
 
@@ -36,7 +36,7 @@ func count(seats []seat) (voters, living int) {
 	return voters, living
 }
 
-// nextMove decides about promotions and dead voters. want is the number of
+// nextMove decides about promotions and dead members. want is the number of
 // voters below which nobody is removed of the leader's own accord; 0 stands for
 // the largest odd number of voters that there are.
 //
@@ -49,8 +49,23 @@ func count(seats []seat) (voters, living int) {
 //
 // A promotion that raises the quorum while a voter is silent gains nothing and
 // looks like a replacement. The newcomer waits until the silent voter answers, or
-// is dead: then it takes its place, both steps in one move.
+// is dead: then it takes its place, both steps in one move. A dead nonvoter goes when
+// there is nothing else to do: no majority counts it.
 func nextMove(seats []seat, want int) move {
+	m := nextVoterMove(seats, want)
+	if m != (move{}) {
+		return m
+	}
+	for _, s := range seats {
+		if !s.voter && s.dead {
+			return move{remove: s.id}
+		}
+	}
+	return m
+}
+
+// nextVoterMove is nextMove for voters and those that are to be.
+func nextVoterMove(seats []seat, want int) move {
 	voters, living := count(seats)
 	if want == 0 {
 		want = voters - 1 + voters%2

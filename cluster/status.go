@@ -47,10 +47,23 @@ type Status struct {
 
 // Server is a member in Raft's configuration.
 type Server struct {
-	Name    string `json:"name"`
-	ID      string `json:"id"`
+	Name string `json:"name"`
+	ID   string `json:"id"`
+	// Address is empty while another node has the one that it had.
 	Address string `json:"address"`
 	Voter   bool   `json:"voter"`
+}
+
+// membersOf gives the members of a configuration as Status shows them.
+func membersOf(servers []raft.Server) []Server {
+	list := []Server{}
+	for _, s := range servers {
+		list = append(list, Server{
+			Name: nodeName(s.ID), ID: string(s.ID), Address: located(s.Address), Voter: s.Suffrage == raft.Voter,
+		})
+	}
+	slices.SortFunc(list, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // Status reports what this node knows.
@@ -78,13 +91,7 @@ func (n *Node) Status() Status {
 	if s.State == StateLeader {
 		s.LastContact = time.Now()
 	}
-	for _, server := range n.servers() {
-		s.Servers = append(s.Servers, Server{
-			Name: nodeName(server.ID), ID: string(server.ID), Address: string(server.Address),
-			Voter: server.Suffrage == raft.Voter,
-		})
-	}
-	slices.SortFunc(s.Servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+	s.Servers = membersOf(n.servers())
 	return s
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -181,18 +179,6 @@ func (r *replayed) apply(m *machine, l *raft.Log) error {
 	return nil
 }
 
-// membersOf gives a configuration as Status shows it.
-func membersOf(c raft.Configuration) []Server {
-	list := []Server{}
-	for _, s := range c.Servers {
-		list = append(list, Server{
-			Name: nodeName(s.ID), ID: string(s.ID), Address: string(s.Address), Voter: s.Suffrage == raft.Voter,
-		})
-	}
-	slices.SortFunc(list, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
-	return list
-}
-
 // describe fills in what the storage holds.
 func describe(s *Storage, dir string) (Survivor, error) {
 	d := Survivor{Path: dir}
@@ -216,7 +202,7 @@ func describe(s *Storage, dir string) (Survivor, error) {
 	}
 	v := r.store.View()
 	d.Cluster, d.History, d.ProtocolVersion = v.ClusterID(), v.History(), v.ProtocolVersion()
-	d.Members, d.Written = membersOf(r.members), r.written
+	d.Members, d.Written = membersOf(r.members.Servers), r.written
 	if r.problem != nil {
 		d.Poisoned, d.Problem = r.poisoned, r.problem.Error()
 	}

@@ -30,6 +30,8 @@ type contact struct {
 	// leader's term.
 	hello helloResponse
 	heard time.Time
+	// ahead is how far its clock was ahead of this node's then.
+	ahead time.Duration
 	// since is when it began to answer, or to be silent.
 	since time.Time
 	alive bool
@@ -42,17 +44,23 @@ type lookout struct {
 	known map[raft.ServerID]contact
 }
 
-// begin forgets what is from another term.
-func (l *lookout) begin(term uint64) {
+// begin forgets what is from another term, and takes over since when the leader
+// before found members silent.
+func (l *lookout) begin(term uint64, silent map[raft.ServerID]time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.term != term || l.known == nil {
-		l.term, l.known = term, map[raft.ServerID]contact{}
+	if l.term == term && l.known != nil {
+		return
+	}
+	l.term, l.known = term, map[raft.ServerID]contact{}
+	for id, since := range silent {
+		l.known[id] = contact{since: since}
 	}
 }
 
-// note takes what became of one question, and gives what is known now.
-func (l *lookout) note(id raft.ServerID, hello helloResponse, alive bool, now time.Time) contact {
+// note takes what became of one question, and gives what is known now. clock is this
+// node's wall clock, now what durations are counted from.
+func (l *lookout) note(id raft.ServerID, hello helloResponse, alive bool, now, clock time.Time) contact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, had := l.known[id]
@@ -60,7 +68,7 @@ func (l *lookout) note(id raft.ServerID, hello helloResponse, alive bool, now ti
 		c.since, c.alive = now, alive
 	}
 	if alive {
-		c.hello, c.heard = hello, now
+		c.hello, c.heard, c.ahead = hello, now, hello.Time.Sub(clock)
 	}
 	if l.known != nil {
 		l.known[id] = c
@@ -85,10 +93,10 @@ func (l *lookout) ages(term uint64, now time.Time) map[string]int64 {
 }
 
 // tend is the leader's care for the members, for one term: nonvoters that have
-// caught up become voters, dead voters make room for them, and the protocol
+// caught up become voters, dead members make room for them, and the protocol
 // version rises when all know a higher one.
 func (n *Node) tend(ctx context.Context, term uint64) error {
-	n.lookout.begin(term)
+	n.lookout.begin(term, n.silences.get(time.Now()))
 	told := map[raft.ServerID]map[raft.ServerID]record{}
 	for {
 		if err := n.tendOnce(ctx, told); err != nil {
@@ -145,7 +153,7 @@ func (n *Node) askAll(ctx context.Context, servers []raft.Server) map[raft.Serve
 			if ctx.Err() != nil {
 				return
 			}
-			c := n.lookout.note(s.ID, hello, err == nil && hello.Member.ID == string(s.ID), time.Now())
+			c := n.lookout.note(s.ID, hello, err == nil && hello.Member.ID == string(s.ID), time.Now(), n.clock())
 			mu.Lock()
 			defer mu.Unlock()
 			contacts[s.ID] = c
@@ -197,7 +205,7 @@ func (n *Node) makeMove(ctx context.Context, r *raft.Raft, servers []raft.Server
 		index = future.Index()
 	}
 	if m.remove != "" {
-		n.logger.Warn("cluster: a voter has been silent for long and is removed; to come back it needs an empty data directory",
+		n.logger.Warn("cluster: a member has been silent for long and is removed; to come back it needs an empty data directory",
 			"peer", nodeName(m.remove), "duration", n.cfg.DeadAfter)
 		if err := n.await(ctx, r.RemoveServer(m.remove, index, changeTimeout)); err != nil {
 			return fmt.Errorf("removing %s: %w", nodeName(m.remove), err)
@@ -234,7 +242,7 @@ func (n *Node) raiseVersion(ctx context.Context, seats []seat, contacts map[raft
 	if next == version {
 		return nil
 	}
-	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: next})
+	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.ProtocolRaiseBody{Version: next})
 	if _, err := n.Propose(ctx, cmd); err != nil {
 		return fmt.Errorf("raising the protocol version: %w", err)
 	}

@@ -157,7 +157,7 @@ func (w *witness) gather(servers []raft.Server, self raft.ServerID, term, commit
 	all := map[raft.ServerID]record{}
 	for _, s := range servers {
 		r := w.know(s.ID, term, commit)
-		r.Address = string(s.Address)
+		r.Address = located(s.Address)
 		if s.ID == self {
 			r.Acked = max(r.Acked, commit)
 			if len(w.own) > 0 {

@@ -93,8 +93,15 @@ func (c *Cluster) Join() int {
 // JoinAs is Join with a name of choice, for an impostor.
 func (c *Cluster) JoinAs(name string) int {
 	c.t.Helper()
+	return c.JoinAt(name, fmt.Sprintf("n%d:1", len(c.nodes)))
+}
+
+// JoinAt is JoinAs at an address of choice.
+func (c *Cluster) JoinAt(name, address string) int {
+	c.t.Helper()
 	c.add(name)
 	i := len(c.nodes) - 1
+	c.Move(i, address)
 	c.Start(i)
 	return i
 }
@@ -260,6 +267,10 @@ func (c *Cluster) Heal() { c.fabric.partition(nil) }
 func (c *Cluster) Messenger() raft.Transport {
 	return c.fabric.plug("messenger", "messenger:1").Transport(nil, nil)
 }
+
+// Stranger gives the network of a node that is none of these, from which a test makes
+// peer calls.
+func (c *Cluster) Stranger(name string) cluster.Network { return c.fabric.plug(name, name+":1") }
 
 // SetFault loses answers of peer calls; nil loses none.
 func (c *Cluster) SetFault(f Fault) {

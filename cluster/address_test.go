@@ -1,0 +1,147 @@
+package cluster_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// A machine dies, and another under a new name gets its address. It joins, waits as
+// a nonvoter beside the dead voter, and takes its place.
+func TestCluster_Join_AtADeadMembersAddress(t *testing.T) {
+	for _, how := range []string{"by time", "by an operator", "beside a dead nonvoter"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { joinAtADeadMembersAddress(t, how) })
+		})
+	}
+}
+
+func joinAtADeadMembersAddress(t *testing.T, how string) {
+	const deadAfter = time.Minute
+	c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.DeadAfter = deadAfter })
+	defer c.Close()
+	c.Settle()
+	dead := c.Follower()
+	joined, before := "n3", "n0 n1 n2 [n3]"
+	if how == "beside a dead nonvoter" {
+		// n3 does not vote, because a voter is silent.
+		c.Kill(dead)
+		spare := c.Join()
+		c.Eventually("the spare is there", func() bool { return c.Node(spare).Ready() == nil })
+		c.Kill(spare)
+		c.Forget(spare)
+		c.Start(dead)
+		dead, joined, before = spare, "n4", "n0 n1 n2 [n3] n4"
+	} else {
+		c.Kill(dead)
+		c.Forget(dead)
+	}
+	leader, name := c.Leader(), fmt.Sprintf("n%d", dead)
+	newcomer := c.JoinAt(joined, c.Address(dead))
+	c.Eventually("the newcomer is there", func() bool {
+		return c.Node(newcomer).Ready() == nil && strings.Contains(names(c.Node(leader)), joined)
+	})
+	time.Sleep(5 * time.Second)
+	if got := names(c.Node(leader)); got != before {
+		t.Errorf("members are %s, want %s", got, before)
+	}
+	for _, s := range c.Node(leader).Status().Servers {
+		if s.Name == name && s.Address != "" || s.Name == joined && s.Address != c.Address(dead) {
+			t.Errorf("%s is said to be at %q", s.Name, s.Address)
+		}
+	}
+	if how == "by an operator" {
+		c.Eventually("the operator replaces the dead one", func() bool {
+			return c.Node(newcomer).ReplaceServer(t.Context(), name, joined, cluster.RemoveOptions{}) == nil
+		})
+	}
+	want := strings.Join(strings.Fields(strings.NewReplacer("["+name+"]", "", name, "", "[", "", "]", "").Replace(before)), " ")
+	c.Eventually("the members are "+want, func() bool { return names(c.Node(leader)) == want })
+	if _, err := c.Propose(t.Context(), newcomer, newKey(1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The member that has lost its address comes back elsewhere and is as before.
+func TestCluster_Join_AtADeadMembersAddress_WhoThenComesBackElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		c.Settle()
+		away := c.Follower()
+		c.Kill(away)
+		newcomer := c.JoinAt("n3", c.Address(away))
+		c.Eventually("the newcomer is there", func() bool { return c.Node(newcomer).Ready() == nil })
+		c.Move(away, "elsewhere:1")
+		c.Start(away)
+		c.Eventually("all vote", func() bool { return names(c.Node(newcomer)) == "n0 n1 n2 n3" })
+		for _, s := range c.Node(newcomer).Status().Servers {
+			if s.Name == fmt.Sprintf("n%d", away) && s.Address != "elsewhere:1" {
+				t.Errorf("%s is said to be at %q", s.Name, s.Address)
+			}
+		}
+	})
+}
+
+// The same over the real peer port. Then the newcomer goes, and the member that had
+// the address first comes back there.
+func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r.startAll()
+	r.put(t.Context(), 0, 1)
+	away := (r.leader() + 1) % 3
+	r.kill(away)
+	cfg := r.nodes[away].cfg
+	cfg.NodeName, cfg.DataDir, cfg.BootstrapExpect = "n3", filepath.Join(r.dir, "n3"), 0
+	cfg.TLS = r.issue("n3", "n3", r.ca, time.Hour)
+	r.nodes = append(r.nodes, &realNode{cfg: cfg})
+	r.start(3)
+	r.want(t.Context(), 1) // also on the newcomer
+	leader := r.nodes[r.leader()].node
+	eventually(t, func() bool { return names(leader) == "n0 n1 n2 [n3]" }, func() string { return names(leader) })
+	if raceDetector { // see TestReal_AllNodesMove_AndTheConfigurationFollows
+		return
+	}
+	r.kill(3)
+	r.start(away)
+	r.put(t.Context(), away, 2)
+	eventually(t, func() bool {
+		for _, s := range leader.Status().Servers {
+			if s.Name == fmt.Sprintf("n%d", away) && s.Address == cfg.PeerAddress {
+				return true
+			}
+		}
+		return false
+	}, func() string { return fmt.Sprintf("%+v", leader.Status()) })
+	r.ready(away)
+	r.want(t.Context(), 2)
+}
+
+// The address of a member that lives stays that member's: the newcomer has it by
+// mistake, and is told.
+func TestCluster_Join_AtALiveMembersAddressIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		c.Settle()
+		leader := c.Leader()
+		stranger := c.Stranger("n9")
+		for _, there := range []int{leader, c.Follower()} {
+			request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":%q},"protocol":%d}`, c.Address(there), fsm.ProtocolVersion)
+			answer, err := stranger.Call(t.Context(), c.Address(leader), "join", []byte(request))
+			if err != nil || !strings.Contains(string(answer), "which lives") {
+				t.Errorf("joining at the address of n%d: %s, %v", there, answer, err)
+			}
+		}
+		if got := names(c.Node(leader)); got != "n0 n1 n2" {
+			t.Errorf("members are %s", got)
+		}
+	})
+}
