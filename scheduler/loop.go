@@ -25,7 +25,7 @@ type loop struct {
 	backend *ward
 	relist  chan struct{}
 	probers sync.WaitGroup
-	sem     chan struct{}
+	gate    *gate
 
 	mu     sync.Mutex
 	tracks map[string]*track
@@ -83,7 +83,7 @@ type settling struct {
 func newLoop(s *Scheduler, log *slog.Logger, backend *ward) *loop {
 	return &loop{
 		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend,
-		listed: make(chan struct{}), relist: make(chan struct{}, 1), sem: make(chan struct{}, s.cfg.ProbesAtOnce), tracks: map[string]*track{},
+		listed: make(chan struct{}), relist: make(chan struct{}, 1), gate: newGate(s.cfg.ProbesAtOnce), tracks: map[string]*track{},
 	}
 }
 

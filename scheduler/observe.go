@@ -20,10 +20,13 @@ type prober struct {
 	l *loop
 	// sb is the row the prober was made for: its keys and marker hold as long
 	// as the prober does.
-	sb    *fsm.Sandbox
-	url   string
-	alloc string
-	work  string
+	sb     *fsm.Sandbox
+	url    string
+	alloc  string
+	client string
+	work   string
+	// late: the server did not answer in time the last time.
+	late bool
 	// bound: this prober gave the server its key.
 	bound bool
 	// primed is what a member of a pool is bound with, for the prober of its
@@ -57,7 +60,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, work: p.Workspace, primed: warm, cancel: cancel}
+	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, primed: warm, cancel: cancel}
 	t.prober = pr
 	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
@@ -69,41 +72,24 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 // run probes until ctx ends: quickly while the sandbox is starting, at the
 // health interval while all is well.
 func (p *prober) run(ctx context.Context, t *track) {
-	cfg := p.l.s.cfg
 	begin := time.Now()
 	defer p.count(false)
 	res := ProbeResult{AllocID: p.alloc, URL: p.url, KeyRef: p.sb.KeyRef}
+	starting := p.post(t, res, res)
 	for {
 		before := res
-		p.l.sem <- struct{}{}
-		p.once(ctx, &res)
-		<-p.l.sem
-		if ctx.Err() != nil {
+		if !p.probe(ctx, starting, &res) || ctx.Err() != nil {
 			return
 		}
-		starting := p.post(t, before, res)
-		eager := p.count(starting && !res.Proven && !p.sb.Member())
+		starting = p.post(t, before, res)
+		eager := p.count(starting && !p.late && !res.Proven && !p.sb.Member())
 		if res.Failures == 1 && before.Failures == 0 && starting {
 			p.l.probers.Go(func() { p.foresee(ctx) })
 		}
-		wait := cfg.HealthInterval
-		switch {
-		case res.Answering && res.Proven:
+		if res.Answering && res.Proven {
 			begin = time.Now()
-			wait = jitter(wait)
-		case starting:
-			lo := cfg.ProbeMin
-			if p.sb.Member() {
-				lo = max(lo, min(memberPause, cfg.ProbeMax))
-			}
-			wait = eagerPause(time.Since(begin), eager, lo, cfg.ProbeMax)
-			if res.Answering {
-				wait = max(wait, min(proveAgain, cfg.ProbeMax))
-			}
-		default:
-			wait = jitter(wait / 4)
 		}
-		if !sleep(ctx, wait) {
+		if !p.l.gate.rest(ctx, p.client, p.pause(res, starting, time.Since(begin), eager)) {
 			return
 		}
 	}
@@ -171,17 +157,27 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 	return t.starting
 }
 
-// once asks the server, and for the proof while it has not given it.
-func (p *prober) once(ctx context.Context, res *ProbeResult) {
+// once asks the server, and for the proof while it has not given it. A server
+// that does not say within limit that it serves is not waited for: then once
+// reports false, and notes that as a failure only if limit is the whole time.
+func (p *prober) once(ctx context.Context, res *ProbeResult, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
 	defer cancel()
 	if p.bindPrimed(ctx, res) {
-		return
+		return true
 	}
-	if err := p.l.s.agents.Health(ctx, p.url); err != nil {
+	begin := time.Now()
+	hurry, done := context.WithTimeout(ctx, limit)
+	err := p.l.s.agents.Health(hurry, p.url)
+	done()
+	if err != nil {
+		late := time.Since(begin) >= limit
+		if late && limit < p.l.s.cfg.ProbeTimeout {
+			return false
+		}
 		res.Answering = false
 		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not answer: " + err.Error()})
-		return
+		return !late
 	}
 	res.Answering = true
 	dormant, f := p.lookDormant(ctx, res)
@@ -205,6 +201,7 @@ func (p *prober) once(ctx context.Context, res *ProbeResult) {
 	default:
 		res.fail(f)
 	}
+	return true
 }
 
 // prove makes sure that the sandbox and its workspace are what they should be:

@@ -68,7 +68,9 @@ type Config struct {
 	HealthFailures int
 	// ProbeTimeout bounds one probe.
 	ProbeTimeout time.Duration
-	// ProbesAtOnce bounds how many probes are under way.
+	// ProbesAtOnce bounds how many probes of a kind are under way: of sandboxes
+	// that are starting and of others, and of both of those that answer in time
+	// and those that don't.
 	ProbesAtOnce int
 
 	// BackoffMin and BackoffMax bound the pause after a failed step.

@@ -10,10 +10,22 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
+// dial takes the lock for a call to an agent server. One that hangs is waited for
+// until ctx ends.
+func (n *Nomad) dial(ctx context.Context, baseURL string) {
+	n.mu.Lock()
+	if a := n.at(baseURL); a != nil && n.hung != nil && n.hung(a.sandbox, a.client) {
+		n.calls["hung"]++
+		n.mu.Unlock()
+		<-ctx.Done()
+		n.mu.Lock()
+	}
+}
+
 // answering finds the agent server at an address; the caller holds the lock.
 func (n *Nomad) answering(ctx context.Context, op, baseURL string) (*alloc, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, &agent.Error{Op: op, Kind: agent.ErrUnreachable, Detail: err.Error()}
 	}
 	n.calls[op]++
 	a := n.at(baseURL)
@@ -25,7 +37,7 @@ func (n *Nomad) answering(ctx context.Context, op, baseURL string) (*alloc, erro
 
 // Health implements scheduler.AgentProbes.
 func (n *Nomad) Health(ctx context.Context, baseURL string) error {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	_, err := n.answering(ctx, "health", baseURL)
 	return err
@@ -34,7 +46,7 @@ func (n *Nomad) Health(ctx context.Context, baseURL string) error {
 // Prove implements scheduler.AgentProbes: the server takes the key that the
 // secret store had for its job, or that it was initialised with.
 func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	_, err := n.authorised(ctx, "prove", baseURL, key)
 	return err
@@ -60,7 +72,7 @@ func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc
 
 // PauseAll implements scheduler.AgentProbes.
 func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error) {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	a, err := n.authorised(ctx, "pause all", baseURL, key)
 	took := n.pausing
 	n.mu.Unlock()
@@ -84,7 +96,7 @@ func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused
 
 // ServerInfo implements scheduler.AgentProbes.
 func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInfo, error) {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "server info", baseURL)
 	if err != nil {
@@ -95,7 +107,7 @@ func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInf
 
 // Busy implements scheduler.AgentProbes.
 func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "busy", baseURL, key)
 	return err == nil && a.busy, err
@@ -103,7 +115,7 @@ func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
 
 // InitState implements scheduler.AgentMembers.
 func (n *Nomad) InitState(ctx context.Context, baseURL string) (string, error) {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "init state", baseURL)
 	switch {
@@ -119,7 +131,7 @@ func (n *Nomad) InitState(ctx context.Context, baseURL string) (string, error) {
 
 // Init implements scheduler.AgentMembers.
 func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.InitRequest) error {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "init", baseURL)
 	if err != nil {
@@ -140,7 +152,7 @@ func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.Ini
 
 // Upload implements scheduler.AgentFiles.
 func (n *Nomad) Upload(ctx context.Context, baseURL, key, path string, content []byte) error {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "upload", baseURL, key)
 	switch {
@@ -158,7 +170,7 @@ func (n *Nomad) Upload(ctx context.Context, baseURL, key, path string, content [
 
 // Download implements scheduler.AgentFiles.
 func (n *Nomad) Download(ctx context.Context, baseURL, key, path string) ([]byte, error) {
-	n.mu.Lock()
+	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "download", baseURL, key)
 	if err != nil {

@@ -18,6 +18,9 @@ type Options struct {
 	PlaceAfter, AnswerAfter, StopAfter time.Duration
 	// Fault decides what becomes of an event; nil delivers it.
 	Fault func(scheduler.Observed) Fault
+	// Client names the client that a sandbox's job is placed on; nil puts all on
+	// "node-1".
+	Client func(sandbox string) string
 }
 
 // Fault is what becomes of one event.
@@ -34,12 +37,15 @@ type Nomad struct {
 	o       Options
 	secrets *Secrets
 
-	mu       sync.Mutex
-	index    uint64
-	ports    int
-	jobs     map[string]*job
-	volumes  map[string]*volume
-	allocs   map[string][]*alloc
+	mu      sync.Mutex
+	index   uint64
+	ports   int
+	jobs    map[string]*job
+	volumes map[string]*volume
+	allocs  map[string][]*alloc
+	// byURL knows the newest allocation at an agent server's address.
+	byURL    map[string]*alloc
+	hung     func(sandbox, client string) bool
 	watchers map[*watcher]bool
 	away     error
 	calls    map[string]int
@@ -85,6 +91,7 @@ type alloc struct {
 	placed    bool
 	answering bool
 	port      int
+	client    string
 	keyRef    fsm.SecretRef
 	// deferred: the server starts without a key; bound is the one it was given.
 	deferred bool
@@ -112,6 +119,7 @@ func NewNomad(t TB, o Options, secrets *Secrets, acknowledged Acknowledged) *Nom
 	return &Nomad{
 		t: t, acknowledged: acknowledged, declared: map[string]bool{},
 		o: o, secrets: secrets, jobs: map[string]*job{}, volumes: map[string]*volume{}, allocs: map[string][]*alloc{},
+		byURL:    map[string]*alloc{},
 		watchers: map[*watcher]bool{}, calls: map[string]int{}, ports: 20000, files: map[string]map[string][]byte{},
 	}
 }
@@ -223,9 +231,10 @@ func (n *Nomad) place(id string, j *job, version uint64) {
 	n.ports++
 	a := &alloc{
 		id: fmt.Sprintf("alloc-%d", n.index), sandbox: id, version: j.version, live: true, placed: true,
-		port: n.ports, keyRef: j.keyRef, deferred: j.versions[j.version], used: time.Now(),
+		port: n.ports, client: n.clientOf(id), keyRef: j.keyRef, deferred: j.versions[j.version], used: time.Now(),
 	}
 	n.allocs[id] = append(n.allocs[id], a)
+	n.byURL[scheduler.AgentURL(a.placement())] = a
 	if n.live(id) > 1 {
 		n.faulty = append(n.faulty, fmt.Sprintf("sandbox %s has %d live copies", id, n.live(id)))
 	}
@@ -391,7 +400,7 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	o.Live = n.live(id)
 	if j == nil {
 		if v := n.volumes[id]; v != nil && v.cluster == clusterID {
-			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, v.id, "node-1", v.birth
+			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, v.id, n.clientOf(id), v.birth
 		}
 		return o
 	}
@@ -411,9 +420,16 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 
 func (a *alloc) placement() *fsm.Placement {
 	return &fsm.Placement{
-		AllocID: a.id, NodeID: "node-1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: a.port},
+		AllocID: a.id, NodeID: a.client, Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: a.port},
 		Workspace: "/workspace",
 	}
+}
+
+func (n *Nomad) clientOf(sandbox string) string {
+	if n.o.Client == nil {
+		return "node-1"
+	}
+	return n.o.Client(sandbox)
 }
 
 // live counts the live allocations of a sandbox.

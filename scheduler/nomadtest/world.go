@@ -9,15 +9,20 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
+// at gives the live allocation whose agent server has the address.
 func (n *Nomad) at(baseURL string) *alloc {
-	for _, list := range n.allocs {
-		for _, a := range list {
-			if a.live && scheduler.AgentURL(a.placement()) == baseURL {
-				return a
-			}
-		}
+	if a := n.byURL[baseURL]; a != nil && a.live {
+		return a
 	}
 	return nil
+}
+
+// Hang makes the agent servers for which fn is true take calls and answer none,
+// until it is called again.
+func (n *Nomad) Hang(fn func(sandbox, client string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hung = fn
 }
 
 // Away makes every call fail, and breaks the streams, until it is called with

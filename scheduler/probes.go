@@ -1,0 +1,248 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// An agent server that takes calls and answers none holds a probe for the whole
+// of its time-out. So probes are told apart: of sandboxes that are starting and
+// of others, and of both those that answered in time the last time and those that
+// did not. Each kind has slots of its own, and each client a share of them.
+const (
+	// probeHurry bounds a health call of a server that was not late before,
+	// startHurry that of one that is starting. One that is late is asked again,
+	// among the late ones and with more time.
+	probeHurry = time.Second
+	startHurry = 250 * time.Millisecond
+	// clientShare is the part of a kind's slots that one client may hold.
+	clientShare = 4
+	// maxRest bounds the pause between two probes of a server that fails.
+	maxRest = time.Minute
+	// wellAgain is how long nothing on a client must have answered for the first
+	// answer to have everything else there asked.
+	wellAgain = 20 * time.Second
+)
+
+// probeKind is a kind of probe.
+type probeKind struct{ starting, late bool }
+
+// gate hands out the slots of probes.
+type gate struct {
+	slots map[probeKind]*shared
+
+	mu      sync.Mutex
+	clients map[string]*clientHealth
+}
+
+// clientHealth is what the probes of a client's sandboxes say of it.
+type clientHealth struct {
+	answered time.Time
+	// well is closed when something answers after a silence.
+	well chan struct{}
+}
+
+func newGate(size int) *gate {
+	g := &gate{slots: map[probeKind]*shared{}, clients: map[string]*clientHealth{}}
+	for _, starting := range []bool{false, true} {
+		for _, late := range []bool{false, true} {
+			// Whoever waits among those that answer has most likely come too early;
+			// those that don't take turns.
+			g.slots[probeKind{starting, late}] = &shared{
+				all: &slots{newestFirst: !late, free: size}, share: max(size/clientShare, 1), clients: map[string]*slots{},
+			}
+		}
+	}
+	return g
+}
+
+// healthLocked is the client's; the caller holds mu.
+func (g *gate) healthLocked(client string) *clientHealth {
+	h := g.clients[client]
+	if h == nil {
+		h = &clientHealth{answered: time.Now(), well: make(chan struct{})}
+		g.clients[client] = h
+	}
+	return h
+}
+
+// answered notes that a server on the client answered. The first to do so after
+// a silence wakes those that rest.
+func (g *gate) answered(client string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := g.healthLocked(client)
+	if time.Since(h.answered) > wellAgain {
+		close(h.well)
+		h.well = make(chan struct{})
+	}
+	h.answered = time.Now()
+}
+
+// rest waits between two probes of a server on the client; false when ctx ended.
+func (g *gate) rest(ctx context.Context, client string, d time.Duration) bool {
+	g.mu.Lock()
+	well := g.healthLocked(client).well
+	g.mu.Unlock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	case <-well:
+	}
+	return true
+}
+
+// shared is a number of slots of which each client may hold a share.
+type shared struct {
+	share int
+	all   *slots
+
+	mu      sync.Mutex
+	clients map[string]*slots
+}
+
+// enter waits for a slot; leave gives it back, and is nil when ctx ended first.
+func (s *shared) enter(ctx context.Context, client string) (leave func()) {
+	s.mu.Lock()
+	own := s.clients[client]
+	if own == nil {
+		own = &slots{newestFirst: s.all.newestFirst, free: s.share}
+		s.clients[client] = own
+	}
+	s.mu.Unlock()
+	if !own.take(ctx) {
+		return nil
+	}
+	if !s.all.take(ctx) {
+		own.give()
+		return nil
+	}
+	return func() {
+		s.all.give()
+		own.give()
+	}
+}
+
+// slots is a number of slots and who waits for one, oldest first.
+type slots struct {
+	newestFirst bool
+
+	mu      sync.Mutex
+	free    int
+	waiting []chan struct{}
+}
+
+// take waits for a slot; false when ctx ended before.
+func (s *slots) take(ctx context.Context) bool {
+	s.mu.Lock()
+	if s.free > 0 {
+		s.free--
+		s.mu.Unlock()
+		return true
+	}
+	turn := make(chan struct{})
+	s.waiting = append(s.waiting, turn)
+	s.mu.Unlock()
+	select {
+	case <-turn:
+		return true
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	i := slices.Index(s.waiting, turn)
+	if i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+	s.mu.Unlock()
+	if i < 0 {
+		s.give() // it came all the same
+	}
+	return false
+}
+
+// give gives a slot back, to whoever is next.
+func (s *slots) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.waiting)
+	if n == 0 {
+		s.free++
+		return
+	}
+	next := 0
+	if s.newestFirst {
+		next = n - 1
+	}
+	close(s.waiting[next])
+	s.waiting = slices.Delete(s.waiting, next, next+1)
+}
+
+// probe asks the server once, in the place of its kind, and notes whether it is
+// late. It reports false when ctx ended before it could.
+func (p *prober) probe(ctx context.Context, starting bool, res *ProbeResult) bool {
+	limit := min(probeHurry, p.l.s.cfg.ProbeTimeout)
+	if starting {
+		limit = min(startHurry, limit)
+	}
+	if !p.late {
+		leave := p.l.gate.slots[probeKind{starting: starting}].enter(ctx, p.client)
+		if leave == nil {
+			return false
+		}
+		p.late = !p.once(ctx, res, limit)
+		leave()
+		if !p.late {
+			p.tell(res)
+			return true
+		}
+	}
+	leave := p.l.gate.slots[probeKind{starting: starting, late: true}].enter(ctx, p.client)
+	if leave == nil {
+		return false
+	}
+	begin := time.Now()
+	p.once(ctx, res, p.l.s.cfg.ProbeTimeout)
+	leave()
+	p.late = !res.Answering && time.Since(begin) >= limit
+	p.tell(res)
+	return true
+}
+
+// tell tells the gate of an answer.
+func (p *prober) tell(res *ProbeResult) {
+	if res.Answering {
+		p.l.gate.answered(p.client)
+	}
+}
+
+// pause is how long to wait after a probe of a server that has been asked for a
+// time in vain, as one of so many in a hurry.
+func (p *prober) pause(res ProbeResult, starting bool, waited time.Duration, eager int) time.Duration {
+	cfg := p.l.s.cfg
+	switch {
+	case res.Answering && res.Proven:
+		return jitter(cfg.HealthInterval)
+	case starting && p.late:
+		return jitter(min(max(waited/4, cfg.ProbeMax), cfg.HealthInterval))
+	case starting:
+		lo := cfg.ProbeMin
+		if p.sb.Member() {
+			lo = max(lo, min(memberPause, cfg.ProbeMax))
+		}
+		wait := eagerPause(waited, eager, lo, cfg.ProbeMax)
+		if res.Answering {
+			wait = max(wait, min(proveAgain, cfg.ProbeMax))
+		}
+		return wait
+	}
+	wait := cfg.HealthInterval / 4
+	for n := res.Failures; n > cfg.HealthFailures && wait < maxRest; n-- {
+		wait *= 2
+	}
+	return jitter(min(wait, max(maxRest, cfg.HealthInterval/4)))
+}
