@@ -113,7 +113,7 @@ func (s *Server) deliver(c *call, box *fsm.Sandbox, id string, msg fsm.Message) 
 	// A wake has its own time, so that there is some left for the message.
 	ctx, cancel := context.WithTimeout(c.r.Context(), s.cfg.Door.StartWait+s.cfg.RequestTimeout)
 	defer cancel()
-	box, _, err := s.door.serving(ctx, box)
+	up, err := s.door.serving(ctx, box, s.cfg.Door.Wake)
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && refused.status == http.StatusUnauthorized:
@@ -121,6 +121,7 @@ func (s *Server) deliver(c *call, box *fsm.Sandbox, id string, msg fsm.Message) 
 	case err != nil:
 		return err
 	}
+	box = up.row
 	key, err := s.readSecret(ctx, box.KeyRef, "key")
 	if err != nil {
 		return err

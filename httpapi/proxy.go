@@ -22,7 +22,11 @@ import (
 // server gets its own sandbox's key in their place, the other ports get none. A
 // WebSocket of the agent server may bring its key in its first frame. A browser
 // that was let in to VSCODE or a worker port gets a cookie for that port alone.
-// An unknown sandbox, another user's and a wrong key get the same 401.
+// An unknown sandbox, another user's and a wrong key get the same 401, or the
+// same close code. The agent server's health needs no key.
+//
+// A paused sandbox answers 409 (WebSockets: 4409, page views: a page with a
+// button) until work for its agent, a resume or ?wake=true wakes it.
 //
 // What it can't do: pages that a sandbox serves under the API's own address
 // share its origin with each other and with whatever else is served there. The
@@ -35,6 +39,7 @@ type door struct {
 	metrics *doorMetrics
 	streams *streams
 	sockets *sockets
+	health  *health
 	proxy   *httputil.ReverseProxy
 	wakes   wakes
 }
@@ -46,7 +51,7 @@ func newDoor(s *Server) (*door, error) {
 	}
 	d := &door{server: s, cfg: s.cfg.Door, metrics: m, streams: newStreams(s.cluster)}
 	transport := newDoorTransport(d.cfg)
-	d.sockets = newSockets(transport)
+	d.sockets, d.health = newSockets(transport), newHealth(transport)
 	d.proxy = &httputil.ReverseProxy{
 		Rewrite:        d.rewrite,
 		Transport:      transport,
@@ -83,6 +88,8 @@ type passage struct {
 	to    target
 	grant grant
 	visit *visit
+	// woken is set when this request woke the sandbox.
+	woken bool
 	// traffic is nil until the sandbox is known to serve.
 	traffic *traffic
 }
@@ -96,7 +103,13 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		d.metrics.request(p.grant.port, p.w.outcome())
 	}()
-	if err := p.serve(ex); err != nil {
+	err := p.serve(ex)
+	switch {
+	case err == nil:
+	case isPaused(err) && isPageView(r):
+		ex.err = err
+		p.showPaused()
+	default:
 		ex.err = err
 		failureOf(err, shapeDetail, "").write(w)
 		p.w.note(err)
@@ -110,20 +123,33 @@ func (p *passage) serve(ex *exchange) error {
 		return refuse(http.StatusMethodNotAllowed, "Method Not Allowed")
 	}
 	given := p.d.credentialsOf(p.r, p.to)
-	if given.none() && p.to.isEventSocket(p.r) {
+	switch {
+	case given.none() && p.to.isEventSocket(p.r):
 		return p.d.sockets.knock(p, ex)
+	case given.none() && p.to.isHealth(p.r):
+		return p.d.health.serve(p)
 	}
 	if err := p.admit(given, ex); err != nil {
+		if isUnauthorized(err) && p.to.isEventSocket(p.r) {
+			return p.d.sockets.refuse(p, ex, err)
+		}
 		return err
 	}
 	if p.redirect() {
 		return nil
 	}
 	end, err := p.enter()
+	if isPaused(err) && isUpgrade(p.r) {
+		return p.d.sockets.refuse(p, ex, err)
+	}
 	if err != nil {
 		return err
 	}
 	defer end()
+	if p.woken && isPageView(p.r) {
+		p.leavePaused()
+		return nil
+	}
 	if p.grant.port == fsm.PortAgentServer && p.to.isEventSocket(p.r) {
 		return p.d.sockets.pass(p)
 	}
@@ -148,18 +174,18 @@ func (p *passage) admit(given credentials, ex *exchange) error {
 // enter waits for the sandbox to serve and registers the visit. The caller must
 // call end.
 func (p *passage) enter() (end func(), err error) {
-	row, index, err := p.d.serving(p.r.Context(), p.grant.row)
+	up, err := p.d.serving(p.r.Context(), p.grant.row, p.wakes())
 	if err != nil {
 		return nil, err
 	}
-	if row.Status.Placement.Ports[p.grant.port] == 0 {
+	if up.row.Status.Placement.Ports[p.grant.port] == 0 {
 		return nil, refuse(http.StatusNotFound, "The sandbox exposes no such port")
 	}
-	p.grant.row = row
-	if p.visit, err = p.d.streams.open(p.r.Context(), row, index); err != nil {
+	p.grant.row, p.woken = up.row, up.woken
+	if p.visit, err = p.d.streams.open(p.r.Context(), up.row, up.index); err != nil {
 		return nil, err
 	}
-	p.traffic = p.d.newTraffic(row.ID, p.grant.port)
+	p.traffic = p.d.newTraffic(up.row.ID, p.grant.port)
 	p.w.traffic.Store(p.traffic)
 	return p.visit.end, nil
 }
@@ -182,6 +208,12 @@ func (p *passage) redirect() bool {
 		p.setCookie(p.w.Header())
 		u.RawQuery = withoutQuery(u.RawQuery, queryToken)
 	}
+	p.seeOther(u)
+	return true
+}
+
+// seeOther redirects to another path or query of the same host.
+func (p *passage) seeOther(u url.URL) {
 	h := p.w.Header()
 	at := u.RequestURI()
 	if strings.HasPrefix(u.EscapedPath(), "//") {
@@ -190,7 +222,6 @@ func (p *passage) redirect() bool {
 	h.Set("Location", at)
 	h.Set("Referrer-Policy", "no-referrer")
 	p.w.WriteHeader(http.StatusSeeOther)
-	return true
 }
 
 // setCookie lets the browser back in. It needs the sandbox's key; when that

@@ -22,7 +22,7 @@ type DoorConfig struct {
 	// runs in a sandbox then has an origin of its own, apart from the API's and
 	// from every other sandbox's. Recommended wherever browsers are used.
 	Domain string
-	// Wake resumes a paused sandbox for whoever may use it.
+	// Wake lets a message, a run or ?wake=true resume a paused sandbox.
 	Wake bool
 	// StartWait bounds how long a request waits for a sandbox that starts.
 	StartWait time.Duration

@@ -131,9 +131,12 @@ func (s *sockets) connect(p *passage, client *websocket.Conn, ex *exchange) {
 
 // introduce reads the first frame and admits its sender.
 func (p *passage) introduce(client *websocket.Conn, ex *exchange) error {
-	ctx, cancel := context.WithTimeout(p.visit.ctx, p.d.cfg.AuthTimeout)
-	defer cancel()
-	_, frame, err := client.Read(ctx)
+	// A read that its context ends breaks the connection off without a code.
+	late := time.AfterFunc(p.d.cfg.AuthTimeout, func() { p.d.sockets.turnAway(client, errUnauthorized()) })
+	_, frame, err := client.Read(p.visit.ctx)
+	if !late.Stop() && err == nil {
+		return errUnauthorized()
+	}
 	if err != nil {
 		if cut := cutOf(p.visit.ctx); cut != nil {
 			return errStopping()
@@ -154,10 +157,34 @@ func errStopping() error {
 	return &fsm.Error{Code: fsm.CodeShuttingDown, Message: "this node is stopping"}
 }
 
+// refuse takes a WebSocket in only to close it with the code that fits: a
+// browser tells its page nothing of an answer without an upgrade but 1006. What
+// is no WebSocket gets err.
+func (s *sockets) refuse(p *passage, ex *exchange, err error) error {
+	if !strings.EqualFold(p.r.Header.Get("Upgrade"), "websocket") {
+		return err
+	}
+	p.visit = p.d.streams.enroll(p.r.Context())
+	defer p.visit.end()
+	p.clearDeadlines()
+	client, failed := s.accept(p, subprotocols(p.r))
+	if failed != nil {
+		return nil // accept has answered
+	}
+	defer func() { _ = client.CloseNow() }()
+	ex.err = err
+	p.w.status = failureOf(err, shapeDetail, "").status
+	s.turnAway(client, err)
+	return nil
+}
+
 // turnAway closes with the code that fits.
 func (s *sockets) turnAway(client *websocket.Conn, err error) {
 	code, text := websocket.StatusTryAgainLater, "The sandbox does not answer."
-	if f := failureOf(err, shapeDetail, ""); f.status == http.StatusUnauthorized || f.status == http.StatusNotFound {
+	switch f := failureOf(err, shapeDetail, ""); {
+	case isPaused(err):
+		code, text = closePaused, "The sandbox is paused."
+	case f.status == http.StatusUnauthorized || f.status == http.StatusNotFound:
 		code, text = closeUnauthorized, "Authentication failed"
 	}
 	s.close(client, code, text)

@@ -115,7 +115,7 @@ func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 				_ = conn.Write(context.Background(), websocket.MessageText, []byte(frame))
 			}
 			code := ended(t, conn)
-			if ok := code == closeUnauthorized || name == "too large" && code == websocket.StatusMessageTooBig || name == "nothing" && code == -1; !ok {
+			if ok := code == closeUnauthorized || name == "too large" && code == websocket.StatusMessageTooBig; !ok {
 				t.Errorf("%s: close code %d", name, code)
 			}
 		}
@@ -125,8 +125,13 @@ func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 			t.Errorf("%s%s: %v", c.port, c.rest, res)
 		}
 	}
-	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket), headerSessionKey, "wrong"); err == nil || res.StatusCode != 401 {
-		t.Errorf("a wrong key in the header: %v", res)
+	for name, conn := range map[string]*websocket.Conn{
+		"in the header": h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, "wrong"),
+		"in the query":  h.mustDial("AGENT_SERVER", eventSocket+"?session_api_key=wrong"),
+	} {
+		if code := ended(t, conn); code != closeUnauthorized {
+			t.Errorf("a wrong key %s: close code %d", name, code)
+		}
 	}
 	if behind.count() != 0 {
 		t.Errorf("%d requests arrived", behind.count())

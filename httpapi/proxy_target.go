@@ -155,7 +155,11 @@ func isUpgrade(r *http.Request) bool {
 // goes by the words of the request, so that it answers the same for a sandbox
 // that does not exist.
 func (t target) isEventSocket(r *http.Request) bool {
-	agent := t.name == fsm.PortAgentServer || t.name == hostName(fsm.PortAgentServer) ||
+	return t.isAgent() && r.Method == http.MethodGet && strings.HasPrefix(t.rest, "/sockets/") && isUpgrade(r)
+}
+
+// isAgent reports whether a target's words name an agent server.
+func (t target) isAgent() bool {
+	return t.name == fsm.PortAgentServer || t.name == hostName(fsm.PortAgentServer) ||
 		strings.HasPrefix(t.label, hostName(fsm.PortAgentServer)+"-")
-	return agent && r.Method == http.MethodGet && strings.HasPrefix(t.rest, "/sockets/") && isUpgrade(r)
 }

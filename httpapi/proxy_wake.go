@@ -27,40 +27,51 @@ func (d *door) view(ctx context.Context) (*fsm.View, error) {
 	return d.server.cluster.View(ctx, cluster.Stale)
 }
 
-// serving waits until a sandbox that starts serves, and wakes one that is
-// paused; at most for DoorConfig.StartWait. It gives the row and the log index it
-// was seen at. Its error is the answer.
-func (d *door) serving(ctx context.Context, row *fsm.Sandbox) (*fsm.Sandbox, uint64, error) {
+// servingSandbox is a sandbox that serves.
+type servingSandbox struct {
+	row *fsm.Sandbox
+	// index is the log index that the row was seen at.
+	index uint64
+	// woken is set when it was paused and this request woke it.
+	woken bool
+}
+
+// serving waits until a sandbox that starts serves, at most for
+// DoorConfig.StartWait. With wake it resumes one that is paused. Its error is the
+// answer.
+func (d *door) serving(ctx context.Context, row *fsm.Sandbox, wake bool) (servingSandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartWait)
 	defer cancel()
 	granted, woken := row, false
 	for {
 		v, err := d.view(ctx)
 		if err != nil {
-			return nil, 0, err
+			return servingSandbox{}, err
 		}
 		row = v.SandboxAny(granted.ID)
 		if !isOwned(row) || row.UserID != granted.UserID || row.KeyHash != granted.KeyHash {
-			return nil, 0, errUnauthorized()
+			return servingSandbox{}, errUnauthorized()
 		}
 		if row.Desired == fsm.DesiredRunning && isServing(row) {
-			return row, v.Index(), nil
+			return servingSandbox{row: row, index: v.Index(), woken: woken}, nil
 		}
 		switch {
 		case row.Desired == fsm.DesiredRunning && (row.State() == fsm.SandboxStarting || row.State() == fsm.SandboxRunning):
-		case row.Desired == fsm.DesiredPaused && row.State() == fsm.SandboxPaused && d.cfg.Wake && !woken:
+		case row.Desired == fsm.DesiredPaused && !wake:
+			return servingSandbox{}, errPaused(row)
+		case row.Desired == fsm.DesiredPaused && row.State() == fsm.SandboxPaused && !woken:
 			if err := d.wake(ctx, row); err != nil {
-				return nil, 0, err
+				return servingSandbox{}, err
 			}
 			woken = true
 			continue
 		default:
-			return nil, 0, errNotServing(row)
+			return servingSandbox{}, errNotServing(row)
 		}
 		select {
 		case <-v.Changed():
 		case <-ctx.Done():
-			return nil, 0, errNotServing(row)
+			return servingSandbox{}, errNotServing(row)
 		}
 	}
 }
@@ -71,8 +82,6 @@ func errNotServing(row *fsm.Sandbox) *refusal {
 	switch state := row.State(); {
 	case row.Desired == fsm.DesiredPaused && state != fsm.SandboxPaused:
 		e.text, e.retryAfter = "The sandbox is being paused.", 2*time.Second
-	case state == fsm.SandboxPaused:
-		e.text = "The sandbox is paused. Resume it first."
 	case state == fsm.SandboxError || state == fsm.SandboxMissing:
 		e.text, e.retryAfter = fmt.Sprintf("The sandbox does not run: it is %s.", state), 30*time.Second
 	default:

@@ -1,14 +1,13 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -43,12 +42,17 @@ func TestDoor_WakesAPausedSandbox(t *testing.T) {
 	behind.serve(echoes)
 	resumes, stop := h.scheduled()
 	defer stop()
+	const talk = "/api/conversations/6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01/"
 	for i, use := range []func(){
-		func() { h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, h.key).want(t, 200) },
-		func() { h.ask("GET", h.at("WORKER_1", "/x"), "", "Authorization", "Bearer "+h.alice).want(t, 200) },
-		func() { h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200) },
-		func() { say(t, h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key), "x") },
-		func() { say(t, h.knock(h.key), "x") },
+		func() { h.ask("POST", h.at("AGENT_SERVER", talk+"events"), "{}", headerSessionKey, h.key).want(t, 200) },
+		func() {
+			h.ask("POST", h.at("AGENT_SERVER", talk+"run"), "", "Authorization", "Bearer "+h.alice).want(t, 200)
+		},
+		func() { h.ask("GET", h.at("AGENT_SERVER", "/x?wake=true"), "", headerSessionKey, h.key).want(t, 200) },
+		func() {
+			h.ask("GET", h.at("WORKER_1", "/x?a=b&wake=1"), "", "Authorization", "Bearer "+h.alice).want(t, 200)
+		},
+		func() { h.ask("GET", h.at("VSCODE", "/?tkn="+h.key+"&wake=true"), "").want(t, 200) },
 	} {
 		h.pause()
 		use()
@@ -64,7 +68,7 @@ func TestDoor_OneWakeForAll(t *testing.T) {
 	before := h.cluster.count()
 	var group sync.WaitGroup
 	for range 20 {
-		group.Go(func() { h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, h.key).want(t, 200) })
+		group.Go(func() { h.ask("GET", h.at("AGENT_SERVER", "/x?wake=true"), "", headerSessionKey, h.key).want(t, 200) })
 	}
 	until(t, "somebody wakes it", func() bool { return h.row().Desired == fsm.DesiredRunning })
 	generation := h.row().Generation
@@ -83,9 +87,9 @@ func TestDoor_WakeIsForThoseWhoMayPass(t *testing.T) {
 	h, _ := newDoorHarness(t, func(c *Config) { c.Door.AuthTimeout = 50 * time.Millisecond })
 	h.pause()
 	before := h.cluster.count()
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.bob).want(t, 401)
-	h.ask("GET", h.at("VSCODE", "/?tkn=x"), "").want(t, 401)
-	h.ask("GET", h.at("99", "/"), "", headerSessionKey, h.key).want(t, 404)
+	h.ask("GET", h.at("AGENT_SERVER", "/?wake=true"), "", headerSessionKey, h.bob).want(t, 401)
+	h.ask("GET", h.at("VSCODE", "/?tkn=x&wake=true"), "").want(t, 401)
+	h.ask("GET", h.at("99", "/?wake=true"), "", headerSessionKey, h.key).want(t, 404)
 	ended(t, h.knock(h.bob))
 	ended(t, h.mustDial("AGENT_SERVER", eventSocket))
 	if n := h.cluster.count() - before; n != 0 {
@@ -96,11 +100,15 @@ func TestDoor_WakeIsForThoseWhoMayPass(t *testing.T) {
 func TestDoor_DoesNotServe(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
+		path   string
 		state  func(h *doorHarness)
 		want   int
 		detail string
 	}{
-		"wake is off": {change: func(c *Config) { c.Door.Wake = false }, state: (*doorHarness).pause, want: 503, detail: "paused. Resume it"},
+		"paused":      {path: "/x", state: (*doorHarness).pause, want: 409, detail: `"status":"PAUSED"`},
+		"wake is off": {change: func(c *Config) { c.Door.Wake = false }, state: (*doorHarness).pause, want: 409, detail: `"status":"PAUSED"`},
+		"being paused, and no work": {path: "/x", state: func(h *doorHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
+			want: 409, detail: "being paused"},
 		"does not come up": {change: func(c *Config) { c.Door.StartWait = 50 * time.Millisecond }, state: (*doorHarness).pause,
 			want: 503, detail: "is starting"},
 		"starting": {change: func(c *Config) { c.Door.StartWait = 50 * time.Millisecond }, state: func(h *doorHarness) {
@@ -125,7 +133,7 @@ func TestDoor_DoesNotServe(t *testing.T) {
 			})
 			c.state(h)
 			before := behind.count()
-			got := h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, c.want)
+			got := h.ask("GET", h.at("AGENT_SERVER", cmp.Or(c.path, "/?wake=true")), "", headerSessionKey, h.key).want(t, c.want)
 			if !strings.Contains(string(got.body), c.detail) {
 				t.Errorf("%s", got.body)
 			}
@@ -170,15 +178,4 @@ func TestDoor_ClientThatGoesAwayWaitsNoMore(t *testing.T) {
 	cancel()
 	<-done
 	until(t, "nobody waits", func() bool { return strings.Contains(h.metricsText(), "bivouac_http_requests_in_flight 1") })
-}
-
-func TestDoor_Socket_NotServing(t *testing.T) {
-	h, _ := newDoorHarness(t, func(c *Config) { c.Door.Wake = false })
-	h.pause()
-	if code := ended(t, h.knock(h.key)); code != websocket.StatusTryAgainLater {
-		t.Errorf("close code %d", code)
-	}
-	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket), headerSessionKey, h.key); err == nil || res.StatusCode != 503 {
-		t.Errorf("%v", res)
-	}
 }

@@ -92,7 +92,7 @@
 //	  domain                          with the door: "<port>-<id>.<domain>" instead of a path on the
 //	                                  API's address; needs a wildcard DNS entry (and certificate)
 //	  public_url                      how clients reach the API; default: as the request came
-//	  wake                            resume a paused sandbox when it is used; true
+//	  wake                            a message, a run or ?wake=true resumes; true
 //	}
 //	policy {                          a spec's and a user's go before it, member by member; each is a
 //	                                  duration or "never" (default)

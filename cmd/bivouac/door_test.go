@@ -72,7 +72,7 @@ func sandboxDoor(t *testing.T, nodes []caller) {
 	nodes[1].awaitSandbox(t, info.ID, "PAUSED")
 	last := caller{base: nodes[2].base + "/sandboxes/" + info.ID + "/AGENT_SERVER", key: nodes[2].key}
 	eventually(t, "a request wakes the sandbox", func() error {
-		a, err := last.try(http.MethodGet, "/api/conversations/"+*task.ConversationID+"/events/search", nil)
+		a, err := last.try(http.MethodGet, "/api/conversations/"+*task.ConversationID+"/events/search?wake=true", nil)
 		if err == nil && (a.status != http.StatusOK || !strings.Contains(string(a.body), "through the door")) {
 			err = errors.New(a.String())
 		}

@@ -93,7 +93,7 @@ vault {
 #   # origins. It needs a wildcard DNS entry that leads here, best a domain that
 #   # serves nothing else.
 #   domain     = "sandboxes.example.net"
-#   wake       = true # a paused sandbox is resumed when it is used
+#   wake       = true # a paused sandbox is resumed by a message, a run or ?wake=true
 # }
 
 # When a sandbox is paused or deleted by itself. A spec's and a user's policy go

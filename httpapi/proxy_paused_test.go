@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// A page that is left open connects again and again, and asks for the sandbox's
+// state. None of it ends the pause.
+func TestDoor_PauseHoldsWhileATabIsOpen(t *testing.T) {
+	h, behind := newDoorHarness(t, func(c *Config) { c.Door.AuthTimeout = 100 * time.Millisecond })
+	behind.serve(echoes)
+	browser := h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200)
+	cookie := strings.SplitN(browser.header.Get("Set-Cookie"), ";", 2)[0]
+	h.pause()
+	commands, reached := h.cluster.count(), behind.count()
+	for range 3 {
+		for name, code := range map[string]int{
+			"event socket":              int(ended(t, h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key))),
+			"event socket, first frame": int(ended(t, h.knock(h.key))),
+			"event socket with wake":    int(ended(t, h.mustDial("AGENT_SERVER", eventSocket+"?wake=true", headerSessionKey, h.key))),
+			"worker's socket":           int(ended(t, h.mustDial("WORKER_1", "/ws", headerSessionKey, h.key))),
+		} {
+			if code != 4409 {
+				t.Errorf("%s: close code %d", name, code)
+			}
+		}
+		for _, path := range []string{"/api/conversations/x/events/search", "/api/conversations", "/health"} {
+			h.ask("GET", h.at("AGENT_SERVER", path), "", headerSessionKey, h.key).want(t, 409)
+		}
+		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/x/pause"), "", headerSessionKey, h.key).want(t, 409)
+		h.ask("POST", h.at("WORKER_1", "/api/conversations/x/events"), "{}", headerSessionKey, h.key).want(t, 409)
+		h.ask("GET", h.at("VSCODE", "/x"), "", "Cookie", cookie).want(t, 409)
+		// Another site's page that embeds or links to it.
+		h.ask("GET", h.at("VSCODE", "/?wake=true"), "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").want(t, 409)
+	}
+	if n := h.cluster.count() - commands; n != 0 || behind.count() != reached {
+		t.Errorf("%d commands, and the sandbox got %d requests", n, behind.count()-reached)
+	}
+	if row := h.row(); row.Desired != fsm.DesiredPaused {
+		t.Errorf("it is desired %s", row.Desired)
+	}
+}
+
+// What was paused and has no client to be told JSON is a page with a button.
+func TestDoor_PausedPage(t *testing.T) {
+	h, behind := newDoorHarness(t)
+	resumes, stop := h.scheduled()
+	defer stop()
+	h.pause()
+	html := []string{"Accept", "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode", "navigate", headerSessionKey, h.key}
+	at := h.at("WORKER_1", `/a%2Fb?q=%22%3E%3Cscript%3E&wake=false&tkn=`)
+	page := h.ask("GET", at, "", html...).want(t, http.StatusConflict)
+	if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" || strings.Contains(string(page.body), "<script>") {
+		t.Errorf("%s: %s", kind, page.body)
+	}
+	if csp := page.header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
+		t.Errorf("CSP %q", csp)
+	}
+	// What a browser makes of the form: its inputs are the query.
+	inputs := regexp.MustCompile(`name="([^"]*)" value="([^"]*)"`).FindAllStringSubmatch(string(page.body), -1)
+	query := url.Values{}
+	for _, one := range inputs {
+		query.Add(one[1], strings.NewReplacer("&#34;", `"`, "&gt;", ">", "&lt;", "<").Replace(one[2]))
+	}
+	if query.Get("wake") != "true" || query.Get("q") != `"><script>` {
+		t.Fatalf("the form sends %v", query)
+	}
+	before := behind.count()
+	woken := h.ask("GET", h.at("WORKER_1", "/a%2Fb?"+query.Encode()), "", html...).want(t, http.StatusSeeOther)
+	if got, want := woken.header.Get("Location"), pathDoor+h.id+"/WORKER_1/a%2Fb?q=%22%3E%3Cscript%3E&tkn="; got != want {
+		t.Errorf("then to %s, want %s", got, want)
+	}
+	if resumes() != 1 || behind.count() != before {
+		t.Errorf("%d resumes, %d requests reached the sandbox", resumes(), behind.count()-before)
+	}
+	// It runs now: a query of the page's own that is called wake is left alone.
+	h.ask("GET", h.at("WORKER_1", "/x?wake=true"), "", html...).want(t, 200)
+	if got := behind.last().uri; got != "/x?wake=true" {
+		t.Errorf("the sandbox got %s", got)
+	}
+}
