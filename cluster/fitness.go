@@ -2,10 +2,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/raftfix"
 )
 
 // fitness is whether this node may lead, as far as its caller knows: whoever
@@ -67,27 +71,52 @@ func (n *Node) MustNotLead() error {
 }
 
 // abdicate lasts while this node is Raft's leader and must not lead. It reports
-// whether it leads on.
+// whether it leads on. Where those that answer do not take over for spentAfter in
+// one term, Raft can't be asked again, and the node ends so that they elect another.
 func (n *Node) abdicate(ctx context.Context, r *raft.Raft) (leads bool) {
 	_, fit, _ := n.fitness.watch()
+	begin := time.Now()
 	for {
-		transfer := r.LeadershipTransfer()
+		tried := make(chan error, 1)
+		trying, cancel := context.WithTimeout(ctx, abdicatePause)
+		n.futures.Go(func() { tried <- n.yield(trying, r) })
 		timer := time.NewTimer(abdicatePause)
+		again := false
 		select {
 		case leads = <-n.notify:
 		case <-ctx.Done():
 		case <-fit:
 			leads = r.State() == raft.Leader
 		case <-timer.C:
-			if err := transfer.Error(); err != nil {
-				n.logger.Warn("cluster: nobody takes the lead from a node that must not lead", "error", err)
-			}
-			continue
+			again = true
 		}
 		timer.Stop()
-		return leads
+		cancel()
+		if !again {
+			return leads
+		}
+		err := <-tried
+		if err != nil {
+			n.logger.Warn("cluster: nobody takes the lead from a node that must not lead", "error", err)
+		}
+		if errors.Is(err, raftfix.ErrTransferSpent) && time.Since(begin) > spentAfter {
+			n.breaks(fmt.Errorf("it must not lead, and could not hand over: %w", err))
+		}
 	}
 }
 
-// abdicatePause is the time between two tries to hand leadership over.
-const abdicatePause = 2 * time.Second
+// yield is handOn with the handover's own error.
+func (n *Node) yield(ctx context.Context, r *raft.Raft) error {
+	future, err := n.transfers.To(r, n.successors(ctx, r))
+	if err != nil {
+		return err
+	}
+	return n.await(ctx, future)
+}
+
+const (
+	// abdicatePause is the time between two tries to hand leadership over.
+	abdicatePause = 2 * time.Second
+	// spentAfter is how long they are made in one term.
+	spentAfter = time.Minute
+)

@@ -37,6 +37,27 @@ func TestNode_Unfit_AnotherLeads(t *testing.T) {
 	})
 }
 
+// A node that must not lead hands over to one that answers, whoever else is dead:
+// Raft by itself asks a dead one again and again (raftfix.Transfers).
+func TestNode_Unfit_BesideADeadMember(t *testing.T) {
+	for run := range 8 {
+		synctest.Test(t, func(t *testing.T) {
+			c := clustertest.New(t, 3)
+			defer c.Close()
+			c.Settle()
+			former := c.Leader()
+			next := (former + 1 + run%2) % 3
+			c.Kill(3 - former - next)
+			c.Node(former).Unfit(errors.New("the cluster went on elsewhere"))
+			c.Eventually("the other leads", func() bool {
+				_, err := c.Propose(t.Context(), next, newKey(run))
+				return err == nil && c.Leader() == next
+			})
+			c.Node(former).Fit()
+		})
+	}
+}
+
 // No node may lead: no write is taken, and afterwards all is as it was.
 func TestNode_AllUnfit_NoWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
