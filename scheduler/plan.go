@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -366,6 +367,9 @@ func overdue(d *Decision, s Situation, reason, detail string) {
 func fail(d *Decision, s Situation, f *Failure) {
 	st := &d.Status
 	if st.State == fsm.SandboxError && st.Reason == f.Reason {
+		if more := clipped(fsm.SandboxStatus{Detail: f.Detail}).Detail; strings.HasPrefix(more, st.Detail) {
+			st.Detail = more // what a crashed task wrote last is known a moment later
+		}
 		return
 	}
 	if st.State != fsm.SandboxError {

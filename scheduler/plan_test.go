@@ -37,6 +37,11 @@ func sandbox(desired fsm.Desired, gen uint64, st fsm.SandboxStatus) *fsm.Sandbox
 	return &fsm.Sandbox{ID: "a", Desired: desired, Generation: gen, DesiredAt: epoch, Status: st}
 }
 
+// errorOf is an ERROR after a crash.
+func errorOf(detail string) fsm.SandboxStatus {
+	return fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed, Detail: detail, Generation: 1}
+}
+
 // trusting makes the backend's word enough.
 func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.Template.Readiness = fsm.ReadinessAllocation
@@ -220,6 +225,11 @@ func TestPlan(t *testing.T) {
 		{"stopped by hand", sandbox(run, 1, running), stopping, nil, "STARTING waiting for the former copy of the sandbox to stop"},
 		{"purged, still live", sandbox(run, 1, running), scheduler.Observed{Live: 1}, nil, "STARTING waiting for the former copy of the sandbox to stop"},
 		{"crashed", sandbox(run, 1, running), crashed, nil, "ERROR crashed exit code 1"},
+		{
+			"crashed, and its last words known later", sandbox(run, 1, errorOf("exit code")), crashed, nil,
+			"ERROR crashed exit code 1",
+		},
+		{"crashed, and its last words forgotten", sandbox(run, 1, errorOf("exit code 1; no plan")), crashed, nil, "ERROR crashed exit code 1; no plan"},
 
 		{
 			"another's workspace, first said", sandbox(run, 1, starting), placed,

@@ -5,35 +5,110 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// How much of a crashed task's log its failure tells, and how long reading it
-// may hold up the picture of everything else.
+// How much of a crashed task's log its failure tells, how long reading it may take,
+// and how many are read at a time and wait to be.
 const (
-	lastBytes  = 2 << 10
-	lastLines  = 5
-	lastWait   = time.Second
-	lastMemory = 5 * time.Minute
+	lastBytes     = 2 << 10
+	lastLines     = 5
+	lastWait      = time.Second
+	lastMemory    = 5 * time.Minute
+	readersAtOnce = 4
+	maxReading    = 256
 )
 
-// explain adds the end of the task's log to a crash. Each is read once.
-func (r *Runner) explain(ctx context.Context, o scheduler.Observed, alloc string) scheduler.Observed {
+// explained is the picture with the end of the task's log, as far as it was read,
+// added to a crash. known is false when it is still to be read.
+func (r *Runner) explained(o scheduler.Observed, alloc string) (with scheduler.Observed, known bool) {
 	if o.Failure == nil || o.Failure.Reason != fsm.ReasonCrashed || alloc == "" {
-		return o
+		return o, true
 	}
 	words, known := r.words.Get(alloc)
-	if !known {
-		words = r.lastWords(ctx, alloc)
-		r.words.Add(alloc, words)
-	}
 	if words != "" {
 		o.Failure = &scheduler.Failure{Reason: o.Failure.Reason, Detail: o.Failure.Detail + "; it last wrote: " + words}
 	}
-	return o
+	return o, known
+}
+
+// readers reads the logs of crashed tasks beside a watch, some at a time. A
+// client that does not answer holds up only whoever crashed. It is used by the
+// watch's goroutine alone.
+type readers struct {
+	r     *Runner
+	queue chan crash
+	// read gives the crashes that have their words now.
+	read chan crash
+	// asked are the allocations whose log is being read; waits is until when a
+	// job's crash is not told because its words may come.
+	asked map[string]bool
+	waits map[string]time.Time
+	wg    sync.WaitGroup
+}
+
+// crash is an allocation of a job.
+type crash struct{ job, alloc string }
+
+// newReaders makes readers that end with ctx.
+func (r *Runner) newReaders(ctx context.Context) *readers {
+	rs := &readers{
+		r: r, queue: make(chan crash, maxReading), read: make(chan crash), asked: map[string]bool{}, waits: map[string]time.Time{},
+	}
+	for range readersAtOnce {
+		rs.wg.Go(func() { rs.run(ctx) })
+	}
+	return rs
+}
+
+func (rs *readers) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-rs.queue:
+			words := rs.r.lastWords(ctx, c.alloc)
+			if ctx.Err() != nil {
+				return
+			}
+			rs.r.words.Add(c.alloc, words)
+			select {
+			case rs.read <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// ask has the log of a crash read and reports whether it is worth while to wait
+// for that with the news.
+func (rs *readers) ask(c crash) bool {
+	if !rs.asked[c.alloc] {
+		select {
+		case rs.queue <- c:
+			rs.asked[c.alloc] = true
+			rs.waits[c.job] = time.Now().Add(lastWait)
+		default:
+			return false
+		}
+	}
+	return time.Now().Before(rs.waits[c.job])
+}
+
+// over names the jobs that have waited long enough.
+func (rs *readers) over() (jobs []string) {
+	for job, until := range rs.waits {
+		if !time.Now().Before(until) {
+			delete(rs.waits, job)
+			jobs = append(jobs, job)
+		}
+	}
+	return jobs
 }
 
 // lastWords is the end of what the task wrote, of its errors if there are any,

@@ -25,7 +25,8 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 	}
 	var list []scheduler.Observed
 	for _, id := range p.ids() {
-		list = append(list, r.explain(ctx, p.observe(clusterID, id), p.newest(id)))
+		o, _ := r.explained(p.observe(clusterID, id), p.newest(id))
+		list = append(list, o)
 	}
 	for _, s := range stubs {
 		if p.jobs[s.Name] != nil {

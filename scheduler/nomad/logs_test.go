@@ -157,8 +157,11 @@ func TestLogs_OfACrashedTask(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	job := b.shellJob("echo out of plans; exit 42")
+	b.watch()
 	b.must(b.r.Start(t.Context(), job))
-	o := b.look(job, "crash", func(o scheduler.Observed) bool { return o.Failure != nil })
+	o := b.look(job, "crash", func(o scheduler.Observed) bool {
+		return o.Failure != nil && (o.Failure.Reason != fsm.ReasonCrashed || strings.Contains(o.Failure.Detail, "it last wrote"))
+	})
 	if o.Failure.Reason != fsm.ReasonCrashed || !strings.Contains(o.Failure.Detail, "Exit Code: 42; it last wrote: out of plans") {
 		t.Errorf("failure %+v", o.Failure)
 	}

@@ -208,6 +208,20 @@ func (b *bench) needDocker() {
 	}
 }
 
+// watch keeps a watch open until the test ends, as a leader does: it reads what
+// crashed tasks wrote last.
+func (b *bench) watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.r.Watch(ctx, b.cluster, func(scheduler.Observed) {}) }()
+	b.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	})
+}
+
 // look lists until what it finds of the sandbox is as wanted.
 func (b *bench) look(job scheduler.Job, what string, ok func(scheduler.Observed) bool) scheduler.Observed {
 	b.Helper()
