@@ -68,7 +68,7 @@ type helloResponse struct {
 	// Commit is the commit index it knows of. Heard is set by a leader: how many
 	// milliseconds ago it heard each member.
 	Commit uint64 `json:"commit,omitempty"`
-	// Life is the start of its process.
+	// Life is the start of its process, zero until the members have let it pass.
 	Life  start            `json:"life,omitzero"`
 	Heard map[string]int64 `json:"heard,omitempty"`
 }

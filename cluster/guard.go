@@ -62,6 +62,7 @@ func (n *Node) guard(ctx context.Context) error {
 		return err
 	}
 	if fresh {
+		n.witness.pass()
 		return nil
 	}
 	last, err := n.lastIndex()
@@ -73,7 +74,11 @@ func (n *Node) guard(ctx context.Context) error {
 		return err
 	}
 	request.Goes = true
-	return n.askMembers(ctx, request)
+	if err := n.askMembers(ctx, request); err != nil {
+		return err
+	}
+	n.witness.pass()
+	return nil
 }
 
 // empty reports whether the disk holds nothing of Raft's.

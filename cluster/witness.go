@@ -46,8 +46,10 @@ type witness struct {
 	// term.
 	term    uint64
 	matched map[raft.ServerID]uint64
-	// own are this node's starts, the present one last.
-	own []start
+	// own are this node's starts, the present one last. passed: nobody has objected
+	// to it.
+	own    []start
+	passed bool
 }
 
 func (w *witness) init(stable raft.StableStore) error {
@@ -112,6 +114,25 @@ func (w *witness) present() start {
 		return own[len(own)-1]
 	}
 	return start{}
+}
+
+// pass notes that nobody has objected to the present start.
+func (w *witness) pass() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passed = true
+}
+
+// told is the present start once it is certain that it stays: the members must not
+// hold one that they object to against the node's true disk.
+func (w *witness) told() start {
+	w.mu.Lock()
+	passed := w.passed
+	w.mu.Unlock()
+	if !passed {
+		return start{}
+	}
+	return w.present()
 }
 
 // match notes, on the leader of a term, that a member has its log up to index.

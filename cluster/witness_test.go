@@ -105,3 +105,21 @@ func TestCopied(t *testing.T) {
 		t.Errorf("nothing noted: %q", got)
 	}
 }
+
+// A start that the members have not let pass is told to nobody: where they object,
+// the node's true disk must still be able to start.
+func TestNode_Hello_TellsNoStartBeforeTheGuard(t *testing.T) {
+	n := lonely(t)
+	if err := n.witness.begin("nonce"); err != nil {
+		t.Fatal(err)
+	}
+	if told := n.ownHello(n.Status()).Life; told != (start{}) {
+		t.Errorf("before the members were asked: %+v", told)
+	}
+	if err := n.guard(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if told := n.ownHello(n.Status()).Life; told != n.witness.present() || told.Seq == 0 {
+		t.Errorf("after the guard: %+v", told)
+	}
+}
