@@ -31,6 +31,10 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 			mutations: []nemesis.Mutation{nemesis.AnyAnswer}, kinds: []nemesis.Kind{nemesis.EmptyDisk},
 			clients: history.Crowd{Settings: 4}, duration: 40 * time.Second,
 		},
+		"late snapshots": {
+			mutations: []nemesis.Mutation{nemesis.LateSnapshots}, kinds: []nemesis.Kind{nemesis.LateSnapshot},
+			clients: history.Crowd{Settings: 6}, duration: 30 * time.Second,
+		},
 		"listings with gaps": {
 			mutations: []nemesis.Mutation{nemesis.MissingItems}, kinds: []nemesis.Kind{nemesis.ClockJump},
 			clients: history.Crowd{Conversations: 2}, duration: 8 * time.Second,

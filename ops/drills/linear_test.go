@@ -114,15 +114,11 @@ func linearDuration(t *testing.T, brief, nightly time.Duration) time.Duration {
 	return d
 }
 
-// notYet are the kinds that find faults which are known and not mended yet: that
-// a disk went back in time, or runs twice. They are drilled where they are named.
-var notYet = []nemesis.Kind{nemesis.OldDisk, nemesis.RolledBack, nemesis.CloneDisk}
-
 // linearKinds are the kinds of faults that the environment names, or all.
 func linearKinds(t *testing.T) (kinds []nemesis.Kind) {
 	t.Helper()
 	if os.Getenv(envKinds) == "" {
-		return slices.DeleteFunc(nemesis.Kinds(), func(k nemesis.Kind) bool { return slices.Contains(notYet, k) })
+		return nemesis.Kinds()
 	}
 	for _, name := range strings.FieldsFunc(os.Getenv(envKinds), func(r rune) bool { return r == ',' || r == ' ' }) {
 		if !slices.Contains(nemesis.Kinds(), nemesis.Kind(name)) {

@@ -39,8 +39,9 @@ func (c *Clock) Close() error { return c.file.Close() }
 type Lateness struct {
 	// Twice is how many of a hundred messages are sent again later, Held how many
 	// wait before they are sent, and Lost how many are sent later while the sender
-	// is told that they were not.
-	Twice, Held, Lost uint8
+	// is told that they were not. Snapshots is how many of a hundred snapshots are
+	// sent again later, beside those.
+	Twice, Held, Lost, Snapshots uint8
 	// Most is how late the latest is; those that are held wait a tenth of it.
 	Most time.Duration
 }
@@ -67,7 +68,7 @@ func NewMail(dir, name string, seed uint64) (*Mail, error) {
 // Set tells the node, from the next message on.
 func (m *Mail) Set(l Lateness) error {
 	raw := make([]byte, 8)
-	word := uint64(l.Twice) | uint64(l.Held)<<8 | uint64(l.Lost)<<16 | uint64(l.Most/time.Millisecond)<<32
+	word := uint64(l.Twice) | uint64(l.Held)<<8 | uint64(l.Lost)<<16 | uint64(l.Snapshots)<<24 | uint64(l.Most/time.Millisecond)<<32
 	binary.NativeEndian.PutUint64(raw, word)
 	_, err := m.file.WriteAt(raw, 0)
 	return err

@@ -34,14 +34,14 @@ type disks struct {
 	mu      sync.Mutex
 	touched map[int]*touch
 	// copies are older copies of data directories, by node.
-	copies map[int]string
+	copies map[int]older
 	// made counts members that came under a new name.
 	made int
-	// refused counts nodes that would not start on the disk they were given, and
-	// away those that were not taken back with it.
-	refused, away int
-	// ended are processes that ended by themselves and should not have; lost
-	// counts them by node.
+	// refused counts starts on a disk that the node would not run on, adopted how
+	// often one was adopted, and away nodes that were not taken back with theirs.
+	refused, adopted, away int
+	// ended are processes that ended by themselves and should not have, or did not
+	// and should; lost counts the former by node.
 	ended []string
 	lost  map[int]int
 }
@@ -113,7 +113,7 @@ func (n *Nemesis) endedItself(node int) bool {
 	}
 	n.disks.mu.Lock()
 	defer n.disks.mu.Unlock()
-	if t := n.disks.touched[node]; t != nil && t.refusable && !panicked(place.Log) {
+	if t := n.disks.touched[node]; t != nil && t.refusable && refusal(place.Log) {
 		n.disks.refused++
 		return true
 	}
@@ -123,9 +123,10 @@ func (n *Nemesis) endedItself(node int) bool {
 	return true
 }
 
-// panicked reports whether a log ends in a stack trace.
-func panicked(log string) bool {
-	return strings.Contains(fleet.Tail(log, 60), "goroutine ")
+// refusal reports whether a process ended because of its disk, and said so.
+func refusal(log string) bool {
+	said := lastWords(log)
+	return slices.ContainsFunc([]string{saysCopy, saysObjection, saysTwice}, func(w string) bool { return strings.Contains(said, w) })
 }
 
 // repair looks after nodes that ended by themselves and touched disks until ctx
@@ -198,7 +199,7 @@ func (n *Nemesis) revive(node int) {
 // lastWords is the end of a log's last line.
 func lastWords(log string) string {
 	line := fleet.Tail(log, 1)
-	return line[max(0, len(line)-400):]
+	return line[max(0, len(line)-600):]
 }
 
 // mend takes a disk from the list when its node is whole, and removes the former

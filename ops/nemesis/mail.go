@@ -129,9 +129,9 @@ func drillMail(inner raft.Transport) raft.Transport {
 
 var errDrillLost = errors.New("the drill holds this message back")
 
-// fate says what becomes of one message: it is sent again after that long, waits
+// fate says what becomes of one message, of a snapshot first whether it is sent again: it is sent again after that long, waits
 // before, or is sent later while the sender is told that it was lost.
-func (m *drillMailer) fate() (again, before, instead time.Duration) {
+func (m *drillMailer) fate(snapshot bool) (again, before, instead time.Duration) {
 	word := atomic.LoadUint64(m.word)
 	most := time.Duration(word>>32) * time.Millisecond
 	if word == 0 || most == 0 {
@@ -146,6 +146,12 @@ func (m *drillMailer) fate() (again, before, instead time.Duration) {
 		m.chance = rand.New(rand.NewPCG(atomic.LoadUint64(m.seed), name.Sum64()))
 	}
 	dice, wait := m.chance.IntN(100), time.Duration(m.chance.Int64N(int64(most)))+time.Millisecond
+	if snapshot {
+		if dice >= int(word>>24&0xff) {
+			return 0, 0, 0
+		}
+		return wait, 0, 0
+	}
 	switch {
 	case dice < twice:
 		return wait, 0, 0
@@ -159,7 +165,7 @@ func (m *drillMailer) fate() (again, before, instead time.Duration) {
 
 // post carries out what fate says of one message.
 func (m *drillMailer) post(send, later func() error) error {
-	again, before, instead := m.fate()
+	again, before, instead := m.fate(false)
 	switch {
 	case again > 0:
 		time.AfterFunc(again, func() { _ = later() })
@@ -208,11 +214,11 @@ func (m *drillMailer) TimeoutNow(id raft.ServerID, target raft.ServerAddress, ar
 	)
 }
 
-// InstallSnapshot is sent again twice as often as anything else: there are few.
+// InstallSnapshot is sent again more often than anything else: there are few.
 func (m *drillMailer) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	again, before, instead := m.fate()
+	again, before, instead := m.fate(true)
 	for i := 0; i < 2 && again+instead == 0; i++ {
-		again, before, instead = m.fate()
+		again, before, instead = m.fate(false)
 	}
 	if again+instead == 0 {
 		time.Sleep(before)

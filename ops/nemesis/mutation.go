@@ -26,9 +26,26 @@ var NoCommandIDs = Mutation{"no command-id table", []mutatedBody{
 }}
 
 // AnyAnswer counts the answer of whoever answers at a member's address, so that a
-// node whose disk was emptied votes as the member that it had been.
+// node whose disk was emptied votes as the member that it had been. Three checks
+// hold that off and each does alone: of the answers, of who is called when a
+// connection is made, and of whom a node without a configuration votes for. All
+// are left out.
 var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
 	{"cluster/raftfix/answers.go", "check", "return nil"},
+	{"cluster/greeting.go", "introduceTo", `
+		if err := writeGreeting(c, h.greet(to)); err != nil {
+			return err
+		}
+		var answer greetingAnswer
+		return readGreeting(c, &answer)`},
+	{"cluster/identity.go", "welcome", "return greetingAnswer{greeting: n.greet(\"\"), Index: n.store.Index()}"},
+	{"cluster/held.go", "mayVote", "return true"},
+}}
+
+// LateSnapshots hands Raft every snapshot that comes, also one that is behind what
+// the node has (hashicorp/raft issue 697).
+var LateSnapshots = Mutation{"snapshots that come late are taken", []mutatedBody{
+	{"cluster/raftfix/snapshots.go", "snapshot", "i.put(rpc)\nreturn nil"},
 }}
 
 // MissingItems leaves half of the conversations out of listings, and of nothing

@@ -52,7 +52,7 @@ func New(t testing.TB, f *fleet.Fleet, net *Network, s *Schedule, say func(forma
 	n := &Nemesis{
 		fleet: f, net: net, schedule: s, say: say, watch: newWatch(f),
 		lives: make([]atomic.Uint64, len(f.Nodes)), hands: make([]sync.Mutex, len(f.Nodes)), counts: map[Kind]int{},
-		disks: disks{touched: map[int]*touch{}, copies: map[int]string{}, lost: map[int]int{}},
+		disks: disks{touched: map[int]*touch{}, copies: map[int]older{}, lost: map[int]int{}},
 	}
 	for _, node := range f.Nodes {
 		c, err := NewClock(f.DrillDir, node.Name)
@@ -83,11 +83,12 @@ type Figures struct {
 	Packets          Packets
 	// TwoLeaders names every term in which two nodes claimed to lead.
 	TwoLeaders []string
-	// Refused counts disks that a node would not start with, Away those it was
-	// not taken back with. Ended are processes that ended by themselves although
-	// their disk had not been touched.
-	Refused, Away int
-	Ended         []string
+	// Refused counts starts on disks that a node would not run on, Adopted how often
+	// one was adopted, Away nodes that were not taken back with their disk. Ended are
+	// processes that ended by themselves although they had a good disk, and those
+	// that ran on a bad one.
+	Refused, Adopted, Away int
+	Ended                  []string
 }
 
 // String is the figures on one line.
@@ -98,8 +99,8 @@ func (f Figures) String() string {
 		kinds = append(kinds, fmt.Sprintf("%s %d", k, f.Faults[k]))
 		total += f.Faults[k]
 	}
-	return fmt.Sprintf("%d faults (%s), %d disks refused, %d not taken back, %d elections in %d terms, packets between the hosts: %d passed, %d lost, %d delayed",
-		total, strings.Join(kinds, ", "), f.Refused, f.Away, f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
+	return fmt.Sprintf("%d faults (%s), %d starts refused for the disk, %d disks adopted, %d not taken back, %d elections in %d terms, packets between the hosts: %d passed, %d lost, %d delayed",
+		total, strings.Join(kinds, ", "), f.Refused, f.Adopted, f.Away, f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
 }
 
 // Figures gives what was done so far.
@@ -110,7 +111,7 @@ func (n *Nemesis) Figures() Figures {
 	f.Elections, f.Terms, f.TwoLeaders = n.watch.figures()
 	n.disks.mu.Lock()
 	defer n.disks.mu.Unlock()
-	f.Refused, f.Away, f.Ended = n.disks.refused, n.disks.away, slices.Clone(n.disks.ended)
+	f.Refused, f.Adopted, f.Away, f.Ended = n.disks.refused, n.disks.adopted, n.disks.away, slices.Clone(n.disks.ended)
 	return f
 }
 
@@ -223,8 +224,12 @@ func (n *Nemesis) begin(ctx context.Context, f Fault) (string, func() error) {
 		return n.bounce(ctx, leader, chance)
 	case Late:
 		return n.late(chance)
-	case EmptyDisk, OldDisk, SameName, NewName:
+	case LateSnapshot:
+		return n.lateSnapshot(ctx, any)
+	case EmptyDisk, SameName, NewName:
 		return n.tamper(ctx, f.Kind, any, chance)
+	case OldDisk:
+		return n.oldDisk(ctx, any, chance)
 	case RolledBack:
 		return n.rollBack(ctx, any, chance)
 	case CloneDisk:

@@ -32,8 +32,9 @@ const (
 	ClockElection  Kind = "clock-election"  // the leader is killed, and the clocks of those that elect jump
 	Bounce         Kind = "bounce"          // kill -9, and started again within 50 ms, some times over
 	Late           Kind = "late-messages"   // Raft's messages come late, twice, and behind others
+	LateSnapshot   Kind = "late-snapshot"   // a node that is behind gets a snapshot, and the same one again, later
 	EmptyDisk      Kind = "empty-disk"      // a minority's disk is emptied
-	OldDisk        Kind = "old-disk"        // a minority's disk is replaced by an older copy
+	OldDisk        Kind = "old-disk"        // a minority's disk is replaced by a copy, older or moved
 	RolledBack     Kind = "rolled-back"     // the same, in the same files, while the others run
 	CloneDisk      Kind = "clone-disk"      // a copy of a disk is run beside the original, under its name
 	SameName       Kind = "same-name"       // a new machine takes a member's name
@@ -56,10 +57,10 @@ var kindClasses = map[Kind][]class{
 	KillLeader: {processes}, KillNode: {processes}, KillAll: {processes}, PauseLeader: {processes}, PauseNode: {processes},
 	RollingRestart: {processes}, Bounce: {processes},
 	IsolateLeader: {cuts}, Minority: {cuts}, DeafNode: {cuts}, MuteNode: {cuts}, Bridge: {cuts},
-	Slow: {packets}, Lossy: {packets}, Late: {messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
-	EmptyDisk: {processes}, OldDisk: {processes}, SameName: {processes}, NewName: {processes},
+	Slow: {packets}, Lossy: {packets}, Late: {messages}, LateSnapshot: {processes, messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
+	EmptyDisk: {processes}, SameName: {processes}, NewName: {processes},
 	// That a disk went back, or runs twice, nobody can say who can't be reached.
-	RolledBack: {processes, cuts}, CloneDisk: {processes, cuts},
+	OldDisk: {processes, cuts, packets}, RolledBack: {processes, cuts, packets}, CloneDisk: {processes, cuts, packets},
 }
 
 // Kinds lists all kinds, in order.
