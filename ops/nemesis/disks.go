@@ -189,6 +189,7 @@ func (n *Nemesis) revive(node int) {
 		if err := place.EmptyData(); err != nil {
 			n.say("         emptying the disk of %s: %v", place.Name, err)
 		}
+		n.mendable(t)
 	}
 	if err := place.Spawn(); err != nil {
 		n.say("         starting %s: %v", place.Name, err)
@@ -247,7 +248,7 @@ func (n *Nemesis) turnAway(node int, t *touch) {
 	place := n.fleet.Nodes[node]
 	n.say("         %s is not taken back with its disk: %s", place.Name, lastWords(place.Log))
 	n.disks.away++
-	t.waited = time.Time{}
+	t.waited, t.refusable = time.Time{}, false
 	n.dies(node)
 	place.Kill()
 	if err := errors.Join(place.EmptyData(), place.Spawn()); err != nil {

@@ -6,9 +6,12 @@
 //
 // A disk counts as touched until its node is a voter again that has all that was
 // committed, under whatever name and id. Never more than a minority is touched,
-// so that no acknowledged write may be lost. A node may refuse a disk that was
-// put back or cloned, or be refused with it; the nemesis then empties that disk,
-// as ops/runbooks/disk.md says.
+// so that no acknowledged write may be lost. A node must refuse a disk that was put
+// back or cloned, with words: a copy by itself, an older state or a second process
+// because another member objects. The nemesis then does what ops/runbooks/disk.md
+// has an operator do: it empties the disk, puts the newest directory back, or adopts
+// a copy that is the newest. It also adopts what must not be adopted, while all
+// others run: they must object, however often it is tried.
 //
 // Every node lives in a network namespace of its own. Its only interface is a
 // tun device whose other end is this process: Network is the router between
