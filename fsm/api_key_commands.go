@@ -75,6 +75,7 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	now := t.now
 	k.RevokedAt = &now
 	put(t, tableAPIKeys, old, &k)
+	t.changed, t.keys = true, t.index // for the proxies, whose open streams are a key's
 	return Result{APIKey: &k}, nil
 }
 

@@ -43,7 +43,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.View()
-	t := &transaction{store: s, before: old, txn: s.db.Txn(true), meta: old.meta, index: old.index, settings: map[string]*Settings{}}
+	t := &transaction{store: s, before: old, txn: s.db.Txn(true), meta: old.meta, index: old.index, keys: old.keys, settings: map[string]*Settings{}}
 	// After a panic nothing of the batch is published.
 	defer t.txn.Abort()
 	outcomes := make([]Outcome, len(entries))
@@ -55,7 +55,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 		}
 	}
 	t.txn.Commit()
-	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands}, t.changed)
+	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: t.keys}, t.changed)
 	return outcomes
 }
 
@@ -76,6 +76,8 @@ type transaction struct {
 	now time.Time
 	// changed is set when the scheduler has something to look at.
 	changed bool
+	// keys is View.keys.
+	keys uint64
 }
 
 // apply runs one command through envelope checks, the command-id table and its
@@ -93,6 +95,10 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if min := MinVersion(cmd.Type); t.meta.ProtocolVersion < min {
 		return Outcome{stamp, Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
 			cmd.Type, min, t.meta.ProtocolVersion)}
+	}
+	// Not recorded: another key of the same user may send the same id.
+	if err := t.refused(cmd); err != nil {
+		return Outcome{stamp, err}
 	}
 	result, err := t.dispatch(cmd.Body)
 	result.Index = t.index
@@ -153,7 +159,7 @@ func drop[T any](t *transaction, table string, old *T) {
 	t.mark(table)
 }
 
-// mark notes a change that the scheduler cares for.
+// mark notes a change that somebody waits for.
 func (t *transaction) mark(table string) {
 	switch table {
 	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans:

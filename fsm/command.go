@@ -81,6 +81,10 @@ type Command struct {
 	// CodeIdempotencyMismatch. Non-empty also means: keep the result for
 	// ClientResultTTL instead of the short internal window.
 	Fingerprint string `json:"fingerprint,omitempty"`
+	// Credential is the key that the command was asked for with. Apply refuses the
+	// command with CodeUnauthorized if it is no longer good, from protocol version
+	// 3 on.
+	Credential Credential `json:"credential,omitzero"`
 	// Body is what the type needs.
 	Body Body `json:"body"`
 }

@@ -76,6 +76,13 @@ func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	if r == nil {
 		return t.forgotten(cmd)
 	}
+	// The same command on its way a second time is answered whatever became of its
+	// key since. Another time is another request, with the client's id.
+	if !r.Time.Equal(cmd.Time) {
+		if err := t.refused(cmd); err != nil {
+			return Outcome{Result{Index: t.index}, err}, true
+		}
+	}
 	if r.Fingerprint != cmd.Fingerprint || r.UserID != cmd.UserID {
 		return Outcome{Result{Index: t.index}, Errorf(CodeIdempotencyMismatch,
 			"this idempotency key was used before with another request: repeat that request or use another key")}, true

@@ -365,6 +365,13 @@ func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 			}
 			user, body := genBody(t, types, now)
 			cmd := NewCommand(fmt.Sprintf("i%d", i), now, user, body)
+			switch rapid.IntRange(0, 9).Draw(t, "credential") {
+			case 0, 1:
+				cmd.Credential.Lookup = oneOf("k1", "k2", "k3").Draw(t, "key shown")
+			case 2:
+				sandbox := genSandbox().Draw(t, "sandbox that asks")
+				cmd.Credential = Credential{SandboxID: sandbox, KeyHash: sha(sandbox)}
+			}
 			switch rapid.IntRange(0, 9).Draw(t, "id") {
 			case 0:
 				cmd.ID = fmt.Sprintf("i%d", rapid.IntRange(0, i).Draw(t, "same id"))

@@ -101,7 +101,7 @@ func TestErrorsChangeNothing(t *testing.T) {
 }
 
 // TestChangedIsExact: Changed is closed when a sandbox, a start task, a spec,
-// an orphan or the hold changed, and only then.
+// an orphan or the hold changed, or a key was revoked, and only then.
 func TestChangedIsExact(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
@@ -111,7 +111,7 @@ func TestChangedIsExact(t *testing.T) {
 			after := dump(s)
 			changed := false
 			for name := range union(before, after) {
-				watched := bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
+				watched := e.Command.Type == APIKeyRevoke || bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
 					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
 					e.Command.Type == InstallationConfigure || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])

@@ -84,7 +84,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	done.Unknown = t.forgetOutcomes(n)
 	t.txn.Commit()
 	s.commands = newCommandWindow()
-	s.publish(&View{index: n.Index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands}, true)
+	s.publish(&View{index: n.Index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: n.Index}, true)
 	return done, nil
 }
 

@@ -19,16 +19,22 @@ type View struct {
 	txn      *memdb.Txn
 	changed  chan struct{}
 	commands *commandWindow
+	// keys is not part of the state: see KeysRevoked.
+	keys uint64
 }
 
 // Index is the Raft log index the picture was taken at.
 func (v *View) Index() uint64 { return v.index }
 
 // Changed returns a channel that is closed as soon as anything the scheduler
-// cares for (sandboxes, start tasks, specs, policies) is no longer as in this
-// View. A sandbox's LastActive alone does not count: it only moves deadlines
+// or the proxies care for (sandboxes, start tasks, specs, policies, revocations) is
+// no longer as in this View. A sandbox's LastActive alone does not count: it only moves deadlines
 // away.
 func (v *View) Changed() <-chan struct{} { return v.changed }
+
+// KeysRevoked is the log index at which an API key may last have been revoked or
+// suspended, as far as this process knows.
+func (v *View) KeysRevoked() uint64 { return v.keys }
 
 // ClusterID marks what is ours in Nomad; "" before the first term opened.
 func (v *View) ClusterID() string { return v.meta.ClusterID }

@@ -19,6 +19,8 @@ type principal struct {
 	operator bool
 	// bearer is set when the key came in the Authorization header.
 	bearer bool
+	// credential is what commands carry and views are asked about.
+	credential fsm.Credential
 	// key is the key itself; only the operator's key route uses it.
 	key string
 }
@@ -52,7 +54,7 @@ func (k *keyring) authenticate(ctx context.Context, r *http.Request) (principal,
 	if err != nil {
 		return principal{}, err
 	}
-	return principal{user: key.UserID, operator: key.Operator, bearer: bearer, key: value}, nil
+	return principal{user: key.UserID, operator: key.Operator, bearer: bearer, credential: credentialOf(key), key: value}, nil
 }
 
 // bearerOf gives the bearer token, and whether there is an Authorization header
@@ -66,9 +68,10 @@ func bearerOf(r *http.Request) (string, bool) {
 }
 
 // find gives the stored key for a presented one, or a 401. It reads this node's
-// own store, so that a revocation counts from the moment it is applied here;
-// only a key that is unknown here is looked for in the cluster as well, because
-// another node may have issued it a moment ago.
+// own store, which may be behind. So a key that is unknown here is looked for in
+// the cluster as well, because another node may have issued it a moment ago; and
+// one that is good here is not yet good: the view that a read is answered from,
+// and Apply, judge its credential again.
 func (k *keyring) find(ctx context.Context, value string) (*fsm.APIKey, error) {
 	lookup := lookupOf(value)
 	v, err := k.cluster.View(ctx, cluster.Stale)
@@ -99,6 +102,9 @@ func (k *keyring) findElsewhere(ctx context.Context, lookup string) (*fsm.APIKey
 	}
 	return v.APIKeyByLookup(lookup), nil
 }
+
+// credentialOf is what a request shows by an API key.
+func credentialOf(key *fsm.APIKey) fsm.Credential { return fsm.Credential{Lookup: key.Lookup} }
 
 // matches compares in constant time and does the same work when there is no
 // such key.

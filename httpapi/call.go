@@ -37,6 +37,10 @@ const maxAnnounced = 64 << 10
 // maxIdempotencyKey bounds the Idempotency-Key header, in characters.
 const maxIdempotencyKey = 255
 
+// confirmPatience is how long a request waits for the cluster's word on its key
+// where it can do without: longer than an election takes.
+const confirmPatience = time.Second
+
 // call is one authenticated request on its way through a handler.
 type call struct {
 	server *Server
@@ -55,6 +59,8 @@ type call struct {
 	key string
 	// index is the log index the answer rests on.
 	index uint64
+	// confirmed: a linearizable view of this request's has found the key good.
+	confirmed bool
 
 	// timed is ctx's, once somebody has asked for it; end ends it.
 	timed context.Context
@@ -217,6 +223,8 @@ func (c *call) view() (*fsm.View, error) {
 	return c.viewWith(cluster.Linearizable)
 }
 
+// viewWith gives a picture in which the caller's key is good, or a 401: the node
+// that let the key in may have been behind.
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 	ctx := c.r.Context()
 	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout { // else the read's own limit comes first
@@ -226,8 +234,53 @@ func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading: %w", err)
 	}
+	if !v.Good(c.who.user, c.who.credential) {
+		return nil, errUnauthorized()
+	}
+	c.confirmed = c.confirmed || consistency == cluster.Linearizable
 	c.index = max(c.index, v.Index())
 	return v, nil
+}
+
+// after gives a picture that has what this request has just had applied. The key
+// is not asked about again: what was done is told, even if the key went meanwhile.
+func (c *call) after() (*fsm.View, error) {
+	v, err := c.server.cluster.View(c.r.Context(), cluster.Stale)
+	if err != nil {
+		return nil, fmt.Errorf("reading: %w", err)
+	}
+	c.index = max(c.index, v.Index())
+	return v, nil
+}
+
+// confirm asks the cluster whether the key is still good. It is for what has an
+// effect before, or without, a command, and for what no view is read for.
+func (c *call) confirm() error {
+	if c.confirmed {
+		return nil
+	}
+	_, err := c.viewWith(cluster.Linearizable)
+	return err
+}
+
+// confirmIfLed is confirm for what operators look at when there is no leader: then
+// this node's own word on the key has to do.
+func (c *call) confirmIfLed() error {
+	if c.stale() {
+		_, err := c.viewWith(cluster.Stale)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), confirmPatience)
+	defer cancel()
+	v, err := c.server.cluster.View(ctx, cluster.Linearizable)
+	switch {
+	case err != nil:
+		_, err = c.viewWith(cluster.Stale)
+		return err
+	case !v.Good(c.who.user, c.who.credential):
+		return errUnauthorized()
+	}
+	return nil
 }
 
 func (c *call) stale() bool {
@@ -242,6 +295,7 @@ func (c *call) stale() bool {
 // propose sends one command on behalf of the caller.
 func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 	cmd := fsm.NewCommand(c.commandID(), c.now, c.who.user, body)
+	cmd.Credential = c.who.credential
 	if c.key != "" {
 		cmd.Fingerprint = c.fingerprint()
 	}
@@ -280,6 +334,11 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 	// What the command would be refused for must not leave secrets behind.
 	if err := body.Validate(); err != nil {
 		return answer{}, err
+	}
+	if len(writes.list) > 0 {
+		if err := c.confirm(); err != nil {
+			return answer{}, err
+		}
 	}
 	if err := writes.write(c.ctx(), c.server.secrets); err != nil {
 		return answer{}, err

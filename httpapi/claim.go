@@ -57,7 +57,7 @@ func (c *call) claimedSandbox(res fsm.Result) (answer, error) {
 // it is not before ctx ends, and not about to be.
 func (c *call) awaitRunning(ctx context.Context, row *fsm.Sandbox) *fsm.Sandbox {
 	for {
-		v, err := c.viewWith(cluster.Stale)
+		v, err := c.after()
 		if err != nil {
 			return nil
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -42,7 +41,7 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 	if res.Conversation == nil {
 		return answer{}, errEmptyResult(fsm.ConversationUpdate)
 	}
-	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
+	v, err := c.after()
 	if err != nil {
 		return answer{}, err
 	}

@@ -224,7 +224,7 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 			if !known {
 				t.Fatal("this route has no test of a leader that is lost after the write")
 			}
-			h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+			h.cluster.set(func(c *fakeCluster) { c.viewErrLater = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 			written := func() int { return h.cluster.count() + len(h.cluster.members) }
 			before := written()
 			h.do(req.key, route.method, req.path, req.body).want(t, 200)

@@ -64,7 +64,9 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	// What remembers the key: there is nothing else in this for the log. Neither a
 	// client that has gone nor a wake that took the request's time may keep it from
 	// being remembered, or the message would be delivered again.
+	// Nor may a key that was revoked meanwhile.
 	c.renew()
+	c.who.credential = fsm.Credential{}
 	if _, err := c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: box.ID, At: c.now}}}); err != nil {
 		return answer{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
 	}
@@ -113,7 +115,7 @@ func (s *Server) deliver(c *call, box *fsm.Sandbox, id string, msg fsm.Message) 
 	// A wake has its own time, so that there is some left for the message.
 	ctx, cancel := context.WithTimeout(c.r.Context(), s.cfg.Door.StartWait+s.cfg.RequestTimeout)
 	defer cancel()
-	up, err := s.door.serving(ctx, box, s.cfg.Door.Wake)
+	up, err := s.door.serving(ctx, grant{row: box, credential: c.who.credential}, s.cfg.Door.Wake)
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && refused.status == http.StatusUnauthorized:

@@ -43,14 +43,22 @@ type fakeCluster struct {
 	// proposeErr and viewErr fail every Propose and every linearizable View;
 	// lostErr is returned after the command was applied.
 	proposeErr, viewErr, lostErr, readyErr error
+	// viewErrLater becomes viewErr with the next write.
+	viewErrLater error
 	// members are the membership changes that were asked for, unless memberErr
 	// fails them.
 	members   []string
 	memberErr error
-	// behind, when set, is what stale views show.
-	behind *fsm.View
-	// log holds every encoded command.
-	log [][]byte
+	// behind, when set, is what stale views show; with catchUp until a linearizable
+	// one was asked for or a command applied, as on a real node.
+	behind  *fsm.View
+	catchUp bool
+	// contact is when the leader was last heard.
+	contact time.Time
+	// log holds every encoded command, outcomes what those came to that were
+	// proposed while behind was set.
+	log      [][]byte
+	outcomes []error
 }
 
 func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
@@ -74,7 +82,12 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 	c.log = append(c.log, b)
 	c.index++
 	c.proposed++
+	c.viewErr = firstErr(c.viewErrLater, c.viewErr)
 	res, err := c.store.Apply(c.index, decoded)
+	if c.behind != nil {
+		c.outcomes = append(c.outcomes, err)
+	}
+	c.heard()
 	if c.lostErr != nil {
 		return fsm.Result{}, c.lostErr
 	}
@@ -102,7 +115,15 @@ func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (
 	if c.viewErr != nil {
 		return nil, c.viewErr
 	}
+	c.heard()
 	return c.store.View(), nil
+}
+
+// heard brings this node's own store up to date.
+func (c *fakeCluster) heard() {
+	if c.catchUp {
+		c.behind = nil
+	}
 }
 
 func (c *fakeCluster) StateSnapshot(ctx context.Context, consistency cluster.Consistency) (*fsm.Snapshot, error) {
@@ -136,7 +157,7 @@ func (fakeRestorer) Restore(context.Context, io.ReadSeeker, cluster.RestoreOptio
 
 func (c *fakeCluster) Status() cluster.Status {
 	return cluster.Status{Node: "n1", ID: "1", State: "leader", Term: 3, Leader: "n1", LeaderID: "1",
-		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1,
+		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1, LastContact: c.contact,
 		Servers: []cluster.Server{{Name: "n1", ID: "1", Address: "127.0.0.1:7001", Voter: true}}}
 }
 
@@ -172,6 +193,7 @@ func (c *fakeCluster) changeMembers(what string) error {
 		return c.memberErr
 	}
 	c.members = append(c.members, what)
+	c.viewErr = firstErr(c.viewErrLater, c.viewErr)
 	return nil
 }
 
@@ -566,3 +588,13 @@ func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Convers
 func ptr[T any](v T) *T { return &v }
 
 func sprint(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+// firstErr gives the first error that there is.
+func firstErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -6,11 +6,14 @@ import (
 )
 
 // handleBackupList handles GET /api/v1/operator/backups: the backups in this
-// node's directory, and what the cluster has recorded of the newest. It asks
-// nobody.
+// node's directory, and what the cluster has recorded of the newest. It answers
+// when there is no leader too.
 func (s *Server) handleBackupList(c *call) (answer, error) {
 	if s.cfg.Backups == nil {
 		return answer{}, refuse(http.StatusNotFound, "This node makes no backups: its configuration has no backup block")
+	}
+	if err := c.confirmIfLed(); err != nil {
+		return answer{}, err
 	}
 	report, err := s.cfg.Backups.Backups(c.ctx())
 	if err != nil {

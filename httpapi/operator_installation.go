@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -61,7 +60,7 @@ func (s *Server) handleInstallationPut(c *call) (answer, error) {
 	if _, err := c.propose(body); err != nil {
 		return answer{}, err
 	}
-	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
+	v, err := c.after()
 	if err != nil {
 		return answer{}, err
 	}

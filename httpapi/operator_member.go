@@ -10,6 +10,9 @@ func (s *Server) handleMemberList(c *call) (answer, error) {
 	if s.cfg.Membership == nil {
 		return answer{}, errNotFound()
 	}
+	if err := c.confirmIfLed(); err != nil {
+		return answer{}, err
+	}
 	return ok(newPage(orEmpty(s.cfg.Membership.Members(c.ctx())), ""))
 }
 
@@ -56,6 +59,9 @@ func (s *Server) changeMembers(c *call, change func() error) (answer, error) {
 	}
 	if s.cfg.Membership == nil {
 		return answer{}, errNotFound()
+	}
+	if err := c.confirm(); err != nil {
+		return answer{}, err
 	}
 	if err := change(); err != nil {
 		return answer{}, err

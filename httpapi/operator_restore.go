@@ -36,11 +36,9 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 		return answer{}, err
 	}
 	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: c.flag("force")}
-	v, err := c.viewWith(cluster.Stale)
-	if err != nil {
+	if err := c.confirm(); err != nil {
 		return answer{}, err
 	}
-	options.KeepKey = v.APIKeyByLookup(lookupOf(c.who.key))
 	scratch, err := cluster.NewScratch(s.cfg.Snapshots.Dir)
 	if err != nil {
 		return answer{}, err
@@ -49,6 +47,12 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	if err := s.receiveSnapshot(c, scratch); err != nil {
 		return answer{}, err
 	}
+	// The file may have been long on its way.
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return answer{}, err
+	}
+	options.KeepKey = v.APIKeyByLookup(c.who.credential.Lookup)
 	done, err := restorer.Restore(c.r.Context(), scratch, options)
 	if err != nil {
 		return answer{}, fmt.Errorf("restoring: %w", err)

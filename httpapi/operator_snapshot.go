@@ -76,6 +76,10 @@ func (s *Server) handleSnapshotSave(c *call) (answer, error) {
 	if c.stale() {
 		consistency = cluster.Stale
 	}
+	if _, err := c.viewWith(consistency); err != nil {
+		<-s.packing
+		return answer{}, err
+	}
 	snapshot, err := states.StateSnapshot(c.ctx(), consistency)
 	if err != nil {
 		<-s.packing

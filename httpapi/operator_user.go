@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -101,7 +100,7 @@ func (s *Server) handleUserPut(c *call) (answer, error) {
 	if res.User == nil {
 		return answer{}, errEmptyResult(fsm.UserConfigure)
 	}
-	v, err := c.viewWith(cluster.Stale) // what was just applied is in it
+	v, err := c.after()
 	if err != nil {
 		return answer{}, err
 	}

@@ -174,7 +174,7 @@ func (p *passage) admit(given credentials, ex *exchange) error {
 // enter waits for the sandbox to serve and registers the visit. The caller must
 // call end.
 func (p *passage) enter() (end func(), err error) {
-	up, err := p.d.serving(p.r.Context(), p.grant.row, p.wakes())
+	up, err := p.d.serving(p.r.Context(), p.grant, p.wakes())
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (p *passage) enter() (end func(), err error) {
 		return nil, refuse(http.StatusNotFound, "The sandbox exposes no such port")
 	}
 	p.grant.row, p.woken = up.row, up.woken
-	if p.visit, err = p.d.streams.open(p.r.Context(), up.row, up.index); err != nil {
+	if p.visit, err = p.d.streams.open(p.r.Context(), p.grant, up.index); err != nil {
 		return nil, err
 	}
 	p.traffic = p.d.newTraffic(up.row.ID, p.grant.port)

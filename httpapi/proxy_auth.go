@@ -28,6 +28,9 @@ const headerSessionKey = "X-Session-API-Key"
 type grant struct {
 	row  *fsm.Sandbox
 	port string
+	// credential is what granted: the owner's API key or the sandbox's own key,
+	// of which a cookie is derived.
+	credential fsm.Credential
 	// key is the sandbox's own key when the request brought it.
 	key string
 	// token is set when it came as queryToken; cookie when a cookie granted.
@@ -95,6 +98,9 @@ func (d *door) authorise(ctx context.Context, to target, c credentials) (grant, 
 		return grant{}, err
 	}
 	g, err := d.grantIn(ctx, v, to, c)
+	if err == nil {
+		return d.confirm(ctx, g)
+	}
 	if !isUnauthorized(err) || !d.server.keys.unknown.Allow() {
 		return g, err
 	}
@@ -106,10 +112,31 @@ func (d *door) authorise(ctx context.Context, to target, c credentials) (grant, 
 	return d.grantIn(ctx, v, to, c)
 }
 
+// confirm asks the cluster whether a grant still holds: this node may be behind.
+// While the cluster has no leader the node's own word has to do, or a change of
+// leader would be a pause for everybody's sandboxes; view bounds how old it is.
+func (d *door) confirm(ctx context.Context, g grant) (grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, confirmPatience)
+	defer cancel()
+	v, err := d.server.cluster.View(ctx, cluster.Linearizable)
+	if err != nil {
+		return g, nil
+	}
+	row := v.SandboxAny(g.row.ID)
+	if !isOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential) {
+		return grant{}, errUnauthorized()
+	}
+	g.row = row
+	return g, nil
+}
+
 // grantIn is authorise as far as one picture knows.
 func (d *door) grantIn(ctx context.Context, v *fsm.View, to target, c credentials) (grant, error) {
 	row, port := to.find(v)
 	g := grant{row: row, port: port}
+	if row != nil {
+		g.credential = fsm.Credential{SandboxID: row.ID, KeyHash: row.KeyHash}
+	}
 	agent := port == fsm.PortAgentServer
 	switch {
 	case opens(row, c.header):
@@ -119,8 +146,9 @@ func (d *door) grantIn(ctx context.Context, v *fsm.View, to target, c credential
 		g.key, g.token = c.query, !agent
 		return g, nil
 	}
-	if owner, err := d.isOwner(ctx, row, c); owner || err != nil {
-		return g, err
+	if key := ownersKey(v, row, c); key != nil {
+		g.credential = credentialOf(key)
+		return g, nil
 	}
 	if row == nil || agent {
 		return grant{}, errUnauthorized()
@@ -164,21 +192,18 @@ func opens(row *fsm.Sandbox, key string) bool {
 	return same && key != "" && row != nil
 }
 
-// isOwner reports whether one of the credentials is an API key of the sandbox's
-// owner. The error tells why that can't be known right now.
-func (d *door) isOwner(ctx context.Context, row *fsm.Sandbox, c credentials) (bool, error) {
+// ownersKey gives the API key of the sandbox's owner that one of the credentials
+// is, nil for none.
+func ownersKey(v *fsm.View, row *fsm.Sandbox, c credentials) *fsm.APIKey {
 	for _, value := range []string{c.bearer, c.header} {
-		if lookupOf(value) == "" {
+		lookup := lookupOf(value)
+		if lookup == "" {
 			continue
 		}
-		key, err := d.server.keys.find(ctx, value)
-		switch {
-		case isUnauthorized(err):
-		case err != nil:
-			return false, err
-		case row != nil && key.UserID == row.UserID:
-			return true, nil
+		key := v.APIKeyByLookup(lookup)
+		if matches(key, value) && row != nil && key.UserID == row.UserID {
+			return key
 		}
 	}
-	return false, nil
+	return nil
 }

@@ -321,7 +321,7 @@ func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
 
 func TestDoor_TooManyVisits(t *testing.T) {
 	h, _ := newDoorHarness(t)
-	v, err := h.server.door.streams.open(context.Background(), h.row(), 0)
+	v, err := h.server.door.streams.open(context.Background(), grant{row: h.row()}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ func (e *errCut) Error() string { return e.reason }
 
 // The reasons.
 func errMoved() *errCut    { return &errCut{"the sandbox was paused, deleted or moved"} }
+func errRevoked() *errCut  { return &errCut{"the API key was revoked"} }
 func errDraining() *errCut { return &errCut{"this node is stopping"} }
 
 // streams knows every request that is being proxied, and ends those whose
@@ -54,6 +55,8 @@ type watchKey struct {
 // watch is a goroutine that waits for the end of that life.
 type watch struct {
 	visits int
+	// keyed are the visits by an API key. Guarded by streams.mu.
+	keyed  map[*visit]struct{}
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -67,6 +70,9 @@ type visit struct {
 	// drains, so that its client goes to another one. Guarded by streams.mu.
 	live bool
 	end  func()
+	// user and credential are whose it is, and by what.
+	user       string
+	credential fsm.Credential
 }
 
 func newStreams(c Cluster) *streams {
@@ -75,14 +81,28 @@ func newStreams(c Cluster) *streams {
 
 // open registers a visit to a sandbox that serves, as seen at a log index. The
 // caller must call end.
-func (s *streams) open(ctx context.Context, row *fsm.Sandbox, index uint64) (*visit, error) {
+func (s *streams) open(ctx context.Context, g grant, index uint64) (*visit, error) {
+	v, err := s.openTo(ctx, g, index)
+	if err != nil {
+		return nil, err
+	}
+	// From here on the watch sees it; before, nobody did.
+	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index && !now.Good(v.user, v.credential) {
+		v.end()
+		return nil, errUnauthorized()
+	}
+	return v, nil
+}
+
+func (s *streams) openTo(ctx context.Context, g grant, index uint64) (*visit, error) {
+	row := g.row
 	place := row.Status.Placement
 	key := watchKey{id: row.ID, generation: row.Generation, alloc: place.AllocID, address: place.Address}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.watches[key]
 	if w == nil {
-		w = &watch{}
+		w = &watch{keyed: map[*visit]struct{}{}}
 		w.ctx, w.cancel = context.WithCancelCause(context.Background())
 		s.watches[key] = w
 		go s.watch(w, row, index)
@@ -90,14 +110,19 @@ func (s *streams) open(ctx context.Context, row *fsm.Sandbox, index uint64) (*vi
 	if w.visits >= maxVisits {
 		return nil, errCrowded()
 	}
-	w.visits++
 	v := s.add(ctx)
+	v.user, v.credential = row.UserID, g.credential
+	w.visits++
+	if v.credential.Lookup != "" {
+		w.keyed[v] = struct{}{}
+	}
 	unlink := context.AfterFunc(w.ctx, func() { v.cancel(context.Cause(w.ctx)) })
 	v.end = sync.OnceFunc(func() {
 		unlink()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.remove(v)
+		delete(w.keyed, v)
 		if w.visits--; w.visits == 0 {
 			w.cancel(context.Canceled)
 			delete(s.watches, key)
@@ -167,8 +192,13 @@ func (s *streams) remove(v *visit) {
 // watch cancels w once row is no longer how things are. What this node believed
 // before index does not count.
 func (s *streams) watch(w *watch, row *fsm.Sandbox, index uint64) {
+	keys := uint64(0)
 	for {
 		v, err := s.cluster.View(w.ctx, cluster.Stale)
+		if err == nil && v.KeysRevoked() != keys {
+			keys = v.KeysRevoked()
+			s.endRevoked(w, v)
+		}
 		if err == nil && v.Index() >= index && isOver(v.SandboxAny(row.ID), row) {
 			w.cancel(errMoved())
 			return
@@ -181,6 +211,17 @@ func (s *streams) watch(w *watch, row *fsm.Sandbox, index uint64) {
 		case <-changed:
 		case <-w.ctx.Done():
 			return
+		}
+	}
+}
+
+// endRevoked ends the visits whose key is no longer good.
+func (s *streams) endRevoked(w *watch, v *fsm.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for visit := range w.keyed {
+		if !v.Good(visit.user, visit.credential) {
+			visit.cancel(errRevoked())
 		}
 	}
 }

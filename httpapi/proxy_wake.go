@@ -39,10 +39,10 @@ type servingSandbox struct {
 // serving waits until a sandbox that starts serves, at most for
 // DoorConfig.StartWait. With wake it resumes one that is paused. Its error is the
 // answer.
-func (d *door) serving(ctx context.Context, row *fsm.Sandbox, wake bool) (servingSandbox, error) {
+func (d *door) serving(ctx context.Context, g grant, wake bool) (servingSandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartWait)
 	defer cancel()
-	granted, woken := row, false
+	granted, row, woken := g.row, g.row, false
 	for {
 		v, err := d.view(ctx)
 		if err != nil {
@@ -52,6 +52,9 @@ func (d *door) serving(ctx context.Context, row *fsm.Sandbox, wake bool) (servin
 		if !isOwned(row) || row.UserID != granted.UserID || row.KeyHash != granted.KeyHash {
 			return servingSandbox{}, errUnauthorized()
 		}
+		if !v.Good(row.UserID, g.credential) {
+			return servingSandbox{}, fsm.Errorf(fsm.CodeUnauthorized, "the key was revoked while the sandbox was waited for")
+		}
 		if row.Desired == fsm.DesiredRunning && isServing(row) {
 			return servingSandbox{row: row, index: v.Index(), woken: woken}, nil
 		}
@@ -60,7 +63,7 @@ func (d *door) serving(ctx context.Context, row *fsm.Sandbox, wake bool) (servin
 		case row.Desired == fsm.DesiredPaused && !wake:
 			return servingSandbox{}, errPaused(row)
 		case row.Desired == fsm.DesiredPaused && row.State() == fsm.SandboxPaused && !woken:
-			if err := d.wake(ctx, row); err != nil {
+			if err := d.wake(ctx, row, g.credential); err != nil {
 				return servingSandbox{}, err
 			}
 			woken = true
@@ -94,12 +97,13 @@ func errNotServing(row *fsm.Sandbox) *refusal {
 type wakes struct{ group singleflight.Group }
 
 // wake resumes a paused sandbox on behalf of its owner. Requests that come at
-// the same time share one command, which ends with none of them.
-func (d *door) wake(ctx context.Context, row *fsm.Sandbox) error {
-	done := d.wakes.group.DoChan(row.ID, func() (any, error) {
+// the same time with the same key share one command, which ends with none of them.
+func (d *door) wake(ctx context.Context, row *fsm.Sandbox, by fsm.Credential) error {
+	done := d.wakes.group.DoChan(row.ID+" "+by.Lookup, func() (any, error) {
 		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.server.cfg.RequestTimeout)
 		defer cancel()
 		cmd := fsm.NewCommand(uuid.NewString(), time.Now(), row.UserID, &fsm.SandboxResumeBody{ID: row.ID})
+		cmd.Credential = by
 		_, err := d.server.cluster.Propose(own, cmd)
 		d.metrics.wake(err)
 		if err == nil {

@@ -62,7 +62,8 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 		defer visit.end()
 		defer log.Close()
 		if follow {
-			go s.endWith(visit, row.ID, row.UserID)
+			visit.user, visit.credential = c.who.user, c.who.credential
+			go s.endWith(visit, row.ID)
 		}
 		return copyLog(visit.ctx, w, log)
 	}}, nil
@@ -75,14 +76,19 @@ func (s *Server) visitLog(ctx context.Context, id string, follow bool) (*visit, 
 	return s.door.streams.enroll(ctx), nil
 }
 
-// endWith ends a visit when the sandbox does not run any more, or is another's.
-func (s *Server) endWith(visit *visit, id, user string) {
+// endWith ends a visit when the sandbox does not run any more, or is another's,
+// or the key was revoked.
+func (s *Server) endWith(visit *visit, id string) {
 	for {
 		v, err := s.cluster.View(visit.ctx, cluster.Stale)
 		if err != nil {
 			return
 		}
-		if row := v.SandboxAny(id); row == nil || row.UserID != user || row.Desired != fsm.DesiredRunning {
+		if !v.Good(visit.user, visit.credential) {
+			visit.cancel(errRevoked())
+			return
+		}
+		if row := v.SandboxAny(id); row == nil || row.UserID != visit.user || row.Desired != fsm.DesiredRunning {
 			select {
 			case <-time.After(logGrace):
 				visit.cancel(errMoved())

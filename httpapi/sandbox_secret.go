@@ -71,12 +71,17 @@ func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 // by name: the custom ones, and the git tokens under the names they have in an
 // environment. A custom one hides a git token of the same name.
 func (c *call) ownSecrets() ([]ownSecret, error) {
-	row, err := c.ownSandbox()
+	key := c.r.Header.Get(headerSessionKey)
+	row, err := c.ownSandbox(key)
 	if err != nil {
 		return nil, err
 	}
 	v, err := c.viewWith(cluster.Linearizable)
 	if err != nil {
+		return nil, err
+	}
+	// This node may have been behind when it let the sandbox in.
+	if row, err = c.letIn(v.SandboxByKeyHash(hashKey(key)), key); err != nil {
 		return nil, err
 	}
 	byName := map[string]ownSecret{}
@@ -98,16 +103,21 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 }
 
 // ownSandbox authenticates a request by the key of the sandbox in its path.
-func (c *call) ownSandbox() (*fsm.Sandbox, error) {
-	key := c.r.Header.Get(headerSessionKey)
+func (c *call) ownSandbox(key string) (*fsm.Sandbox, error) {
 	if key == "" {
 		return nil, refuse(http.StatusUnauthorized, "X-Session-API-Key header is required")
 	}
 	row, err := c.server.sandboxOfKey(c, key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case row == nil:
+	}
+	return c.letIn(row, key)
+}
+
+// letIn judges the sandbox that was found by a key.
+func (c *call) letIn(row *fsm.Sandbox, key string) (*fsm.Sandbox, error) {
+	// The index told which it may be; whether it is, and is anybody's, this says.
+	if !opens(row, key) || !isOwned(row) {
 		return nil, refuse(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID
@@ -139,10 +149,6 @@ func (s *Server) sandboxOfKey(c *call, key string) (*fsm.Sandbox, error) {
 			return nil, err
 		}
 		row = v.SandboxByKeyHash(hash)
-	}
-	// The index told which it may be; whether it is, and is anybody's, this says.
-	if !opens(row, key) || !isOwned(row) {
-		return nil, nil
 	}
 	return row, nil
 }
