@@ -163,6 +163,7 @@ type transferRequest struct {
 // an empty one to its most advanced follower. It may be asked of any node.
 func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	return n.atLeader(ctx, callTransfer, transferRequest{to}, func(ctx context.Context, r *raft.Raft) error {
+		mine, _ := n.leaders.get()
 		future, err := n.transfer(ctx, r, to)
 		if err != nil || future == nil {
 			return err
@@ -170,8 +171,28 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		if err := n.await(ctx, future); err != nil {
 			return fsm.Errorf(fsm.CodeConflict, "leadership was not handed over: %v", err)
 		}
-		return nil
+		return n.succeeded(ctx, mine, to)
 	})
+}
+
+// succeeded waits for the next leader after mine, and is nil if it is the node of
+// that name, or if none is wanted: who is told to stand for election may lose it.
+func (n *Node) succeeded(ctx context.Context, mine *leadership, to string) error {
+	if to == "" {
+		return nil
+	}
+	select {
+	case <-mine.ctx.Done():
+	case <-ctx.Done():
+	}
+	l, err := n.awaitLeader(ctx)
+	switch {
+	case err != nil:
+		return fsm.Errorf(fsm.CodeConflict, "node %q was told to lead, and nobody is known to lead yet; look at the members (bivouac operator members)", to)
+	case nodeName(l.id) != to:
+		return fsm.Errorf(fsm.CodeConflict, "node %q was told to lead, and node %q was elected; try again", to, nodeName(l.id))
+	}
+	return nil
 }
 
 // transfer begins to hand over; nil when the named node leads already.
