@@ -30,7 +30,7 @@ const (
 	Lossy          Kind = "lossy"           // packets between nodes are lost
 	ClockJump      Kind = "clock-jump"      // one wall clock jumps, and back at the end
 	ClockElection  Kind = "clock-election"  // the leader is killed, and the clocks of those that elect jump
-	Bounce         Kind = "bounce"          // kill -9, and started again within 50 ms, some times over
+	Bounce         Kind = "bounce"          // kill -9, and started again at once, some times over
 	Late           Kind = "late-messages"   // Raft's messages come late, twice, and behind others
 	LateSnapshot   Kind = "late-snapshot"   // a node that is behind gets a snapshot, and the same one again, later
 	EmptyDisk      Kind = "empty-disk"      // a minority's disk is emptied
