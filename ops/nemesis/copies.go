@@ -155,7 +155,7 @@ func (n *Nemesis) adoptOlder(ctx context.Context, node int, t *touch, newest str
 		n.fleet.Nodes[node].Kill()
 	default:
 		for range 1 + chance.IntN(3) { // a service manager tries again
-			n.refuses(node, saysObjection)
+			n.refuses(node, saysObjection, saysTwice)
 		}
 	}
 	return errors.Join(err, n.remedied(node, t, []remedy{emptyIt, newestBack}[chance.IntN(2)], newest))
@@ -199,7 +199,8 @@ func (n *Nemesis) adopt(ctx context.Context, place *fleet.Node) error {
 }
 
 // refuses starts a node that must not run on its disk and say why. The caller has
-// hold of the node, and it does not run; nor does it afterwards.
+// hold of the node, and it does not run; nor does it afterwards. Where nobody answered
+// within the second for which a starting node asks, the leader stops it a moment later.
 func (n *Nemesis) refuses(node int, words ...string) {
 	n.alive(node)
 	defer n.dies(node)
@@ -281,7 +282,7 @@ func (n *Nemesis) rollBack(ctx context.Context, first int, chance *rand.Rand) (s
 	what := place.Name + " with what its files held before"
 	switch {
 	case !paused && current, paused && atMost > 0 && known > atMost+refusableBy:
-		n.refuses(victim, saysObjection, saysCopy)
+		n.refuses(victim, saysObjection, saysTwice, saysCopy)
 	default: // nothing is known to be lost with it, or its member is none any more
 		what += ", and nobody need mind"
 		n.changed(t)
