@@ -32,7 +32,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&SandboxTouchBody{[]Touch{{"sb-c1", now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
 		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
 		&APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"},
-		&MarkNoteBody{StoreNomad}, &HoldBeginBody{Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}}},
+		&MarkNoteBody{Store: StoreNomad}, &HoldBeginBody{Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}}},
 		&SandboxAdoptBody{ID: "sb-c1", Generation: 2}, &HoldReleaseBody{Adopt: []Adopted{{"n", 9}}}, &RemovalReserveBody{RemovalJob, 3, 5},
 		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
 		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},

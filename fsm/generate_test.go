@@ -307,7 +307,11 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	kind := oneOf(OrphanJob, OrphanWorkspace)
 	switch c {
 	case MarkNote:
-		return "", &MarkNoteBody{Store: oneOf(StoreNomad, StoreVault).Draw(t, "store")}
+		return "", &MarkNoteBody{
+			Store:   oneOf(StoreNomad, StoreVault).Draw(t, "store"),
+			History: oneOf("a23569cc57f667a1", "another").Draw(t, "history"),
+			Index:   rapid.Uint64Range(0, 40).Draw(t, "index"),
+		}
 	case BackupNote:
 		if rapid.Bool().Draw(t, "failed") {
 			return "", &BackupNoteBody{Node: "n2", Failure: "no room"}

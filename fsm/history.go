@@ -101,6 +101,8 @@ type history struct {
 	Adopted []Adopted    `json:"adopted,omitempty"`
 	// Marked names the stores that a mark was once written to.
 	Marked []string `json:"marked,omitempty"`
+	// Noted says how far those marks had come; of this history only.
+	Noted []MarkNoted `json:"noted,omitempty"`
 	// Hold is nil while there is none; Released is the index at which the last
 	// one ended.
 	Hold     *Hold     `json:"hold,omitempty"`
@@ -222,6 +224,8 @@ func (v *View) Contains(b Birth) bool {
 func (h *history) succeed(id string, at time.Time) *history {
 	next := *h
 	parents := append([]string{h.ID}, h.Parents...)
+	// The marks that are found are of the former history: none is late yet.
+	next.Noted = nil
 	next.History = History{
 		ID: nonceOf(id), Epoch: max(h.Epoch+1, at.Unix()), Parents: parents[:min(len(parents), maxParents)],
 	}

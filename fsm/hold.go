@@ -24,6 +24,7 @@ type Hold struct {
 const (
 	FindingMarkAhead   = "mark_ahead"   // a store's mark lies outside this history
 	FindingMarkLost    = "mark_lost"    // a store's mark is gone
+	FindingMarkBehind  = "mark_behind"  // a store's mark is older than one that was written there
 	FindingMarkForeign = "mark_foreign" // a store's mark is another cluster's
 	FindingMarkDenied  = "mark_denied"  // a store refuses to give or take the mark
 	FindingStranger    = "stranger"     // a thing of this cluster, born outside this history

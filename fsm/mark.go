@@ -35,6 +35,9 @@ const (
 	MarkAbsent MarkVerdict = "absent"
 	// MarkLost was written and is gone: the store was emptied or is another one.
 	MarkLost MarkVerdict = "lost"
+	// MarkBehind is of this history, and a later one was written: the store went
+	// back in time.
+	MarkBehind MarkVerdict = "behind"
 	// MarkAhead is this cluster's and lies outside this history: the state is
 	// older than what was done in the store.
 	MarkAhead MarkVerdict = "ahead"
@@ -69,10 +72,12 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 		return MarkAbsent
 	case found.Cluster != v.meta.ClusterID:
 		return MarkForeign
-	case found.Epoch <= h.Epoch && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}):
-		return MarkOurs
-	case slices.Contains(h.Parents, found.History):
+	case found.Epoch <= h.Epoch && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}),
 		// What it knows of that is missing here was judged when this one began.
+		slices.Contains(h.Parents, found.History):
+		if i := h.noted(store); i >= 0 && found.Before(Mark{History: h.ID, Index: h.Noted[i].Index}) {
+			return MarkBehind
+		}
 		return MarkOurs
 	case found.History != h.ID && found.Epoch > h.Epoch:
 		return MarkNewer
@@ -80,15 +85,38 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 	return MarkAhead
 }
 
+// Before reports whether the mark is older than a later one of the history that
+// leads now. Within a history indexes grow; a mark of a former one is older than
+// all of them.
+func (m Mark) Before(later Mark) bool {
+	return m.History != later.History || m.Index < later.Index
+}
+
 // Marked reports whether a mark was once written to a store.
 func (v *View) Marked(store string) bool {
 	return v.meta.History != nil && slices.Contains(v.meta.History.Marked, store)
 }
 
-// MarkNoteBody records that a mark was written to a store for the first time, so
-// that its loss is noticed. The leader's.
+// MarkNoted is how far the mark in a store had come, as far as the log knows.
+// The store's own may be later, and is never earlier unless the store went back.
+type MarkNoted struct {
+	Store string `json:"store"`
+	Index uint64 `json:"index"`
+}
+
+// noted is the store's place in Noted, -1 for none.
+func (h *history) noted(store string) int {
+	return slices.IndexFunc(h.Noted, func(n MarkNoted) bool { return n.Store == store })
+}
+
+// MarkNoteBody records that a mark was written to a store, so that its loss, and
+// an older one in its place, are noticed by every later leader. The leader's. It
+// changes nothing when History, unless "", is not the cluster's any more.
 type MarkNoteBody struct {
 	Store string `json:"store"`
+	// History and Index are those of the mark that was written.
+	History string `json:"history,omitempty"`
+	Index   uint64 `json:"index,omitempty"`
 }
 
 // CommandType implements Body.
@@ -98,6 +126,8 @@ func (*MarkNoteBody) CommandType() CommandType { return MarkNote }
 func (b *MarkNoteBody) Validate() error {
 	var r rules
 	r.store(b.Store)
+	r.text("history", b.History, maxName)
+	r.check(b.Index == 0 || b.History != "", "a mark's index needs its history")
 	return r.result()
 }
 
@@ -107,9 +137,23 @@ func (r *rules) store(name string) {
 }
 
 func (t *transaction) applyMarkNote(b *MarkNoteBody) (Result, *Error) {
-	if !slices.Contains(t.meta.History.Marked, b.Store) {
-		next := *t.meta.History
-		next.Marked = append(slices.Clip(next.Marked), b.Store)
+	h := t.meta.History
+	if b.History != "" && b.History != h.ID {
+		return Result{}, nil
+	}
+	next := *h
+	if !slices.Contains(h.Marked, b.Store) {
+		next.Marked = append(slices.Clip(h.Marked), b.Store)
+		t.meta.History = &next
+	}
+	switch i := h.noted(b.Store); {
+	case b.Index == 0:
+	case i < 0:
+		next.Noted = append(slices.Clip(h.Noted), MarkNoted{b.Store, b.Index})
+		t.meta.History = &next
+	case h.Noted[i].Index < b.Index:
+		next.Noted = slices.Clone(h.Noted)
+		next.Noted[i].Index = b.Index
 		t.meta.History = &next
 	}
 	return Result{}, nil

@@ -159,6 +159,7 @@ const (
 	ReasonForeignJob    = "foreign_job"
 	ReasonSpec          = "spec"
 	ReasonAgentRejected = "agent_rejected"
+	ReasonHeld          = "held" // not started while the cluster holds
 )
 
 // State is what users are shown: the observed state, but STARTING as soon as a

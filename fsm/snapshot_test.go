@@ -128,7 +128,7 @@ func withHistory(t testing.TB) *fixture {
 	f := populated(t)
 	f.do("", &ProtocolRaiseBody{Version: 3})
 	f.do("", &TermOpenBody{Term: 2, Node: "n2", ClusterID: "test", Nonce: "second"})
-	f.do("", &MarkNoteBody{StoreNomad})
+	f.do("", &MarkNoteBody{Store: StoreNomad})
 	f.do("", &RemovalReserveBody{RemovalJob, 3, 2})
 	f.do("", &OrphanNoteBody{[]Orphan{{Kind: OrphanWorkspace, Sandbox: "gone", Reason: OrphanStranger, Birth: "test/lost/99"}}})
 	f.do("", &HoldBeginBody{At: f.index, Findings: []Finding{

@@ -142,6 +142,13 @@ func (p *past) orphansOf(v *fsm.View) map[string]bool {
 // check makes sure that everything that was made and not given up is there.
 func (p *past) check() {
 	p.Helper()
+	if h := p.view().Hold(); h != nil {
+		for _, f := range h.Findings {
+			if f.Kind == fsm.FindingMarkBehind {
+				p.Errorf("no store went back, and the hold says so: %+v", f)
+			}
+		}
+	}
 	for _, id := range p.ids {
 		if p.deleted[id] || p.let[id] {
 			continue

@@ -102,9 +102,9 @@ func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
 		if w.nomad.Calls("start") != starts || w.nomad.Calls("stop") != stops || w.nomad.Calls("remove") != 0 {
 			t.Errorf("steps under a hold: %d starts, %d stops", w.nomad.Calls("start")-starts, w.nomad.Calls("stop")-stops)
 		}
-		// What runs is adopted, what does not run says so.
+		// What runs is adopted, what does not run says so: nothing starts it.
 		w.reach("b", fsm.SandboxRunning, time.Second)
-		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxStarting || sb.Status.Detail == "" {
+		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxError || sb.Status.Reason != fsm.ReasonHeld || sb.Status.Detail == "" {
 			t.Errorf("status %+v", sb.Status)
 		}
 		// What users ask for is done.

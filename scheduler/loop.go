@@ -21,11 +21,12 @@ type loop struct {
 	started time.Time
 	queue   *queue
 	reports *reporter
-	// backend guards the mark in what runs the sandboxes.
-	backend *ward
-	relist  chan struct{}
-	probers sync.WaitGroup
-	gate    *gate
+	// backend and vault guard the marks in what runs the sandboxes and in the
+	// secret store.
+	backend, vault *ward
+	relist         chan struct{}
+	probers        sync.WaitGroup
+	gate           *gate
 
 	mu     sync.Mutex
 	tracks map[string]*track
@@ -80,9 +81,9 @@ type settling struct {
 	until time.Time
 }
 
-func newLoop(s *Scheduler, log *slog.Logger, backend *ward) *loop {
+func newLoop(s *Scheduler, log *slog.Logger, backend, vault *ward) *loop {
 	return &loop{
-		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend,
+		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend, vault: vault,
 		listed: make(chan struct{}), relist: make(chan struct{}, 1), gate: newGate(s.cfg.ProbesAtOnce), tracks: map[string]*track{},
 	}
 }
@@ -326,14 +327,21 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 }
 
 // judge makes sure, before anything is done by a listing, that it is of the
-// backend that this history knows: else there is a hold when it returns.
+// backend that this history knows: else there is a hold when it returns. While
+// the mark can't be read, only what users asked for is done (planUnsure).
 func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, heard uint64) error {
 	could := l.backend.mayRemove()
 	defer l.orphansAgain(could)
-	if _, err := l.backend.judge(ctx); err != nil {
-		if denied := (*Denied)(nil); !errors.As(err, &denied) {
-			return err
-		}
+	_, err := l.backend.judge(ctx)
+	unreadable, denied := (*unreadableError)(nil), (*Denied)(nil)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil && !errors.As(err, &unreadable) && !errors.As(err, &denied):
+		return err
+	}
+	if err != nil {
+		l.backend.tell(err)
 	}
 	gone := l.vanished(before, jobs, heard)
 	return l.s.hold(ctx, l.log, func(v *fsm.View) []fsm.Finding {

@@ -45,13 +45,33 @@ type ward struct {
 	mu sync.Mutex
 	// ours: the mark was read and lies in this history, or never was one.
 	ours bool
+	// last is the latest mark of ours that was read or written in this term; nil
+	// for none.
+	last *fsm.Mark
+	// noted is when the log was told of it last in this term.
+	noted time.Time
 	// told is the last trouble that was logged.
 	told string
 }
 
-// markSoon is how soon after a step the mark says so, and how often it is looked
-// whether the cluster keeps marks yet.
-const markSoon = time.Second
+const (
+	// markSoon is how soon after a step the mark says so, and how often it is
+	// looked whether the cluster keeps marks yet.
+	markSoon = time.Second
+	// markNotes is how often in a term the log is told how far a mark has come.
+	markNotes = 10 * time.Minute
+	// markPatience bounds a reading of a mark: a listing waits for it.
+	markPatience = 5 * time.Second
+)
+
+// unreadableError says that a mark could not be read, for a reason that may pass.
+type unreadableError struct{ err error }
+
+// Error implements error.
+func (e *unreadableError) Error() string { return "reading the mark: " + e.err.Error() }
+
+// Unwrap gives the cause.
+func (e *unreadableError) Unwrap() error { return e.err }
 
 func newWard(s *Scheduler, log *slog.Logger, store string, marks Marks) *ward {
 	return &ward{s: s, log: log, store: store, marks: marks, kick: make(chan struct{}, 1)}
@@ -65,10 +85,41 @@ func (w *ward) mayRemove() bool {
 	return w.ours
 }
 
+// sure reports whether the mark says nothing against what the leader does of its
+// own accord. Below protocol version 3 there is none.
+func (w *ward) sure() bool { return w.mayRemove() || w.s.store.View().Birth().IsZero() }
+
 func (w *ward) set(ours bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ours = ours
+}
+
+// saw keeps a mark that is ours: what is found later may not be older.
+func (w *ward) saw(m *fsm.Mark) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == nil || w.last.History != m.History || w.last.Index < m.Index {
+		w.last = m
+	}
+}
+
+// verdict is the view's, or what this term knows better: the log is not told of
+// every mark.
+func (w *ward) verdict(v *fsm.View, m *fsm.Mark) fsm.MarkVerdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	verdict := v.JudgeMark(w.store, m)
+	if w.last == nil || w.last.History != v.History().ID {
+		return verdict
+	}
+	switch {
+	case verdict == fsm.MarkAbsent:
+		return fsm.MarkLost
+	case verdict == fsm.MarkOurs && m.Before(*w.last):
+		return fsm.MarkBehind
+	}
+	return verdict
 }
 
 // soon has the mark written within a second.
@@ -134,6 +185,8 @@ type found struct {
 }
 
 func (w *ward) read(ctx context.Context) (found, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(markPatience, w.s.cfg.CallTimeout))
+	defer cancel()
 	mark, cas, ok, err := w.marks.ReadMark(ctx)
 	if err != nil || !ok {
 		return found{cas: cas}, err
@@ -141,12 +194,10 @@ func (w *ward) read(ctx context.Context) (found, error) {
 	return found{&mark, cas}, nil
 }
 
-// judge reads the mark and acts on what it means: a hold, or the term's end. An
-// error says that the mark could not be read. It does nothing below protocol
-// version 3.
+// judge reads the mark and acts on what it means: a hold, or the term's end. A
+// mark that could not be read is an *unreadableError, or a *Denied and a hold. It
+// does nothing below protocol version 3.
 func (w *ward) judge(ctx context.Context) (found, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.s.cfg.CallTimeout)
-	defer cancel()
 	if w.s.store.View().Birth().IsZero() {
 		w.set(false)
 		return found{}, nil
@@ -167,13 +218,16 @@ func (w *ward) judge(ctx context.Context) (found, error) {
 	}
 	w.set(verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent)
 	switch verdict {
-	case fsm.MarkOurs, fsm.MarkAbsent:
+	case fsm.MarkOurs:
+		w.saw(f.mark)
+		return f, nil
+	case fsm.MarkAbsent:
 		return f, nil
 	case fsm.MarkNewer:
 		return found{}, &NewerHistoryError{Store: w.store, Mark: *f.mark}
 	}
 	return f, w.s.hold(ctx, w.log, func(v *fsm.View) []fsm.Finding {
-		if again := v.JudgeMark(w.store, f.mark); again != verdict {
+		if again := w.verdict(v, f.mark); again != verdict {
 			return nil
 		}
 		return []fsm.Finding{w.finding(verdict, f.mark)}
@@ -181,19 +235,26 @@ func (w *ward) judge(ctx context.Context) (found, error) {
 }
 
 // look reads and judges. A verdict against this history is given only after the
-// fence: what a later leader wrote is no sign to a deposed one.
+// fence: what a later leader wrote is no sign to a deposed one. An older mark is
+// looked at twice: a store's replica may answer with what it had a moment ago.
 func (w *ward) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
 	for fenced := false; ; fenced = true {
 		f, err := w.read(ctx)
-		if err != nil {
-			return found{}, "", err
+		switch {
+		case err != nil && !fenced:
+			return found{}, "", &unreadableError{err}
+		case err != nil:
+			return found{}, "", fmt.Errorf("reading the mark, which spoke against this history, again: %w", err)
 		}
-		verdict := w.s.store.View().JudgeMark(w.store, f.mark)
+		verdict := w.verdict(w.s.store.View(), f.mark)
 		if fenced || verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent {
 			return f, verdict, nil
 		}
 		if err := w.s.fence(ctx); err != nil {
 			return found{}, "", err
+		}
+		if verdict == fsm.MarkBehind && !sleep(ctx, markSoon) {
+			return found{}, "", ctx.Err()
 		}
 	}
 }
@@ -209,6 +270,12 @@ func (w *ward) finding(verdict fsm.MarkVerdict, m *fsm.Mark) fsm.Finding {
 	case fsm.MarkForeign:
 		f.Kind, f.ID = fsm.FindingMarkForeign, m.Cluster
 		f.Detail = "the mark in " + storeName(w.store) + " is that of another cluster: give this one a place of its own"
+		return f
+	}
+	if verdict == fsm.MarkBehind {
+		f.Kind = fsm.FindingMarkBehind
+		f.Detail = fmt.Sprintf("the mark in %s is that of %s, and a later one was written: its data went back in time",
+			storeName(w.store), m.Time.Format(time.RFC3339))
 		return f
 	}
 	f.ID, f.Birth = m.Nonce, fsm.Birth{Cluster: m.Cluster, Nonce: m.Nonce, Index: m.Index}.String()
@@ -234,10 +301,19 @@ func (w *ward) write(ctx context.Context) error {
 		w.set(false)
 		return fmt.Errorf("writing the mark: %w", err)
 	}
-	if v.Marked(w.store) {
+	w.saw(&mark)
+	w.mu.Lock()
+	due := w.noted.IsZero() || time.Since(w.noted) >= markNotes || !v.Marked(w.store)
+	w.mu.Unlock()
+	if !due {
 		return nil
 	}
-	_, err = w.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: w.store}))
+	// Only what was written is noted: a later leader takes less for a loss.
+	if _, err = w.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: w.store, History: mark.History, Index: mark.Index})); err == nil {
+		w.mu.Lock()
+		w.noted = time.Now()
+		w.mu.Unlock()
+	}
 	return err
 }
 

@@ -23,7 +23,11 @@ func Plan(s Situation) Decision {
 	if s.Held {
 		return planHeld(s)
 	}
-	return planWished(s)
+	d := planWished(s)
+	if s.Unsure {
+		planUnsure(&d, s)
+	}
+	return d
 }
 
 // planWished decides by what is wished of the sandbox.
@@ -55,6 +59,10 @@ func newStatus(s Situation) fsm.SandboxStatus {
 func planRunning(s Situation) Decision {
 	d := Decision{Observe: true, Status: newStatus(s)}
 	o := s.Observed
+	if st := &d.Status; s.Known && st.State == fsm.SandboxError && st.Reason == fsm.ReasonHeld {
+		// The hold is over, or the job is there again.
+		st.State, st.Since, st.Reason, st.Detail = fsm.SandboxStarting, micro(s.Now), "", ""
+	}
 	gone := !o.Exists || o.Stopped
 	// Nobody resumed by starting anew yet: what is there is from before.
 	leftover := s.Sandbox.Status.Generation < s.Sandbox.Generation && s.Attempted < s.Sandbox.Generation

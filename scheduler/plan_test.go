@@ -294,10 +294,10 @@ func TestPlan(t *testing.T) {
 		{"held, paused before, runs", sandbox(paused, 2, running), placed, held, "adopt"},
 		{"held, paused", sandbox(paused, 2, running), stopped, held, "PAUSED"},
 		{"held, running", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Held, s.Probe = true, well }, "probe; RUNNING"},
-		{"held, gone", sandbox(run, 1, running), scheduler.Observed{}, held, "STARTING the sandbox's job is not there, and the cluster holds"},
+		{"held, gone", sandbox(run, 1, running), scheduler.Observed{}, held, "ERROR held the sandbox's job is not there, and the cluster holds"},
 		{
 			"held for long, gone", sandbox(run, 1, running), scheduler.Observed{},
-			func(s *scheduler.Situation) { s.Held, s.Now = true, epoch.Add(100*time.Hour) }, "STARTING the sandbox's job is not there",
+			func(s *scheduler.Situation) { s.Held, s.Now = true, epoch.Add(100*time.Hour) }, "ERROR held the sandbox's job is not there",
 		},
 		{
 			"held, a stranger's job of its name", sandbox(run, 1, running), placed,

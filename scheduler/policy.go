@@ -23,6 +23,8 @@ type policies struct {
 	s       *Scheduler
 	log     *slog.Logger
 	touches *Touches
+	// backend guards the mark in what runs the sandboxes.
+	backend *ward
 
 	// told is what was last said of the clocks.
 	told string
@@ -54,8 +56,8 @@ const (
 	maxAskPause = time.Minute
 )
 
-func newPolicies(s *Scheduler, log *slog.Logger) *policies {
-	return &policies{s: s, log: log, touches: NewTouches(s.cluster, log), asked: map[string]*asking{}}
+func newPolicies(s *Scheduler, log *slog.Logger, backend *ward) *policies {
+	return &policies{s: s, log: log, touches: NewTouches(s.cluster, log), backend: backend, asked: map[string]*asking{}}
 }
 
 // run keeps to the policies until ctx ends.
@@ -244,9 +246,10 @@ func (p *policies) expireAll(ctx context.Context, now time.Time) {
 }
 
 // clocksAgree reports whether deadlines may be believed: those of the state are
-// by the clocks of leaders before this one.
+// by the clocks of leaders before this one. Nothing is over under a hold, or while
+// the mark does not say that the state is the newest.
 func (p *policies) clocksAgree(ctx context.Context) bool {
-	if p.s.store.View().Hold() != nil {
+	if p.s.store.View().Hold() != nil || !p.backend.sure() {
 		return false
 	}
 	if p.s.cfg.ClocksAgree == nil {

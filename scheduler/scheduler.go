@@ -225,8 +225,8 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	log := s.log.With("term", term)
 	log.Info("scheduling begins")
 	defer log.Info("scheduling ended")
-	l := newLoop(s, log, newWard(s, log, fsm.StoreNomad, s.runner))
 	vault := newWard(s, log, fsm.StoreVault, s.cfg.SecretMarks)
+	l := newLoop(s, log, newWard(s, log, fsm.StoreNomad, s.runner), vault)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.run(ctx) })
 	g.Go(func() error { return l.backend.run(ctx) })
@@ -243,7 +243,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		}
 	})
 	g.Go(func() error { return newPools(s, log).run(ctx) })
-	g.Go(func() error { return newPolicies(s, log).run(ctx) })
+	g.Go(func() error { return newPolicies(s, log, l.backend).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })
 	for _, fn := range s.also {
 		g.Go(func() error { return fn(ctx) })

@@ -34,6 +34,8 @@ type Situation struct {
 	UnplacedSince time.Time
 	// Held: there is a hold, and nothing was asked of the sandbox since.
 	Held bool
+	// Unsure: the mark in the backend can't be read, or is not this history's.
+	Unsure bool
 	// Stranger: what is observed was born outside this history, and not as this
 	// sandbox's.
 	Stranger bool

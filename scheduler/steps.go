@@ -75,7 +75,7 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *t
 	s.Orphan = orphanFacts(v, t.observed, l.backend.mayRemove())
 	s.Orphan.GrantedAt = t.grantedAt
 	if sb != nil {
-		s.Held = v.Held(sb)
+		s.Held, s.Unsure = v.Held(sb), !l.backend.sure()
 		s.Stranger = t.observed.Exists && t.observed.Birth != sb.Birth.String() && strange(v, t.observed.Birth)
 	}
 	if sb != nil && t.failedFor == sb.Generation {
@@ -159,7 +159,9 @@ func (l *loop) step(
 		l.later(id, t, orphanPause)
 		return
 	}
+	// A start or a removal is a change of the sandbox's secrets, too.
 	l.backend.soon()
+	l.vault.soon()
 	outcome := "ok"
 	if err != nil {
 		outcome = "failed"

@@ -44,6 +44,8 @@ type Guard struct {
 	mu      sync.Mutex
 	until   time.Time
 	verdict error
+	// looked: the mark was read once.
+	looked bool
 }
 
 // NewGuard guards a store. cluster gives the id of the node's cluster, "" while
@@ -81,8 +83,24 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.verdict, g.until = verdict, g.now().Add(ttl)
+	g.verdict, g.until, g.looked = verdict, g.now().Add(ttl), true
 	return verdict
+}
+
+// ask is Check for what a user asked for. A mark that this cluster could write
+// beside when it was read last, and that can't be read now, forbids nothing: only
+// what the leader does of its own accord waits for it.
+func (g *Guard) ask(ctx context.Context) error {
+	err := g.Check(ctx)
+	if err == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.looked && g.verdict == nil && !errors.As(err, new(*ForeignError)) {
+		return nil
+	}
+	return err
 }
 
 // Read implements Store. Callers hold a reference to what they read, so a
@@ -101,7 +119,7 @@ func (g *Guard) Read(ctx context.Context, path string, version int, created time
 
 // Write implements Store.
 func (g *Guard) Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error) {
-	if err := g.Check(ctx); err != nil {
+	if err := g.ask(ctx); err != nil {
 		return Version{}, fmt.Errorf("writing %s: %w", path, err)
 	}
 	return g.Store.Write(ctx, path, data, birth)
@@ -109,7 +127,7 @@ func (g *Guard) Write(ctx context.Context, path string, data map[string]string, 
 
 // Delete implements Store.
 func (g *Guard) Delete(ctx context.Context, path string) error {
-	if err := g.Check(ctx); err != nil {
+	if err := g.ask(ctx); err != nil {
 		return fmt.Errorf("deleting %s: %w", path, err)
 	}
 	return g.Store.Delete(ctx, path)
@@ -117,7 +135,7 @@ func (g *Guard) Delete(ctx context.Context, path string) error {
 
 // Undelete implements Store.
 func (g *Guard) Undelete(ctx context.Context, path string, version int) error {
-	if err := g.Check(ctx); err != nil {
+	if err := g.ask(ctx); err != nil {
 		return fmt.Errorf("undeleting %s version %d: %w", path, version, err)
 	}
 	return g.Store.Undelete(ctx, path, version)

@@ -1,0 +1,67 @@
+package secrets
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// unreadable is a store whose mark can't be read while it is denied.
+type unreadable struct {
+	Store
+	denied bool
+}
+
+// ReadMark implements Store.
+func (u *unreadable) ReadMark(ctx context.Context) (mark Mark, cas uint64, found bool, err error) {
+	if u.denied {
+		return Mark{}, 0, false, &DeniedError{Capability: "read", Path: "secret/data/bivouac/marker"}
+	}
+	return u.Store.ReadMark(ctx)
+}
+
+// While the mark can't be read, what users ask for goes on, and nothing is
+// collected. A node that has never read the mark writes nothing: the place may be
+// another cluster's.
+func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		ctx := t.Context()
+		u := &unreadable{Store: s, denied: true}
+		g := NewGuard(u, func() string { return aMark.Cluster }, nil)
+		now := time.Now()
+		g.now = func() time.Time { return now }
+		denied := func(err error) bool { return errors.As(err, new(*DeniedError)) }
+		if _, err := g.Write(ctx, settingsPath, map[string]string{"value": "a"}, born); !denied(err) {
+			t.Errorf("never read, and a write gives %v", err)
+		}
+		u.denied = false
+		write(t, g, settingsPath, "b")
+		u.denied = true
+		now = now.Add(guardTTL)
+		v, err := g.Write(ctx, settingsPath, map[string]string{"value": "c"}, born)
+		if err != nil {
+			t.Fatalf("a user's write: %v", err)
+		}
+		want(t, g, settingsPath, v.Number, "c")
+		if _, err := g.Collect(ctx, born, always(Unreferenced)); !denied(err) {
+			t.Errorf("a collection gives %v", err)
+		}
+		if err := g.Delete(ctx, settingsPath); err != nil {
+			t.Errorf("a user's deletion: %v", err)
+		}
+		// What was read last counts, and another cluster's mark forbids all.
+		u.denied = false
+		if err := s.WriteMark(ctx, Mark{Cluster: "another"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Write(ctx, settingsPath, map[string]string{"value": "d"}, born); !errors.As(err, new(*ForeignError)) {
+			t.Errorf("below another cluster's mark: %v", err)
+		}
+		u.denied = true
+		now = now.Add(guardTTL)
+		if _, err := g.Write(ctx, settingsPath, map[string]string{"value": "e"}, born); err == nil {
+			t.Error("another cluster's mark is forgotten because it can't be read")
+		}
+	})
+}
