@@ -87,6 +87,9 @@ type Differences struct {
 	Missing []string `json:"sandboxes_without_job"`
 	// Secrets are versions that the state refers to and the secret store lacks.
 	Secrets []string `json:"secrets_missing"`
+	// Newer are entries that have a later version than the state refers to: what
+	// was written after the state was saved.
+	Newer []string `json:"secrets_newer"`
 	// Problems says what could not be looked at.
 	Problems []string `json:"problems"`
 }

@@ -65,3 +65,25 @@ func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
 		}
 	})
 }
+
+// The newest version counts, deleted ones too, destroyed ones not.
+func TestStore_Newest(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		ctx := t.Context()
+		newest := func(want int) {
+			t.Helper()
+			if got, err := s.Newest(ctx, settingsPath); err != nil || got != want {
+				t.Errorf("newest is %d (%v), want %d", got, err, want)
+			}
+		}
+		newest(0)
+		write(t, s, settingsPath, "a")
+		v := write(t, s, settingsPath, "b")
+		write(t, s, settingsPath+"2", "another")
+		newest(v)
+		if err := s.Delete(ctx, settingsPath); err != nil {
+			t.Fatal(err)
+		}
+		newest(0)
+	})
+}

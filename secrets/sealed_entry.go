@@ -60,6 +60,27 @@ func (s *Sealed) Read(ctx context.Context, path string, version int, created tim
 	return data, nil
 }
 
+// Newest implements Store.
+func (s *Sealed) Newest(ctx context.Context, path string) (newest int, err error) {
+	if err := checkPath(path); err != nil {
+		return 0, err
+	}
+	prefix := append([]byte(path), 0)
+	err = s.view(ctx, bucketVersions, func(b *bbolt.Bucket) error {
+		c := b.Cursor()
+		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			if _, version, ok := parseVersionKey(k); ok {
+				newest = max(newest, version)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("looking for versions of %s: %w", path, err)
+	}
+	return newest, nil
+}
+
 // getRecord is ErrNotFound when there is none.
 func getRecord(b *bbolt.Bucket, key []byte) (record, error) {
 	raw := b.Get(key)

@@ -26,6 +26,9 @@ type Reader interface {
 	// at another time is ErrNotFound. ErrNotFound is also a version that never
 	// was or is destroyed; one that Collect deleted is ErrDeleted as well.
 	Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error)
+	// Newest is the number of the newest version at path that is not destroyed, 0
+	// for none.
+	Newest(ctx context.Context, path string) (int, error)
 	// Health is nil when reading and writing can work now; otherwise its text
 	// says what is the matter.
 	Health(ctx context.Context) error

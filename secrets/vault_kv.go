@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +152,28 @@ func sameVersion(m *api.KVVersionMetadata, created time.Time) error {
 		return errDeletedVersion
 	}
 	return nil
+}
+
+// Newest implements Store.
+func (v *Vault) Newest(ctx context.Context, path string) (newest int, err error) {
+	if err := checkPath(path); err != nil {
+		return 0, err
+	}
+	err = v.do(ctx, "newest", func(ctx context.Context, s *session) error {
+		newest = 0
+		meta, err := s.kv.GetMetadata(ctx, v.physical(path))
+		if err != nil && !errors.Is(err, api.ErrSecretNotFound) {
+			return err
+		}
+		if err == nil {
+			newest = slices.Max(append(standing(meta), 0))
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("looking for versions of %s: %w", path, err)
+	}
+	return newest, nil
 }
 
 // errDeletedVersion: the version can be undeleted.

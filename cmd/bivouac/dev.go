@@ -16,6 +16,9 @@ type devOptions struct {
 	httpPort int
 	nodes    int
 	logLevel string
+	// restore is a saved state to begin with, "" for none; keys is what becomes of
+	// the API keys in it.
+	restore, keys string
 }
 
 // readyTimeout bounds how long `bivouac dev` waits for its nodes. Three nodes
@@ -33,9 +36,15 @@ the nodes' URLs, to dev.json in the data directory once all nodes are ready.
 Ctrl-C stops everything, sandboxes too; started again on the same directory, all
 state is there.
 
+With --restore it begins with a state that "bivouac operator snapshot save" saved.
+The nodes' own directories (n1, n2, ...) must not be there; secrets, workspaces and
+the API key of the data directory stay. The cluster then holds until
+"bivouac operator hold release".
+
 It is for one person on one machine: sandboxes are not isolated from it.`,
 		Example: `  bivouac dev
-  bivouac dev --data-dir /tmp/b --http-port 9000 --nodes 5`,
+  bivouac dev --data-dir /tmp/b --http-port 9000 --nodes 5
+  bivouac dev --restore bivouac.snap --keys suspend`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -46,6 +55,8 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".bivouac", "where everything is kept")
 	cmd.Flags().IntVar(&o.httpPort, "http-port", 8440, "the first node's port; the others follow at +10, +20, ...; 0 takes free ones")
 	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "how many nodes: 1, 3, 5, 7 or 9")
+	cmd.Flags().StringVar(&o.restore, "restore", "", "begin with the state of this file of \"operator snapshot save\"")
+	cmd.Flags().StringVar(&o.keys, "keys", "", "what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "what goes to the log file: debug, info, warn or error")
 	return cmd
 }
@@ -64,7 +75,7 @@ func (o devOptions) check() error {
 	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {
 		return usagef("--log-level: %w", err)
 	}
-	return nil
+	return o.checkRestore()
 }
 
 // runDev runs the cluster until ctx ends.
@@ -73,11 +84,11 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 	if err != nil {
 		return err
 	}
-	failed := c.start()
+	failed := make(chan error, len(c.nodes))
 	err = withProgress(ctx, p.stderr, "starting the nodes", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 		defer cancel()
-		return c.ready(ctx, failed)
+		return c.begin(ctx, failed, o)
 	})
 	if err == nil {
 		c.greet(p.stdout)

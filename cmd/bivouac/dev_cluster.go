@@ -145,7 +145,11 @@ func (c *devCluster) openNodes(o devOptions) error {
 		c.nodes = append(c.nodes, &devNode{name: name, http: apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
 	}
 	for i, n := range c.nodes {
-		if err := c.wire(n, apiPorts[i], peerPorts[i]); err != nil {
+		expect := len(c.nodes)
+		if o.restore != "" && i == 0 {
+			expect = 1 // the others join it when it has the state
+		}
+		if err := c.wireExpecting(n, apiPorts[i], peerPorts[i], expect); err != nil {
 			return err
 		}
 	}
@@ -153,12 +157,17 @@ func (c *devCluster) openNodes(o devOptions) error {
 }
 
 // wire makes the node's app on ports that are bound.
-func (c *devCluster) wire(n *devNode, api, peer net.Listener) (err error) {
+func (c *devCluster) wire(n *devNode, api, peer net.Listener) error {
+	return c.wireExpecting(n, api, peer, len(c.nodes))
+}
+
+// wireExpecting is wire for a node that forms a cluster of so many.
+func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect int) (err error) {
 	cl := cluster.DefaultConfig()
 	cl.NodeName, cl.DataDir, cl.Listener = n.name, c.layout.node(n.name), peer
 	cl.PeerAddress, cl.AdvertiseAddress = n.peer, n.peer
 	cl.TLS = tlsDir(c.layout.tls()).node(n.name)
-	cl.BootstrapExpect = len(c.nodes)
+	cl.BootstrapExpect = expect
 	for _, other := range c.nodes {
 		cl.RetryJoin = append(cl.RetryJoin, other.peer)
 	}
@@ -179,6 +188,22 @@ func (c *devCluster) start() <-chan error {
 		n.start(failed)
 	}
 	return failed
+}
+
+// begin runs all nodes, with a saved state where one is asked for, and returns
+// when they are ready. failed receives the error of a node that ends without being
+// asked to.
+func (c *devCluster) begin(ctx context.Context, failed chan error, o devOptions) error {
+	if o.restore != "" {
+		if err := c.startRestored(ctx, failed, o); err != nil {
+			return err
+		}
+		return c.ready(ctx, failed)
+	}
+	for _, n := range c.nodes {
+		n.start(failed)
+	}
+	return c.ready(ctx, failed)
 }
 
 func (n *devNode) start(failed chan<- error) {

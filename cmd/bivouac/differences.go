@@ -16,6 +16,7 @@ type surroundings struct {
 	runner  scheduler.Runner
 	secrets interface {
 		Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
+		Newest(ctx context.Context, path string) (int, error)
 	}
 }
 
@@ -24,14 +25,14 @@ const readsAtOnce = 8
 
 // Differences implements httpapi.Surroundings.
 func (s surroundings) Differences(ctx context.Context, v *fsm.View) httpapi.Differences {
-	d := httpapi.Differences{Unknown: []string{}, Missing: []string{}, Secrets: []string{}, Problems: []string{}}
+	d := httpapi.Differences{Unknown: []string{}, Missing: []string{}, Secrets: []string{}, Newer: []string{}, Problems: []string{}}
 	if err := s.jobs(ctx, v, &d); err != nil {
 		d.Problems = append(d.Problems, fmt.Sprintf("the jobs: %v", err))
 	}
-	if err := s.lost(ctx, v, &d); err != nil {
+	if err := s.compare(ctx, v, &d); err != nil {
 		d.Problems = append(d.Problems, fmt.Sprintf("the secrets: %v", err))
 	}
-	for _, list := range []*[]string{&d.Unknown, &d.Missing, &d.Secrets} {
+	for _, list := range []*[]string{&d.Unknown, &d.Missing, &d.Secrets, &d.Newer} {
 		slices.Sort(*list)
 	}
 	return d
@@ -62,36 +63,62 @@ func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *httpapi.Differen
 	return nil
 }
 
-// lost looks for every version of a secret that the state refers to. A store that
-// does not answer ends it.
-func (s surroundings) lost(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
+// compare looks for every version of a secret that the state refers to, and for
+// later ones beside it. A store that does not answer ends it.
+func (s surroundings) compare(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	places := make(chan struct{}, readsAtOnce)
-	for ref := range v.SecretRefs() {
+	look := func(list *[]string, at func() (string, error)) {
 		if ctx.Err() != nil {
-			break
+			return
 		}
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			_, err := s.secrets.Read(ctx, ref)
+			found, err := at()
+			mu.Lock()
+			defer mu.Unlock()
 			switch {
-			case err == nil || ctx.Err() != nil:
-			case fsm.CodeOf(err) == fsm.CodeNotFound:
-				mu.Lock()
-				defer mu.Unlock()
-				d.Secrets = append(d.Secrets, fmt.Sprintf("%s version %d", ref.Path, ref.Version))
-			default:
+			case err != nil:
 				cancel(err)
+			case found != "":
+				*list = append(*list, found)
 			}
 		})
+	}
+	latest := map[string]int{}
+	for ref := range v.SecretRefs() {
+		latest[ref.Path] = max(latest[ref.Path], ref.Version)
+		look(&d.Secrets, func() (string, error) { return s.missing(ctx, ref) })
+	}
+	for path, version := range latest {
+		look(&d.Newer, func() (string, error) { return s.newer(ctx, path, version) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// missing names a version that the store lacks, "" for one that it has.
+func (s surroundings) missing(ctx context.Context, ref fsm.SecretRef) (string, error) {
+	_, err := s.secrets.Read(ctx, ref)
+	if fsm.CodeOf(err) == fsm.CodeNotFound {
+		return fmt.Sprintf("%s version %d", ref.Path, ref.Version), nil
+	}
+	return "", err
+}
+
+// newer names an entry with a later version than the latest that the state refers
+// to, "" for none.
+func (s surroundings) newer(ctx context.Context, path string, version int) (string, error) {
+	newest, err := s.secrets.Newest(ctx, path)
+	if err != nil || newest <= version {
+		return "", err
+	}
+	return fmt.Sprintf("%s version %d, the store has %d", path, version, newest), nil
 }

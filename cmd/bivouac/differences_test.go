@@ -25,11 +25,22 @@ func (r fixedRunner) List(context.Context, string) ([]scheduler.Observed, error)
 	return r.list, r.err
 }
 
-// fixedSecrets has every secret, but those with an error.
+// fixedSecrets has every secret, but those with an error; of those whose path is
+// "later" it has three versions.
 type fixedSecrets map[string]error
 
 func (s fixedSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	return nil, s[ref.Path]
+}
+
+func (s fixedSecrets) Newest(_ context.Context, path string) (int, error) {
+	if path == "later" {
+		return 3, nil
+	}
+	if err := s[path]; fsm.CodeOf(err) != fsm.CodeNotFound {
+		return 1, err
+	}
+	return 0, nil
 }
 
 func hashOf(s string) string {
@@ -52,16 +63,17 @@ func TestDifferences(t *testing.T) {
 	apply("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
 		Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/w", CPU: 500, Memory: 1024, Ports: map[string]int{fsm.PortAgentServer: 8000},
 	}}}})
-	for _, id := range []string{"runs", "gone", "keyless"} {
+	for _, id := range []string{"runs", "gone", "keyless", "later"} {
 		apply("ada", &fsm.SandboxCreateBody{ID: id, KeyRef: fsm.SecretRef{Path: id, Version: 1}, KeyHash: hashOf(id)})
 	}
 	runner := fixedRunner{list: []scheduler.Observed{
-		{SandboxID: "runs", Exists: true}, {SandboxID: "keyless", Exists: true}, {SandboxID: "unknown", Exists: true},
+		{SandboxID: "runs", Exists: true}, {SandboxID: "later", Exists: true}, {SandboxID: "keyless", Exists: true}, {SandboxID: "unknown", Exists: true},
 		{SandboxID: "stopped", Exists: true, Stopped: true}, {SandboxID: "theirs", Exists: true, Foreign: true},
 	}}
 	got := surroundings{runner, fixedSecrets{"keyless": fsm.Errorf(fsm.CodeNotFound, "gone")}}.Differences(t.Context(), store.View())
 	want := httpapi.Differences{
-		Unknown: []string{"unknown"}, Missing: []string{"gone"}, Secrets: []string{"keyless version 1"}, Problems: []string{},
+		Unknown: []string{"unknown"}, Missing: []string{"gone"}, Secrets: []string{"keyless version 1"},
+		Newer: []string{"later version 1, the store has 3"}, Problems: []string{},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -60,6 +60,12 @@ func (s secretStore) Read(ctx context.Context, ref fsm.SecretRef) (map[string]st
 	return readSecret(ctx, s.store, ref)
 }
 
+// Newest is the number of the newest version of an entry, 0 for none.
+func (s secretStore) Newest(ctx context.Context, path string) (int, error) {
+	newest, err := s.store.Newest(ctx, path)
+	return newest, secretError(err)
+}
+
 // Delete removes an entry.
 func (s secretStore) Delete(ctx context.Context, path string) error {
 	return secretError(s.store.Delete(ctx, path))

@@ -48,7 +48,8 @@ Idempotency-Keys in the file have an unknown outcome, and members of warm pools
 are dropped. A cluster that has sandboxes, conversations or settings of its own is
 refused without --force.
 
-A "bivouac dev" cluster has several members in one process and is refused.`,
+A "bivouac dev" cluster has several members in one process and is refused: "bivouac
+dev --restore FILE" begins a new one with a saved state.`,
 		Example: `  bivouac operator snapshot restore bivouac.snap --keys suspend
   bivouac operator snapshot restore bivouac.snap --keys keep --yes --json`,
 		Args: cobra.ExactArgs(1),
@@ -166,6 +167,7 @@ func printDifferences(w io.Writer, d *httpapi.Differences) error {
 		{"jobs run that the file does not know", d.Unknown},
 		{"sandboxes ought to run and have no job", d.Missing},
 		{"secrets that the file refers to are missing", d.Secrets},
+		{"secrets are newer in the store than in the file", d.Newer},
 	} {
 		if len(part.list) > 0 {
 			fmt.Fprintf(&b, "%d %s: %s\n", len(part.list), part.what, strings.Join(part.list[:min(len(part.list), 10)], ", "))
