@@ -156,8 +156,14 @@ func (b *buffer) String() string {
 // runCommand carries out a whole command line in this process.
 func runCommand(t testing.TB, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return runCommandWith(t, env, "", args...)
+}
+
+// runCommandWith is runCommand for one that asks something.
+func runCommandWith(t testing.TB, env map[string]string, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, errs buffer
-	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(name string) string { return env[name] }}
+	p := &program{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, getenv: func(name string) string { return env[name] }}
 	code = p.run(t.Context(), args)
 	return code, out.String(), errs.String()
 }
