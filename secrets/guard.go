@@ -41,7 +41,9 @@ type Guard struct {
 	log     *slog.Logger
 	now     func() time.Time
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// of is the cluster that the rest is about: a restore makes the node another's.
+	of      string
 	until   time.Time
 	verdict error
 	// looked: the mark was read once.
@@ -67,6 +69,9 @@ func (g *Guard) Check(ctx context.Context) error {
 		return unavailable("this node does not know its cluster yet")
 	}
 	g.mu.Lock()
+	if g.of != id {
+		g.of, g.until, g.verdict, g.looked = id, time.Time{}, nil, false
+	}
 	verdict, fresh := g.verdict, g.now().Before(g.until)
 	g.mu.Unlock()
 	if fresh {
@@ -83,7 +88,9 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.verdict, g.until, g.looked = verdict, g.now().Add(ttl), true
+	if g.of == id {
+		g.verdict, g.until, g.looked = verdict, g.now().Add(ttl), true
+	}
 	return verdict
 }
 

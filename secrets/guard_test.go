@@ -66,6 +66,29 @@ func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
 	})
 }
 
+// A restore makes the node another cluster's: what was found for the former one
+// says nothing.
+func TestGuard_AnotherClusterNow_LooksAgain(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		if err := s.WriteMark(t.Context(), aMark, 0); err != nil {
+			t.Fatal(err)
+		}
+		id := "new"
+		g := NewGuard(s, func() string { return id }, nil)
+		if err := g.Check(t.Context()); !errors.As(err, new(*ForeignError)) {
+			t.Errorf("before: %v", err)
+		}
+		id = aMark.Cluster
+		if err := g.Check(t.Context()); err != nil {
+			t.Errorf("after: %v", err)
+		}
+		id = "another"
+		if err := g.Check(t.Context()); !errors.As(err, new(*ForeignError)) {
+			t.Errorf("and another: %v", err)
+		}
+	})
+}
+
 // The newest version counts, deleted ones too, destroyed ones not.
 func TestStore_Newest(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
