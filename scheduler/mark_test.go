@@ -118,7 +118,7 @@ func TestMark_NeverBehind_WhileStoresOnlyGoForward(t *testing.T) {
 			for _, n := range []*nomadtest.Nomad{w.nomad, keeper} {
 				n.Before(func(call string, _ scheduler.Job) error {
 					if call == "write mark" && late.Load() {
-						time.Sleep(3 * time.Second) // something else happens meanwhile
+						w.elapse(3 * time.Second) // something else happens meanwhile
 					}
 					if call == "write mark" && failWrite.Load() {
 						return fsm.Errorf(fsm.CodeScheduler, "no answer")
