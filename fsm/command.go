@@ -60,6 +60,8 @@ const (
 	BackupNote     CommandType = "backup.note"
 
 	CertificateRevoke CommandType = "certificate.revoke"
+
+	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
 )
 
 // Command is one entry of the Raft log: what changes, decided before the log.

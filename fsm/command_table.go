@@ -83,6 +83,8 @@ var commandTable = map[CommandType]commandRow{
 	BackupNote:     row(3, (*transaction).applyBackupNote),
 
 	CertificateRevoke: row(3, (*transaction).applyCertificateRevoke),
+
+	SandboxAcceptWorkspace: byUser(row(3, (*transaction).applySandboxAcceptWorkspace)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -22,6 +22,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&SandboxResumeBody{ID: "sb-c1"}, &SandboxDeleteBody{ID: "sb-c1"},
 		&StartTaskCreateBody{ID: "t9", ConversationID: "c9", V0ID: "v"}, &ProvidersReplaceBody{},
 		&ConversationUpdateBody{ID: "c1", Set: []string{"title"}}, &ConversationDeleteBody{ID: "c1", DeleteSandbox: true},
+		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
 	}
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},

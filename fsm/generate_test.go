@@ -341,6 +341,9 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &OrphanForgetBody{Kind: kind.Draw(t, "kind"), Sandboxes: []string{genSandbox().Draw(t, "sandbox")}}
 	case SandboxAdopt:
 		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}
+	case SandboxAcceptWorkspace:
+		b := &SandboxAcceptWorkspaceBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.Bool().Draw(t, "operator")}
+		return genUser().Draw(t, "accepting"), b
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case CertificateRevoke:

@@ -74,6 +74,11 @@ type Sandbox struct {
 	DesiredIndex uint64 `json:"desired_index,omitempty"`
 	// KeepWorkspace: it is deleted by a policy, so its workspace stays a while.
 	KeepWorkspace bool `json:"keep_workspace,omitempty"`
+	// Acceptance counts how often somebody accepted the workspace as it is, and
+	// Status.Acceptance is the last one that took effect. AcceptForeign: it was an
+	// operator, who also accepts a workspace with another sandbox's marker.
+	Acceptance    uint64 `json:"acceptance,omitempty"`
+	AcceptForeign bool   `json:"accept_foreign,omitempty"`
 	// PausedBy says why the sandbox was paused when its user did not ask for
 	// it: one of the PausedBy constants, else "".
 	PausedBy string `json:"paused_by,omitempty"`
@@ -119,6 +124,12 @@ type SandboxStatus struct {
 	// the sandbox was first RUNNING, WorkspaceUnmarked when its agent server can
 	// keep none. It is kept for the sandbox's life.
 	Workspace string `json:"workspace,omitempty"`
+	// Proven is the allocation in which the workspace was last found to be the
+	// sandbox's. In it the marker is written again and not asked for: the agent
+	// may have cleared it away. Empty below protocol version 3.
+	Proven string `json:"proven,omitempty"`
+	// Acceptance is the Sandbox.Acceptance that the marker was last written for.
+	Acceptance uint64 `json:"acceptance,omitempty"`
 }
 
 // WorkspaceUnmarked, for SandboxStatus.Workspace, says that the workspace is in
@@ -184,7 +195,7 @@ func (s SandboxState) Known() bool {
 func (s *SandboxStatus) Equal(o *SandboxStatus) bool {
 	return s.State == o.State && s.Reason == o.Reason && s.Detail == o.Detail &&
 		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.LastActive.Equal(o.LastActive) && s.Job == o.Job &&
-		s.Workspace == o.Workspace &&
+		s.Workspace == o.Workspace && s.Proven == o.Proven && s.Acceptance == o.Acceptance &&
 		s.Placement.Equal(o.Placement)
 }
 

@@ -283,6 +283,7 @@ func (b *SandboxObserveBody) Validate() error {
 		r.text("reason", o.Status.Reason, maxName)
 		r.words("detail", o.Status.Detail)
 		r.text("workspace marker", o.Status.Workspace, maxName)
+		r.text("proven", o.Status.Proven, maxName)
 		if p := o.Status.Placement; p != nil {
 			r.text("alloc_id", p.AllocID, maxName)
 			r.text("node_id", p.NodeID, maxName)

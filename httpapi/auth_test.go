@@ -42,6 +42,7 @@ func TestAuth_EveryRoute(t *testing.T) {
 			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
 			box := h.createSandbox(h.alice)
 			h.observe(box, running())
+			h.questioned(r, box)
 			method, path, body := sampleRequest(r, box, h.conversation("alice", box))
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)

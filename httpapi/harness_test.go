@@ -569,6 +569,16 @@ func running() fsm.SandboxStatus {
 	}}
 }
 
+// questioned puts the sandbox in ERROR for its workspace where the route needs
+// one that is.
+func (h *harness) questioned(r route, box string) {
+	h.t.Helper()
+	if strings.HasSuffix(r.name, "accept_workspace") {
+		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+		h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
+	}
+}
+
 // conversation makes a finished conversation in a sandbox.
 func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Conversation)) string {
 	h.t.Helper()

@@ -12,15 +12,17 @@ import (
 // has any.
 func postBodies(sandbox, conversation string) map[string]struct{ path, body, other string } {
 	return map[string]struct{ path, body, other string }{
-		"settings.put":          {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
-		"conversation.v0_start": {v0Path, `{"mcp_config":{}}`, `{}`},
-		"providers.replace":     {providersPath, `{"provider_tokens":{"github":{"token":"a"}}}`, `{}`},
-		"conversation.start":    {pathConversations, `{"secrets":{"A":"b"}}`, `{}`},
-		"sandbox.create":        {pathSandboxes, ``, `{}`},
-		"sandbox.pause":         {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
-		"sandbox.resume":        {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
-		"api_key.create":        {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
-		"api_key.enable":        {pathOperator + "/keys/1/enable", ``, `{}`},
+		"settings.put":                      {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
+		"conversation.v0_start":             {v0Path, `{"mcp_config":{}}`, `{}`},
+		"providers.replace":                 {providersPath, `{"provider_tokens":{"github":{"token":"a"}}}`, `{}`},
+		"conversation.start":                {pathConversations, `{"secrets":{"A":"b"}}`, `{}`},
+		"sandbox.create":                    {pathSandboxes, ``, `{}`},
+		"sandbox.pause":                     {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
+		"sandbox.resume":                    {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
+		"sandbox.accept_workspace":          {pathSandboxes + "/" + sandbox + "/accept-workspace", ``, `{}`},
+		"sandbox.operator_accept_workspace": {pathOperator + "/sandboxes/" + sandbox + "/accept-workspace", ``, `{}`},
+		"api_key.create":                    {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
+		"api_key.enable":                    {pathOperator + "/keys/1/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"hold.release": {pathOperator + "/hold/release", `{}`, `{"index":1}`},
@@ -40,6 +42,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
 			box := h.createSandbox(h.alice)
 			h.observe(box, running())
+			h.questioned(r, box)
 			req, known := postBodies(box, h.conversation("alice", box))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")

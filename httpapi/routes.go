@@ -44,6 +44,7 @@ func routes() []route {
 		{name: "sandbox.create", method: post, path: pathSandboxes, access: user, handle: (*Server).handleSandboxCreate},
 		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user, handle: (*Server).handleSandboxPause},
 		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user, handle: (*Server).handleSandboxResume},
+		{name: "sandbox.accept_workspace", method: post, path: pathSandboxes + "/:sandbox_id/accept-workspace", access: user, handle: (*Server).handleSandboxAcceptWorkspace},
 		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
 		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
 		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
@@ -74,6 +75,7 @@ func routes() []route {
 		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, handle: (*Server).handleHoldRelease},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
+		{name: "sandbox.operator_accept_workspace", method: post, path: pathOperator + "/sandboxes/:sandbox_id/accept-workspace", access: operator, handle: (*Server).handleSandboxOperatorAcceptWorkspace},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 

@@ -7,6 +7,23 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
+func TestSandboxAcceptWorkspace_OwnerAndOperator(t *testing.T) {
+	h := newHarness(t).withSpec()
+	box := h.createSandbox(h.alice)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	h.observe(box, running())
+	own, ops := pathSandboxes+"/"+box+"/accept-workspace", pathOperator+"/sandboxes/"+box+"/accept-workspace"
+	h.do(h.alice, "POST", own, "").want(t, 409)
+	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
+	h.do(h.bob, "POST", own, "").want(t, 404)
+	h.do(h.root, "POST", own, "").want(t, 404)
+	h.do(h.alice, "POST", ops, "").want(t, 403)
+	h.do(h.alice, "POST", own, "").want(t, 200).is(t, `{"success":true}`)
+	h.do(h.root, "POST", ops, "").want(t, 200).is(t, `{"success":true}`)
+	h.do(h.root, "POST", pathOperator+"/sandboxes/nope/accept-workspace", "").want(t, 404)
+	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/resume", "").want(t, 200)
+}
+
 func TestSandbox_Create(t *testing.T) {
 	h := newHarness(t).withSpec()
 	res := h.do(h.alice, "POST", "/api/v1/sandboxes", "").want(t, 200).golden(t, "sandbox_create")

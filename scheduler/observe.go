@@ -32,6 +32,8 @@ type prober struct {
 	// primed is what a member of a pool is bound with, for the prober of its
 	// owner; under loop.mu while the prober is the track's.
 	primed *primed
+	// marked is when the workspace's marker was last written or found.
+	marked time.Time
 	cancel context.CancelFunc
 	// eager: it is counted in loop.eager.
 	eager bool
@@ -82,6 +84,7 @@ func (p *prober) run(ctx context.Context, t *track) {
 			return
 		}
 		starting = p.post(t, before, res)
+		p.renewMarker(ctx, res)
 		eager := p.count(starting && !p.late && !res.Proven && !p.sb.Member())
 		if res.Failures == 1 && before.Failures == 0 && starting {
 			p.l.probers.Go(func() { p.foresee(ctx) })

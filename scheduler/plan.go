@@ -52,7 +52,7 @@ func newStatus(s Situation) fsm.SandboxStatus {
 	}
 	return fsm.SandboxStatus{
 		State: fsm.SandboxStarting, Generation: sb.Generation, Since: sb.DesiredAt, Job: sb.Status.Job,
-		Workspace: sb.Status.Workspace,
+		Workspace: sb.Status.Workspace, Proven: sb.Status.Proven, Acceptance: sb.Status.Acceptance,
 	}
 }
 
@@ -204,7 +204,8 @@ func planPlaced(d *Decision, s Situation) {
 			d.Status.Job = fsm.JobRef{}
 		}
 		if s.Probe.Marker != "" {
-			d.Status.Workspace = s.Probe.Marker
+			d.Status.Workspace, d.Status.Acceptance = s.Probe.Marker, s.Probe.Acceptance
+			d.Status.Proven = p.AllocID
 		}
 		return
 	}

@@ -68,6 +68,9 @@ type Config struct {
 	HealthFailures int
 	// ProbeTimeout bounds one probe.
 	ProbeTimeout time.Duration
+	// MarkerInterval is how often the marker of a RUNNING sandbox's workspace is
+	// written again.
+	MarkerInterval time.Duration
 	// ProbesAtOnce bounds how many probes of a kind are under way: of sandboxes
 	// that are starting and of others, and of both of those that answer in time
 	// and those that don't.
@@ -115,6 +118,7 @@ func DefaultConfig() Config {
 		HealthGrace:     15 * time.Second,
 		HealthFailures:  3,
 		ProbeTimeout:    5 * time.Second,
+		MarkerInterval:  5 * time.Minute,
 		ProbesAtOnce:    128,
 		BackoffMin:      100 * time.Millisecond,
 		BackoffMax:      5 * time.Second,
@@ -156,6 +160,7 @@ func (c Config) Validate() error {
 		{"health interval", c.HealthInterval},
 		{"health grace", c.HealthGrace},
 		{"probe timeout", c.ProbeTimeout},
+		{"marker interval", c.MarkerInterval},
 		{"minimum back-off", c.BackoffMin},
 		{"maximum back-off", c.BackoffMax},
 		{"collect interval", c.CollectInterval},

@@ -74,6 +74,8 @@ type ProbeResult struct {
 	// made, "" for a member of a pool.
 	Deferred bool
 	Marker   string
+	// Acceptance is the Sandbox.Acceptance that the marker was written for.
+	Acceptance uint64
 	// Failures counts failed probes in a row, FailingSince is the first's time.
 	Failures     int
 	FailingSince time.Time

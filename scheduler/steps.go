@@ -27,6 +27,10 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	// In this order: the prober asks at the pace of what was noted.
 	l.note(t, sb, d)
 	l.watch(ctx, t, sb, d.Probe)
+	if v.ProtocolVersion() < fsm.MinVersion(fsm.SandboxAcceptWorkspace) {
+		// Older nodes do not know it.
+		d.Status.Proven = ""
+	}
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}

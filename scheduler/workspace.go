@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"path"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -36,46 +37,106 @@ func (m marker) encode() []byte {
 	return append(b, '\n')
 }
 
-// checkWorkspace marks the workspace of a sandbox that is RUNNING for the first
-// time, and makes sure that one that ran before has the workspace it had.
+// checkWorkspace makes sure that the workspace is the sandbox's. One that is
+// RUNNING for the first time is marked. One that was found to be the sandbox's in
+// this allocation is marked again, because an agent may clear the marker away
+// (git clean). Any other must have its marker.
 func (p *prober) checkWorkspace(ctx context.Context, key string, res *ProbeResult) *Failure {
-	had, file := p.sb.Status.Workspace, path.Join(p.work, markerFile)
-	if had == fsm.WorkspaceUnmarked || p.work == "" {
+	had := p.sb.Status.Workspace
+	switch {
+	case had == fsm.WorkspaceUnmarked || p.work == "":
 		res.Marker = fsm.WorkspaceUnmarked
 		return nil
+	case had == "" || p.provenHere():
+		return p.mark(ctx, key, res)
 	}
-	want := markerOf(p.sb)
-	if had == "" {
-		fault.At("before", "mark workspace")
-		err := p.l.s.agents.Upload(ctx, p.url, key, file, want.encode())
-		fault.At("after", "mark workspace")
-		switch {
-		case err == nil:
-			res.Marker = want.Token
-		case noFileCalls(err):
-			res.Marker = fsm.WorkspaceUnmarked
-		default:
-			return &Failure{Reason: fsm.ReasonHealth, Detail: "the workspace at " + p.url + " can't be written: " + err.Error()}
-		}
-		return nil
-	}
-	raw, err := p.l.s.agents.Download(ctx, p.url, key, file)
+	lost, foreign, err := p.readMarker(ctx, key)
+	accepted, evenForeign := p.sb.Accepted()
 	switch {
-	case errors.Is(err, agent.ErrNoFile):
-		return lostWorkspace("the workspace is empty or another: its marker " + file + " is gone; the sandbox was stopped so that nothing is written over what may be left")
 	case err != nil:
 		return &Failure{Reason: fsm.ReasonHealth, Detail: "the workspace at " + p.url + " can't be read: " + err.Error()}
+	case lost == "":
+		res.Marker, res.Acceptance, p.marked = had, p.sb.Acceptance, time.Now()
+		return nil
+	case accepted && (!foreign || evenForeign):
+		return p.mark(ctx, key, res)
 	}
-	var got marker
-	if json.Unmarshal(raw, &got) != nil || got.Sandbox != want.Sandbox || got.Token != had {
-		return lostWorkspace("the workspace is not this sandbox's: its marker " + file + " belongs to another; the sandbox was stopped")
+	return &Failure{Reason: fsm.ReasonWorkspace, Detail: lost}
+}
+
+// provenHere reports whether the row says that the workspace was found to be the
+// sandbox's in the allocation that is asked. A row from before Proven says so
+// while it is RUNNING there.
+func (p *prober) provenHere() bool {
+	st := p.sb.Status
+	return p.alloc != "" && (st.Proven == p.alloc || st.State == fsm.SandboxRunning && st.Placement != nil && st.Placement.AllocID == p.alloc)
+}
+
+// markerPath is where the marker lies: in the root of the volume. The project is
+// a directory below it, so that a clean of the project does not reach it.
+func (p *prober) markerPath() string { return path.Join(p.work, markerFile) }
+
+// mark writes the marker.
+func (p *prober) mark(ctx context.Context, key string, res *ProbeResult) *Failure {
+	want := markerOf(p.sb)
+	fault.At("before", "mark workspace")
+	err := p.l.s.agents.Upload(ctx, p.url, key, p.markerPath(), want.encode())
+	fault.At("after", "mark workspace")
+	switch {
+	case err == nil:
+		res.Marker, res.Acceptance, p.marked = want.Token, p.sb.Acceptance, time.Now()
+	case noFileCalls(err):
+		res.Marker = fsm.WorkspaceUnmarked
+	default:
+		return &Failure{Reason: fsm.ReasonHealth, Detail: "the workspace at " + p.url + " can't be written: " + err.Error()}
 	}
-	res.Marker = had
 	return nil
 }
 
-func lostWorkspace(detail string) *Failure {
-	return &Failure{Reason: fsm.ReasonWorkspace, Detail: detail}
+// readMarker says in words why the marker is not the sandbox's, "" when it is;
+// foreign when it is another's.
+func (p *prober) readMarker(ctx context.Context, key string) (lost string, foreign bool, err error) {
+	raw, err := p.l.s.agents.Download(ctx, p.url, key, p.markerPath())
+	if errors.Is(err, agent.ErrNoFile) {
+		return "the workspace is empty or another, or was cleared: its marker " + p.markerPath() + " is gone; the sandbox was stopped so that " +
+			"nothing is written over what may be left; if it is the right one, accept it (accept-workspace) and resume", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	want := markerOf(p.sb)
+	var got marker
+	switch {
+	case json.Unmarshal(raw, &got) != nil || got.Sandbox == "" || got.Token == "":
+		return "the workspace's marker " + p.markerPath() + " can't be read; the sandbox was stopped; " +
+			"if the workspace is the right one, accept it (accept-workspace) and resume", false, nil
+	case got.Sandbox != want.Sandbox || got.Token != p.sb.Status.Workspace:
+		return "the workspace is not this sandbox's: its marker " + p.markerPath() + " belongs to another; the sandbox was stopped; " +
+			"an operator can accept the workspace (bivouac operator accept-workspace)", true, nil
+	}
+	return "", false, nil
+}
+
+// renewMarker writes the marker again from time to time while the sandbox runs:
+// what an agent clears away must not look like a loss when its task ends without
+// a graceful pause.
+func (p *prober) renewMarker(ctx context.Context, res ProbeResult) {
+	if !res.Answering || !res.Proven || res.Marker == "" || res.Marker == fsm.WorkspaceUnmarked ||
+		time.Since(p.marked) < p.l.s.cfg.MarkerInterval {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
+	defer cancel()
+	// Failed or not, the next try is an interval away, and no two sandboxes keep
+	// the same beat.
+	p.marked = time.Now().Add(jitter(p.l.s.cfg.MarkerInterval) - p.l.s.cfg.MarkerInterval)
+	keys, err := p.l.s.secrets.Read(ctx, p.sb.KeyRef)
+	if err == nil {
+		err = p.l.s.agents.Upload(ctx, p.url, keys[secretKeyMember], p.markerPath(), markerOf(p.sb).encode())
+	}
+	if err != nil {
+		p.l.log.Debug("the workspace's marker could not be written again", "sandbox", p.sb.ID, "error", err)
+	}
 }
 
 // noFileCalls reports whether the server knows no calls for files.

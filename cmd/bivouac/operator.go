@@ -29,7 +29,7 @@ func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand(),
-		p.adoptCommand())
+		p.adoptCommand(), p.acceptWorkspaceCommand())
 }
 
 // peerClient speaks to the node whose configuration this is, as that node.

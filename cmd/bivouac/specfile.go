@@ -164,5 +164,20 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && !mock && t.Command == "", "driver %q needs a command", t.Driver)
 	say(docker && !path.IsAbs(t.WorkingDir), "working_dir must be absolute with the driver \"docker\"")
 	say(!docker && path.IsAbs(t.WorkingDir), "working_dir must be relative to the workspace with the driver %q", t.Driver)
+	say(!projectInVolume(t), "working_dir must be a directory below the workspace: what is outside is lost with every pause, and its root "+
+		"keeps the sandbox's marker and its conversations, which a clean of the project would take away")
 	return errors.Join(errs...)
+}
+
+// projectInVolume reports whether the project is a directory below the
+// workspace's root.
+func projectInVolume(t fsm.Template) bool {
+	switch {
+	case t.Driver != fsm.DriverDocker:
+		return path.IsAbs(t.WorkingDir) || path.Clean(t.WorkingDir) != "."
+	case t.VolumePath == "" || !path.IsAbs(t.WorkingDir):
+		return true // said elsewhere
+	}
+	return strings.HasPrefix(path.Clean(t.WorkingDir), strings.TrimSuffix(path.Clean(t.VolumePath), "/")+"/") &&
+		path.Clean(t.WorkingDir) != path.Clean(t.VolumePath)
 }

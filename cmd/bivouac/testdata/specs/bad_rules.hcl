@@ -18,3 +18,27 @@ spec "no spaces" { # want: "no spaces" is not a spec id
   port "AGENT_SERVER" {}
   port "AGENT_SERVER" {} # want: the port "AGENT_SERVER" is there already
 }
+spec "root" { # want: spec "root": working_dir must be a directory below the workspace
+  driver      = "docker"
+  image       = "agent:1"
+  working_dir = "/workspace/"
+  volume {
+    path = "/workspace"
+  }
+  port "AGENT_SERVER" {}
+}
+spec "outside" { # want: spec "outside": working_dir must be a directory below the workspace
+  driver      = "docker"
+  image       = "agent:1"
+  working_dir = "/workspaces/project"
+  volume {
+    path = "/workspace"
+  }
+  port "AGENT_SERVER" {}
+}
+spec "dot" { # want: spec "dot": working_dir must be a directory below the workspace
+  driver      = "raw_exec"
+  command     = "/agent"
+  working_dir = "./"
+  port "AGENT_SERVER" {}
+}
