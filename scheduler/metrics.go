@@ -24,6 +24,7 @@ type metrics struct {
 	claims             *prometheus.CounterVec
 	expired            *prometheus.CounterVec
 	orphansRemoved     prometheus.Counter
+	idleUnknown        prometheus.Gauge
 }
 
 // newMetrics makes and registers the metrics. stop is how long stopping and
@@ -81,11 +82,15 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		Name: "bivouac_orphans_removed_total",
 		Help: "Jobs and workspaces of ours that no sandbox owned and that were removed.",
 	})
+	m.idleUnknown = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "bivouac_sandboxes_idle_unknown",
+		Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: they are not paused as idle.",
+	})
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}, holdCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}, holdCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,13 +34,16 @@ type policies struct {
 	asked map[string]*asking
 }
 
-// asking is when a sandbox was last asked what it does, and since when it has
-// not said.
+// asking is when a sandbox was last asked what it does, and since when nobody
+// knows.
 type asking struct {
 	// at is when the ask counts as made; round is the look it was really made
 	// in, zero before the first.
 	at, round time.Time
-	silent    time.Time
+	// unknown is since when the asks failed, zero while they don't; told, that
+	// the log says so.
+	unknown time.Time
+	told    bool
 }
 
 const (
@@ -47,9 +51,6 @@ const (
 	policyPause = time.Second
 	// asksAtOnce bounds how many sandboxes are asked at a time.
 	asksAtOnce = 16
-	// silentGrace is after how long a sandbox that is RUNNING but does not say
-	// what it does is taken for idle.
-	silentGrace = time.Minute
 	// An idle timeout is divided by this for the pause between two asks, which
 	// is at most maxAskPause.
 	askShare    = 4
@@ -87,19 +88,25 @@ func (p *policies) round(ctx context.Context, v *fsm.View) (next time.Time) {
 		if !ok {
 			continue
 		}
-		soon(latest(at, now.Add(policyPause)))
 		pause, polled := askPause(v, sb)
 		if !polled {
+			soon(latest(at, now.Add(policyPause)))
 			continue
 		}
 		known[sb.ID] = true
-		due := p.lastAsked(sb, now, pause).Add(pause)
-		// Whoever is about to be paused for being idle is asked once more.
-		if !now.Before(due) || reason == fsm.PausedByIdle && !now.Before(at) {
+		last, unknown := p.lastAsked(sb, now, pause)
+		due := last.Add(pause)
+		// Whoever is about to be paused for being idle is asked once more, and at
+		// the ordinary pace where nobody knows whether it is.
+		over := reason == fsm.PausedByIdle && !now.Before(at)
+		if !now.Before(due) || over && !unknown {
 			ask = append(ask, sb)
 			due = now.Add(pause)
 		}
 		soon(due)
+		if !over || !unknown {
+			soon(latest(at, now.Add(policyPause)))
+		}
 	}
 	p.forget(known)
 	if len(ask) > 0 {
@@ -124,9 +131,10 @@ func askPause(v *fsm.View, sb *fsm.Sandbox) (time.Duration, bool) {
 	return min(max(idle/askShare, policyPause), maxAskPause), true
 }
 
-// lastAsked is when the sandbox was asked last; some time within the pause for
-// one that never was, so that a new leader does not ask all at once.
-func (p *policies) lastAsked(sb *fsm.Sandbox, now time.Time, pause time.Duration) time.Time {
+// lastAsked is when the sandbox was asked last, and whether that told nothing;
+// some time within the pause for one that never was asked, so that a new leader
+// does not ask all at once.
+func (p *policies) lastAsked(sb *fsm.Sandbox, now time.Time, pause time.Duration) (at time.Time, unknown bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.asked[sb.ID]
@@ -134,41 +142,36 @@ func (p *policies) lastAsked(sb *fsm.Sandbox, now time.Time, pause time.Duration
 		a = &asking{at: now.Add(-time.Duration(rand.Int64N(int64(pause))))}
 		p.asked[sb.ID] = a
 	}
-	return a.at
+	return a.at, !a.unknown.IsZero()
 }
 
 // forget drops what is known of sandboxes that are not asked any more.
 func (p *policies) forget(known map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id := range p.asked {
-		if !known[id] {
+	unknown := 0
+	for id, a := range p.asked {
+		switch {
+		case !known[id]:
 			delete(p.asked, id)
+		case !a.unknown.IsZero():
+			unknown++
 		}
 	}
+	p.s.metrics.idleUnknown.Set(float64(unknown))
 }
 
 // askAll asks the sandboxes what they do, in the round that began at now.
 func (p *policies) askAll(ctx context.Context, list []*fsm.Sandbox, now time.Time) {
 	var g errgroup.Group
 	g.SetLimit(asksAtOnce)
+	// A secret store that is away is asked once in a round, not for each sandbox.
+	var away atomic.Pointer[error]
 	for _, sb := range list {
 		g.Go(func() error {
-			used, err := p.lastUse(ctx, sb)
-			p.mu.Lock()
-			a := p.asked[sb.ID]
-			a.at, a.round = now, now
-			if err != nil {
-				if a.silent.IsZero() {
-					a.silent = now
-				}
-				p.log.Debug("a sandbox did not say whether it is in use", "sandbox", sb.ID, "error", err)
-			} else {
-				a.silent = time.Time{}
-			}
-			p.mu.Unlock()
-			if err == nil && !used.IsZero() {
-				p.touches.at(sb.ID, used)
+			used, err := p.lastUse(ctx, sb, &away)
+			if ctx.Err() == nil {
+				p.heard(sb, used, err, now)
 			}
 			return nil
 		})
@@ -176,9 +179,31 @@ func (p *policies) askAll(ctx context.Context, list []*fsm.Sandbox, now time.Tim
 	_ = g.Wait() // they report through asked
 }
 
+// heard notes what a sandbox said in the round that began at now. A use counts
+// although the rest is not known.
+func (p *policies) heard(sb *fsm.Sandbox, used time.Time, err error, now time.Time) {
+	if !used.IsZero() {
+		p.touches.at(sb.ID, used)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.asked[sb.ID]
+	a.at, a.round = now, now
+	switch {
+	case err == nil:
+		a.unknown, a.told = time.Time{}, false
+	case a.unknown.IsZero():
+		a.unknown = now
+	case !a.told && now.Sub(a.unknown) > maxAskPause:
+		a.told = true
+		p.log.Warn("nobody knows whether a sandbox is idle, so it is not paused as idle", "sandbox", sb.ID, "error", err)
+	}
+}
+
 // lastUse asks a sandbox when it was last used: now while a conversation or a
-// command runs; zero when its server is one that can't tell.
-func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox) (time.Time, error) {
+// command runs; zero when its server is one that can't tell. With an error it is
+// not known whether it is in use: the time is what is known all the same.
+func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox, away *atomic.Pointer[error]) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.ProbeTimeout)
 	defer cancel()
 	url := AgentURL(sb.Status.Placement)
@@ -192,18 +217,26 @@ func (p *policies) lastUse(ctx context.Context, sb *fsm.Sandbox) (time.Time, err
 	case info.Idle < policyPause:
 		return used, nil
 	}
+	// Not every server counts an agent at work as use, so the conversations
+	// decide. They are read with the sandbox's key, which may not be at hand.
+	if failed := away.Load(); failed != nil {
+		return used, *failed
+	}
 	keys, err := p.s.secrets.Read(ctx, sb.KeyRef)
+	if fsm.CodeOf(err) == fsm.CodeSecretStore {
+		away.Store(&err)
+	}
 	if err != nil {
-		return time.Time{}, err
+		return used, err
 	}
 	busy, err := p.s.agents.Busy(ctx, url, keys[secretKeyMember])
 	switch {
 	case busy:
 		return time.Now(), nil
-	case agent.Temporary(err):
-		return time.Time{}, err
+	case errors.Is(err, agent.ErrRefused):
+		return used, nil // a server without conversations
 	}
-	return used, nil
+	return used, err
 }
 
 // expireAll pauses and deletes what is over as the store has it now.
@@ -278,8 +311,8 @@ func (p *policies) mayDelete(ctx context.Context, total int) bool {
 }
 
 // saidIdle reports whether nothing speaks against taking the sandbox for idle in
-// the round that began at now: it was asked just then, or there is nobody to
-// ask, or it has been silent for long.
+// the round that began at now: it was asked just then and said so, or there is
+// nobody to ask. Not knowing is never idleness.
 func (p *policies) saidIdle(v *fsm.View, sb *fsm.Sandbox, now time.Time) bool {
 	if _, polled := askPause(v, sb); !polled {
 		return true
@@ -287,5 +320,5 @@ func (p *policies) saidIdle(v *fsm.View, sb *fsm.Sandbox, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.asked[sb.ID]
-	return a != nil && a.round.Equal(now) && (a.silent.IsZero() || now.Sub(a.silent) >= silentGrace)
+	return a != nil && a.round.Equal(now) && a.unknown.IsZero()
 }

@@ -92,17 +92,6 @@ func TestPolicy_AgentAtWork(t *testing.T) {
 	})
 }
 
-func TestPolicy_SecretStoreAway_PausesLate(t *testing.T) {
-	inWorld(t, options(), func(w *world) {
-		w.under(fsm.Policy{IdleTimeout: 5 * time.Minute})
-		w.create("a")
-		w.reach("a", fsm.SandboxRunning, time.Second)
-		w.secrets.Seal(true)
-		w.reach("a", fsm.SandboxPaused, 7*time.Minute)
-		w.secrets.Seal(false)
-	})
-}
-
 func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{MaxRunning: time.Hour, DeletePausedAfter: 24 * time.Hour})

@@ -99,8 +99,11 @@ func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInf
 	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "server info", baseURL)
-	if err != nil {
+	switch {
+	case err != nil:
 		return agent.ServerInfo{}, err
+	case a.silent:
+		return agent.ServerInfo{}, &agent.Error{Op: "server info", Kind: agent.ErrUnavailable, Status: http.StatusServiceUnavailable}
 	}
 	return agent.ServerInfo{Idle: time.Since(a.used)}, nil
 }
@@ -110,6 +113,13 @@ func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
 	n.dial(ctx, baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "busy", baseURL, key)
+	switch {
+	case err != nil:
+	case a.silent:
+		err = &agent.Error{Op: "busy", Kind: agent.ErrUnavailable, Status: http.StatusServiceUnavailable}
+	case a.refusing:
+		err = &agent.Error{Op: "busy", Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
+	}
 	return err == nil && a.busy, err
 }
 
@@ -204,6 +214,16 @@ func (n *Nomad) PauseTakes(d time.Duration) {
 // conversation runs from then on.
 func (n *Nomad) Use(id string, busy bool) {
 	n.each(id, func(a *alloc) { a.used, a.busy = time.Now(), busy })
+}
+
+// Silent makes the sandbox's server answer 503 when it is asked what it does.
+func (n *Nomad) Silent(id string, silent bool) {
+	n.each(id, func(a *alloc) { a.silent = silent })
+}
+
+// Refusing makes the sandbox's server refuse its key when it is asked what runs.
+func (n *Nomad) Refusing(id string, refusing bool) {
+	n.each(id, func(a *alloc) { a.refusing = refusing })
 }
 
 // HasBusy reports whether a conversation runs in the sandbox.

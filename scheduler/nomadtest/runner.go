@@ -99,6 +99,8 @@ type alloc struct {
 	// used is when somebody last used the server; busy: a conversation runs.
 	used time.Time
 	busy bool
+	// silent: it answers 503 to what it does; refusing: it refuses its key there.
+	silent, refusing bool
 }
 
 type watcher struct {
