@@ -67,9 +67,8 @@ func TestLife_WorkspaceCleanedAndTaskKilled_IsAcceptedByACommand(t *testing.T) {
 	dir := l.hostPath(id)
 	l.must(os.RemoveAll(filepath.Join(dir, ".bivouac")))
 	l.must(os.WriteFile(filepath.Join(dir, "work.txt"), []byte("the agent's"), 0o644))
-	// Nomad starts another allocation: `nomad alloc stop`, a drain, a lost client.
 	l.stop()
-	l.purge(id)
+	l.endTask(id)
 	l.lead()
 	st := l.reach(id, fsm.SandboxError)
 	if st.Reason != fsm.ReasonWorkspace {
@@ -86,11 +85,11 @@ func TestLife_WorkspaceCleanedAndTaskKilled_IsAcceptedByACommand(t *testing.T) {
 	}
 }
 
-// purge takes the sandbox's job away by hand and waits for its end.
-func (l *life) purge(id string) {
+// endTask stops the sandbox's job by hand and waits for the end of its task.
+func (l *life) endTask(id string) {
 	l.Helper()
-	_, _, err := l.s.client.Jobs().Deregister("sandbox-"+id, true, nil)
+	_, _, err := l.s.client.Jobs().Deregister("sandbox-"+id, false, nil)
 	l.must(err)
 	job := scheduler.Job{SandboxID: id, ClusterID: l.cluster}
-	l.look(job, "purged", func(o scheduler.Observed) bool { return !o.Exists && o.Live == 0 })
+	l.look(job, "stopped", func(o scheduler.Observed) bool { return o.Stopped && o.Live == 0 })
 }
