@@ -90,7 +90,7 @@ func planRunning(s Situation) Decision {
 		// Once the generation is observed, a job that is there counts as its
 		// own, for the next leader too. Users are shown STARTING all the same.
 		d.Observe = d.Status.State == fsm.SandboxError
-	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && d.Status.State == fsm.SandboxStarting:
+	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && (d.Status.State != fsm.SandboxError || keyLost(d.Status)):
 		planKeyless(&d, s)
 	case o.Failure != nil:
 		fail(&d, s, o.Failure)
@@ -125,6 +125,8 @@ func planAbsent(d *Decision, s Situation) {
 	switch {
 	case s.StepFailed != nil:
 		fail(d, s, s.StepFailed)
+	case keyLost(d.Status):
+		d.Step = StepStart
 	case d.Status.State == fsm.SandboxError:
 	default:
 		why := s.Away
@@ -143,17 +145,30 @@ func planAbsent(d *Decision, s Situation) {
 	}
 }
 
-// planKeyless: the task ended because its key could not be fetched. That mends
-// itself when the secret store is back, so it is tried again until the
-// deadline.
+// lateRetry is the pause before a sandbox that ran is started again whose key
+// could not be fetched until the deadline.
+const lateRetry = time.Minute
+
+// keyLost reports whether a sandbox that ran is in ERROR for the secret store
+// alone. That mends itself, so it is tried again for as long as it takes.
+func keyLost(st fsm.SandboxStatus) bool {
+	return st.State == fsm.SandboxError && st.Reason == fsm.ReasonSecretStore && st.Workspace != ""
+}
+
+// planKeyless: the task ended because its key could not be fetched, when it
+// started or later. That mends itself when the secret store is back, so it is
+// tried again until the deadline, and one that ran at a slower pace after it.
 func planKeyless(d *Decision, s Situation) {
-	f := s.Observed.Failure
+	f, pause := s.Observed.Failure, s.Limits.Retry
 	starting(d, s, f)
 	overdue(d, s, f.Reason, f.Detail)
 	if d.Status.State != fsm.SandboxStarting {
-		return
+		if !keyLost(d.Status) {
+			return
+		}
+		pause = lateRetry
 	}
-	if at := s.FailedSince.Add(s.Limits.Retry); s.Now.Before(at) {
+	if at := s.FailedSince.Add(pause); s.Now.Before(at) {
 		wake(d, at)
 		return
 	}

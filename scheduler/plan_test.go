@@ -53,6 +53,9 @@ func TestPlan(t *testing.T) {
 	starting := fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}
 	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here, Job: fsm.JobRef{Registered: true}}
 	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Detail: "silent", Generation: 1}
+	keylessError := fsm.SandboxStatus{
+		State: fsm.SandboxError, Reason: fsm.ReasonSecretStore, Detail: "sealed", Generation: 1, Workspace: "token",
+	}
 	another := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace, Detail: "another", Generation: 1}
 	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
 	placed := exists
@@ -194,6 +197,25 @@ func TestPlan(t *testing.T) {
 		{
 			"no key for the task, tried again", sandbox(run, 1, starting), keyless,
 			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-time.Minute) }, "stop; STARTING secret_store sealed",
+		},
+		{
+			"the key was lost while it ran", sandbox(run, 1, running), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch }, "STARTING secret_store sealed",
+		},
+		{
+			"the key was lost while it ran, tried again", sandbox(run, 1, running), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-time.Minute) }, "stop; STARTING secret_store sealed",
+		},
+		{
+			"no key for one that ran, after the deadline", sandbox(run, 1, keylessError), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-59 * time.Second) }, "ERROR secret_store sealed",
+		},
+		{
+			"no key for one that ran, tried again later", sandbox(run, 1, keylessError), keyless,
+			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-time.Minute) }, "stop; ERROR secret_store sealed",
+		},
+		{
+			"no key for one that ran, started again", sandbox(run, 1, keylessError), stopped, nil, "start; ERROR secret_store sealed",
 		},
 		{
 			"no key for the task until the deadline", sandbox(run, 1, starting), keyless,

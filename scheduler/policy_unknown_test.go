@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 )
 
 // With the secret store away a sandbox's key can't be read, so that nobody can
@@ -44,6 +45,27 @@ func TestPolicy_SecretStoreAway_NobodyIsPausedAsIdle(t *testing.T) {
 				w.secrets.Seal(false)
 				w.nomad.Use("a", false)
 				w.reach("a", fsm.SandboxPaused, 7*time.Minute)
+			})
+		})
+	}
+}
+
+// A task that ends because it lost its secret store is started again, for longer
+// than a start may take.
+func TestScheduler_KeyLostWhileItRuns_IsStartedAgain(t *testing.T) {
+	for name, away := range map[string]time.Duration{"for a moment": 20 * time.Second, "beyond a start's deadline": 20 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, options(), func(w *world) {
+				w.create("a")
+				w.reach("a", fsm.SandboxRunning, time.Second)
+				w.secrets.Seal(true)
+				w.nomad.Fail("a", &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "Vault: failed to derive vault token"})
+				w.elapse(away)
+				if st := w.cluster.Sandbox("a").Status; st.Reason != fsm.ReasonSecretStore {
+					t.Errorf("status %+v", st)
+				}
+				w.secrets.Seal(false)
+				w.reach("a", fsm.SandboxRunning, 2*time.Minute)
 			})
 		})
 	}

@@ -47,6 +47,15 @@ client {
   gc_disk_usage_threshold  = 99
   gc_inode_usage_threshold = 99
 
+  # See deploy/nomad/client.hcl.
+  template {
+    vault_retry {
+      attempts    = 0
+      backoff     = "250ms"
+      max_backoff = "1m"
+    }
+  }
+
   options = {
     # Asking clouds for metadata takes seconds on a machine that is in none.
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"

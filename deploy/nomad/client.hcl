@@ -9,6 +9,18 @@ client {
   # Where the plugin "mkdir" makes the sandboxes' workspaces: keep it on a disk
   # with room, and back it up if the work in it matters.
   host_volumes_dir = "/var/lib/nomad/host_volumes"
+
+  # A restart of the agent renders the templates of running tasks again. By
+  # default Nomad kills a task after 12 tries in about five minutes, for want of
+  # Vault or because the token has ended that the task started with. 0 is without
+  # end: the task runs on.
+  template {
+    vault_retry {
+      attempts    = 0
+      backoff     = "250ms"
+      max_backoff = "1m"
+    }
+  }
 }
 
 vault {

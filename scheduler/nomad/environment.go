@@ -65,12 +65,14 @@ func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
 	if job.Deferred {
 		data = fmt.Sprintf("{{ with secret %q -}}\n%s={{ .Data.data.secret_key | toJSON }}\n{{ end }}\n", entry, envSecretKey)
 	}
+	// The key is needed when the task starts and never again. A token that is kept
+	// alive would end the task when its renewal and one login fail.
 	task.Vault = &api.Vault{
-		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"),
+		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"), AllowTokenExpiration: new(true),
 	}
 	task.Templates = []*api.Template{{
 		EmbeddedTmpl: new(data), DestPath: new("secrets/session.env"), Envvars: new(true), ChangeMode: new("noop"),
-		Perms: new("0600"),
+		Perms: new("0600"), Once: new(true),
 	}}
 	return nil
 }

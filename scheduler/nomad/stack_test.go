@@ -264,8 +264,11 @@ func (b *bench) until(what string, cond func() error) {
 
 // await asks until cond is nil; cond's last error when ctx ends or the
 // patience does.
-func await(ctx context.Context, cond func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+func await(ctx context.Context, cond func() error) error { return awaitFor(ctx, 40*time.Second, cond) }
+
+// awaitFor is await with another patience.
+func awaitFor(ctx context.Context, patience time.Duration, cond func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		err := cond()
