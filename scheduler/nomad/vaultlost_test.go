@@ -111,7 +111,7 @@ func (l *life) shortTokens() {
 // restartNomad restarts Nomad's agent; the tasks run on.
 func (l *life) restartNomad() {
 	l.Helper()
-	l.must(l.s.nomad.Kill())
+	l.must(l.s.nomad.Stop())
 	l.must(l.s.nomad.Start(l.Context()))
 }
 
