@@ -68,6 +68,11 @@ func TestNode_AllUnfit_NoWrites(t *testing.T) {
 			c.Node(i).Unfit(errors.New("the cluster went on elsewhere"))
 		}
 		time.Sleep(10 * time.Second)
+		begin := c.Node(0).Status().Term
+		time.Sleep(10 * time.Second)
+		if terms := c.Node(0).Status().Term - begin; terms > 2 {
+			t.Errorf("leadership went on %d times in ten seconds", terms)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		cmd := fsm.NewCommand("unfit", time.Now(), "", &fsm.SpecApplyBody{Specs: []fsm.Spec{}})

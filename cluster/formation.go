@@ -68,6 +68,8 @@ type helloResponse struct {
 	// Commit is the commit index it knows of. Heard is set by a leader: how many
 	// milliseconds ago it heard each member.
 	Commit uint64 `json:"commit,omitempty"`
+	// Unfit: it must not lead.
+	Unfit bool `json:"unfit,omitempty"`
 	// Life is the start of its process, zero until the members have let it pass.
 	Life  start            `json:"life,omitzero"`
 	Heard map[string]int64 `json:"heard,omitempty"`

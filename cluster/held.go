@@ -53,7 +53,7 @@ func (n *Node) release() {
 // successorTimeout bounds looking for whom to hand leadership to.
 const successorTimeout = 250 * time.Millisecond
 
-// successors gives the voters that answer, the most advanced first.
+// successors gives the voters that answer and may lead, the most advanced first.
 func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
 	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
@@ -66,7 +66,7 @@ func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
 			continue
 		}
 		wg.Go(func() {
-			if hello, err := n.hello(ctx, n.whereIs(s)); err == nil && hello.Member.ID == string(s.ID) {
+			if hello, err := n.hello(ctx, n.whereIs(s)); err == nil && hello.Member.ID == string(s.ID) && !hello.Unfit {
 				mu.Lock()
 				defer mu.Unlock()
 				peers, applied[s.ID] = append(peers, s), hello.Applied

@@ -66,7 +66,7 @@ func (n *Node) Members(ctx context.Context) []Member {
 
 // ownHello is what this node would answer itself.
 func (n *Node) ownHello(s Status) helloResponse {
-	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard(), Life: n.witness.told()}
+	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard(), Life: n.witness.told(), Unfit: n.MustNotLead() != nil}
 }
 
 // heard gives how long ago this node heard the members, while it leads.

@@ -48,7 +48,7 @@ func (t *Transfers) To(r Leader, peers []raft.Server) (raft.Future, error) {
 		}
 	}
 	if len(peers) == 0 {
-		return nil, errors.New("no other voter answers")
+		return nil, errors.New("no other voter that may lead answers")
 	}
 	return nil, fmt.Errorf("%s: %w", peers[0].ID, ErrTransferSpent)
 }
