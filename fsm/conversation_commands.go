@@ -75,10 +75,15 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 }
 
 // ConversationDeleteBody removes a conversation of Command.UserID with its
-// sub-conversations and the ended start tasks of all of them. With
-// DeleteSandbox the sandbox goes too, unless a conversation or an unfinished
-// start task still needs it. Unknown is CodeNotFound. The answer is
-// Result.Conversation, and Result.Sandbox when that is being deleted now.
+// sub-conversations and the ended start tasks of all of them; unfinished starts of
+// sub-conversations end in ERROR. With DeleteSandbox their sandboxes go too, each
+// unless a conversation or an unfinished start task still needs it. Unknown is
+// CodeNotFound. The answer is Result.Conversation, and Result.Sandbox when that of
+// the conversation itself is being deleted now.
+//
+// Below protocol version 3 starts of sub-conversations go on, their sandboxes and
+// those of sub-conversations stay, and a start that only names a sandbox does not
+// need it.
 type ConversationDeleteBody struct {
 	ID            string `json:"id"`
 	DeleteSandbox bool   `json:"delete_sandbox,omitempty"`
@@ -102,7 +107,7 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 	}
 	// A child can have children, and a clash of ids may have closed a circle:
 	// what is dropped is not found again.
-	todo := []*Conversation{c}
+	todo, sandboxes, gone := []*Conversation{c}, []string{c.SandboxID}, map[string]bool{}
 	for len(todo) > 0 {
 		next := todo[0]
 		todo = todo[1:]
@@ -110,13 +115,49 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 			continue
 		}
 		t.dropConversation(next)
+		gone[next.ID] = true
+		sandboxes = append(sandboxes, next.SandboxID)
 		todo = append(todo, collect(withPrefix[Conversation](t.txn, tableConversations, indexParent, prefixOf(user, next.ID)))...)
 	}
+	if t.knowsChildren() {
+		sandboxes = append(sandboxes, t.endChildStarts(user, gone)...)
+	} else {
+		sandboxes = sandboxes[:1]
+	}
 	result := Result{Conversation: c}
-	if s, err := t.ownSandbox(user, c.SandboxID); b.DeleteSandbox && err == nil && !t.needed(s) {
-		result.Sandbox = t.desire(s, DesiredDeleted, "")
+	if !b.DeleteSandbox {
+		return result, nil
+	}
+	for _, id := range sandboxes {
+		s, err := t.ownSandbox(user, id)
+		if err != nil || t.needed(s) {
+			continue
+		}
+		if s = t.desire(s, DesiredDeleted, ""); id == c.SandboxID {
+			result.Sandbox = s
+		}
 	}
 	return result, nil
+}
+
+// knowsChildren reports whether the cluster is at the protocol version from which
+// a conversation's children and their starts never outlive it.
+func (t *transaction) knowsChildren() bool { return t.meta.ProtocolVersion >= historyVersion }
+
+// endChildStarts ends the unfinished starts whose parent is gone, and gives the
+// sandboxes that were made for them. A sandbox that a start names was not.
+func (t *transaction) endChildStarts(user string, gone map[string]bool) (sandboxes []string) {
+	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil)) {
+		parent := task.Request.ParentConversationID
+		if task.UserID != user || parent == nil || !gone[*parent] {
+			continue
+		}
+		if valueOr(task.Request.SandboxID, "") == "" && task.SandboxID != "" {
+			sandboxes = append(sandboxes, task.SandboxID)
+		}
+		t.endTask(task, StartTaskError, "The parent conversation was deleted.")
+	}
+	return sandboxes
 }
 
 // dropConversation removes one conversation and its ended start tasks.
@@ -131,13 +172,14 @@ func (t *transaction) dropConversation(c *Conversation) {
 }
 
 // needed reports whether a conversation or an unfinished start task has the
-// sandbox.
+// sandbox, or such a task is going to.
 func (t *transaction) needed(s *Sandbox) bool {
 	if firstWithPrefix[Conversation](t.txn, tableConversations, indexSandbox, prefixOf(s.ID)) != nil {
 		return true
 	}
 	for task := range withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil) {
-		if task.SandboxID == s.ID {
+		named := task.SandboxID == "" && task.UserID == s.UserID && t.knowsChildren() && valueOr(task.Request.SandboxID, "") == s.ID
+		if task.SandboxID == s.ID || named {
 			return true
 		}
 	}

@@ -62,6 +62,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		if parent == nil {
 			return Result{}, Errorf(CodeNotFound, "Parent conversation not found: %s", *id)
 		}
+		if t.knowsChildren() {
+			request.dropEmpty()
+		}
 		request.inherit(parent)
 	}
 	task := &StartTask{
@@ -128,6 +131,15 @@ func (t *transaction) conversationTaken(user string, b *StartTaskCreateBody) (*S
 		}
 	}
 	return nil, false
+}
+
+// dropEmpty makes of an empty text that a child may inherit what it means: none.
+func (q *StartRequest) dropEmpty() {
+	for _, text := range []**string{&q.SandboxID, &q.SelectedRepository, &q.SelectedBranch, &q.LLMModel} {
+		if *text != nil && **text == "" {
+			*text = nil
+		}
+	}
 }
 
 // inherit fills from the parent what a request leaves open (api-contract.md
@@ -274,7 +286,7 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 // StartTaskFinishBody makes a task READY and its conversation exist, in one
 // command, and lets go of the task's secrets. Conversation's UserID, V0ID,
 // SandboxID, CreatedAt and UpdatedAt are filled by Apply, its ID must be the
-// task's. A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task
+// task's; a parent that is not there is left out (from protocol version 3 on). A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task
 // again changes nothing.
 type StartTaskFinishBody struct {
 	ID           string       `json:"id"`
@@ -310,11 +322,22 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	c := b.Conversation
 	c.UserID, c.V0ID, c.SandboxID = old.UserID, old.V0ID, old.SandboxID
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
+	if t.knowsChildren() {
+		t.leaveParent(&c)
+	}
 	if first[Conversation](t.txn, tableConversations, indexID, keyOf(c.UserID, c.ID)) != nil {
 		return Result{}, Errorf(CodeConflict, "the conversation %s exists already", c.ID)
 	}
 	put(t, tableConversations, nil, &c)
 	return Result{StartTask: t.endTask(old, StartTaskReady, "")}, nil
+}
+
+// leaveParent makes a conversation one of its own whose parent is not there: else
+// no listing would show it.
+func (t *transaction) leaveParent(c *Conversation) {
+	if c.ParentID != nil && first[Conversation](t.txn, tableConversations, indexID, keyOf(c.UserID, *c.ParentID)) == nil {
+		c.ParentID = nil
+	}
 }
 
 // endTask stores the end of a task and forgets the user's oldest ended ones.

@@ -32,6 +32,18 @@ func (t *transaction) applyProtocolRaise(b *ProtocolRaiseBody) (Result, *Error) 
 	t.meta.ProtocolVersion = max(old, b.Version)
 	if old < historyVersion && t.meta.ProtocolVersion >= historyVersion {
 		t.beginHistory()
+		t.showChildren()
 	}
 	return Result{}, nil
+}
+
+// showChildren lets listings show the conversations whose parents are gone, which
+// earlier versions left.
+func (t *transaction) showChildren() {
+	for _, old := range collect(withPrefix[Conversation](t.txn, tableConversations, indexID, nil)) {
+		c := *old
+		if t.leaveParent(&c); c.ParentID != old.ParentID {
+			put(t, tableConversations, old, &c)
+		}
+	}
 }
