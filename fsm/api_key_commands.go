@@ -10,7 +10,9 @@ type APIKeyCreateBody struct {
 	UserID   string `json:"user_id"`
 	Operator bool   `json:"operator,omitempty"`
 	// Bootstrap is set by `bivouac keys bootstrap` and `bivouac dev`: Apply
-	// refuses it with CodeConflict once any key was ever issued.
+	// refuses it with CodeConflict while there is an operator's key that may be
+	// used, below protocol version 3 once any key was ever issued. The same key
+	// again is answered as the first time.
 	Bootstrap bool `json:"bootstrap,omitempty"`
 }
 
@@ -28,7 +30,10 @@ func (b *APIKeyCreateBody) Validate() error {
 }
 
 func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
-	if b.Bootstrap && t.meta.LastAPIKeyID > 0 {
+	if same := t.bootstrapped(b); same != nil {
+		return Result{APIKey: same}, nil
+	}
+	if b.Bootstrap && !t.mayBootstrap() {
 		return Result{}, Errorf(CodeConflict,
 			"a key was issued before: use an operator key with `bivouac keys create`")
 	}
@@ -45,6 +50,33 @@ func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
 	}
 	put(t, tableAPIKeys, nil, k)
 	return Result{APIKey: k}, nil
+}
+
+// bootstrapped finds the key that a bootstrap asks for a second time, nil when it
+// does not: whoever lost the answer asks again.
+func (t *transaction) bootstrapped(b *APIKeyCreateBody) *APIKey {
+	if !b.Bootstrap || t.meta.ProtocolVersion < credentialVersion {
+		return nil
+	}
+	k := first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(b.Lookup))
+	if k == nil || k.Hash != b.Hash || !k.Operator || k.UserID != b.UserID || !k.Valid() {
+		return nil
+	}
+	return k
+}
+
+// mayBootstrap reports whether a first key may be issued: nobody has an operator's
+// key. One that was lost before anybody saw it is revoked by whoever lost it.
+func (t *transaction) mayBootstrap() bool {
+	if t.meta.ProtocolVersion < credentialVersion {
+		return t.meta.LastAPIKeyID == 0
+	}
+	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexID, nil) {
+		if k.Operator && k.Valid() {
+			return false
+		}
+	}
+	return true
 }
 
 // APIKeyRevokeBody revokes a key for good. Unknown ids are CodeNotFound;

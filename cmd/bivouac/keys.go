@@ -29,42 +29,6 @@ func (p *program) keysCommand() *cobra.Command {
 		p.keysBootstrapCommand(), p.keysCreateCommand(), p.keysListCommand(), p.keysRevokeCommand(), p.keysEnableCommand())
 }
 
-func (p *program) keysBootstrapCommand() *cobra.Command {
-	var configFile, user, name string
-	cmd := &cobra.Command{
-		Use:   "bootstrap --config FILE",
-		Short: "Issue the first API key of a new cluster, once",
-		Long: `Issue the first API key of a new cluster: an operator's key, printed to stdout
-and kept nowhere. It is asked for over the peer port, with the certificate of
-the node whose configuration is given, so it must run where a node runs. It is
-refused once any key was ever issued.`,
-		Example: `  bivouac keys bootstrap --config /etc/bivouac/node.hcl > operator.key`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(configFile)
-			if err != nil {
-				return err
-			}
-			key, err := newAPIKey()
-			if err != nil {
-				return err
-			}
-			err = withProgress(cmd.Context(), p.stderr, "waiting for the cluster", func(ctx context.Context) error {
-				return bootstrapOverPeer(ctx, cfg, key, user, name)
-			})
-			if err != nil {
-				return fmt.Errorf("issuing the first key: %w", err)
-			}
-			_, err = fmt.Fprintln(p.stdout, key.Value)
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine")
-	cmd.Flags().StringVar(&user, "user", "admin", "the user the key belongs to")
-	cmd.Flags().StringVar(&name, "name", "bootstrap", "what the key is for")
-	mustRequire(cmd, "config")
-	return cmd
-}
-
 func (p *program) keysCreateCommand() *cobra.Command {
 	var api apiFlags
 	var user, name string
@@ -86,10 +50,14 @@ func (p *program) keysCreateCommand() *cobra.Command {
 				return err
 			}
 			if api.asJSON {
-				return printJSON(p.stdout, made)
+				err = printJSON(p.stdout, made)
+			} else {
+				_, err = fmt.Fprintln(p.stdout, made.Key)
 			}
-			_, err = fmt.Fprintln(p.stdout, made.Key)
-			return err
+			if err != nil {
+				return fmt.Errorf("key %d was issued and could not be printed; revoke it with \"bivouac keys revoke %d\": %w", made.ID, made.ID, err)
+			}
+			return nil
 		},
 	}
 	api.register(cmd)

@@ -1,21 +1,15 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
-	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi"
 )
 
 // bootstrapRetry is the pause between two tries to reach a cluster that has no
@@ -115,36 +109,4 @@ func printTrouble(w io.Writer, s statusReport) error {
 	}
 	_, err := fmt.Fprintf(w, "%s\n\n", strings.Join(lines, "\n"))
 	return err
-}
-
-// bootstrapOverPeer issues the first key through the peer port of the node
-// whose configuration this is. It waits for a leader; the same command is sent
-// each time, so it is carried out once however often it is sent.
-func bootstrapOverPeer(ctx context.Context, cfg Config, key httpapi.APIKey, user, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
-	defer cancel()
-	client, err := peerClient(cfg)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	id := uuid.NewString()
-	for {
-		cmd := fsm.NewCommand(id, time.Now(), "", bootstrapBody(key, user, name))
-		_, err := client.Propose(ctx, cmd)
-		switch fsm.CodeOf(err) {
-		case "":
-			return nil
-		case fsm.CodeConflict:
-			return errors.New("this cluster has its first key already; use an operator's key and \"bivouac keys create\"")
-		case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
-		default:
-			return err
-		}
-		select {
-		case <-time.After(bootstrapRetry):
-		case <-ctx.Done():
-			return fmt.Errorf("no answer within %s: %w", strconv.Itoa(int(bootstrapTimeout.Seconds()))+" s", err)
-		}
-	}
 }

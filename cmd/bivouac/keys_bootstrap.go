@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi"
+)
+
+func (p *program) keysBootstrapCommand() *cobra.Command {
+	var configFile, user, name, out string
+	cmd := &cobra.Command{
+		Use:   "bootstrap --config FILE --out FILE",
+		Short: "Issue the first API key of a new cluster, once",
+		Long: `Issue the first API key of a new cluster: an operator's key, kept nowhere but in
+the file that --out names, or printed to stdout. It is asked for over the peer
+port, with the certificate of the node whose configuration is given, so it must
+run where a node runs. It is refused while the cluster has an operator's key that
+is neither revoked nor suspended.
+
+With --out the key is on the disk, readable by its owner only, before it is
+issued, so that it can't be lost in between; the command can be repeated with the
+same file until it succeeds. A key that can't be printed to stdout is revoked.`,
+		Example: `  bivouac keys bootstrap --config /etc/bivouac/node.hcl --out operator.key`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(configFile)
+			if err != nil {
+				return err
+			}
+			key, made, err := bootstrapKey(out)
+			if err != nil {
+				return err
+			}
+			issue := func(ctx context.Context) error { return p.bootstrap(ctx, cfg, key, user, name, out == "") }
+			err = withProgress(cmd.Context(), p.stderr, "waiting for the cluster", issue)
+			if err != nil && made && errors.Is(err, errHasFirstKey) {
+				err = errors.Join(err, os.Remove(out))
+			}
+			if err != nil {
+				return fmt.Errorf("issuing the first key: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine")
+	cmd.Flags().StringVar(&user, "user", "admin", "the user the key belongs to")
+	cmd.Flags().StringVar(&name, "name", "bootstrap", "what the key is for")
+	cmd.Flags().StringVar(&out, "out", "", "write the key to this file before it is issued, instead of to stdout")
+	mustRequire(cmd, "config")
+	return cmd
+}
+
+// bootstrapKey gives a new key, with a file written to it first. A file that is
+// there holds the key of a try before; made says that it was not.
+func bootstrapKey(file string) (key httpapi.APIKey, made bool, err error) {
+	if file != "" {
+		text, err := os.ReadFile(file)
+		switch {
+		case err == nil:
+			if key, err = httpapi.ParseAPIKey(strings.TrimSpace(string(text))); err != nil {
+				return key, false, fmt.Errorf("%s is there and holds no key: name another file", file)
+			}
+			return key, false, nil
+		case !errors.Is(err, os.ErrNotExist):
+			return key, false, fmt.Errorf("looking for a key of before: %w", err)
+		}
+	}
+	if key, err = newAPIKey(); err != nil || file == "" {
+		return key, false, err
+	}
+	return key, true, writeFile(file, []byte(key.Value+"\n"), 0o600)
+}
+
+// bootstrap issues the key and, if asked to, prints it; a key that nobody got to
+// see is revoked, so that another can be issued.
+func (p *program) bootstrap(ctx context.Context, cfg Config, key httpapi.APIKey, user, name string, show bool) error {
+	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
+	defer cancel()
+	client, err := peerClient(cfg)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	res, err := proposeUntilKnown(ctx, client, bootstrapBody(key, user, name))
+	if fsm.CodeOf(err) == fsm.CodeConflict {
+		return errHasFirstKey
+	}
+	if err != nil || !show {
+		return err
+	}
+	_, unseen := fmt.Fprintln(p.stdout, key.Value)
+	if unseen == nil || res.APIKey == nil {
+		return unseen
+	}
+	if _, err := proposeUntilKnown(ctx, client, &fsm.APIKeyRevokeBody{ID: res.APIKey.ID}); err != nil {
+		return errors.Join(fmt.Errorf("the key could not be printed: %w", unseen), fmt.Errorf("and not be revoked: %w", err))
+	}
+	return fmt.Errorf("the key could not be printed and is revoked; run this again, with --out FILE: %w", unseen)
+}
+
+var errHasFirstKey = errors.New("this cluster has its first key already; use an operator's key and \"bivouac keys create\"")
+
+// proposeUntilKnown has a command carried out through the peer port. It waits for
+// a leader; the same command is sent each time, so it is carried out once however
+// often it is sent.
+func proposeUntilKnown(ctx context.Context, client *cluster.PeerClient, body fsm.Body) (fsm.Result, error) {
+	id := uuid.NewString()
+	for {
+		res, err := client.Propose(ctx, fsm.NewCommand(id, time.Now(), "", body))
+		switch fsm.CodeOf(err) {
+		case "":
+			return res, nil
+		case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:
+		default:
+			return res, err
+		}
+		select {
+		case <-time.After(bootstrapRetry):
+		case <-ctx.Done():
+			return res, fmt.Errorf("no answer within %d s: %w", int(bootstrapTimeout.Seconds()), err)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// full is a disk without room.
+type full struct{}
+
+// Write implements io.Writer.
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// TestKeysBootstrap_LosesNoKey: a first key that nobody got to see is not the only
+// one that there ever is.
+func TestKeysBootstrap_LosesNoKey(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	n := s.nodes[0]
+	n.expectOne(t)
+	n.start()
+	n.ready(t)
+	var errs buffer
+	p := &program{stdin: strings.NewReader(""), stdout: full{}, stderr: &errs, getenv: func(string) string { return "" }}
+	if code := p.run(t.Context(), []string{"keys", "bootstrap", "--config", n.config}); code == exitOK {
+		t.Fatal("a key that could not be printed counts as issued")
+	}
+	file := filepath.Join(s.dir, "operator.key")
+	code, stdout, stderr := runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", file)
+	if code != exitOK || stdout != "" {
+		t.Fatalf("bootstrap after a key that was lost: exit %d, %q, %q", code, stdout, stderr)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the key's file: %v %v", info, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator := caller{base: n.base, key: strings.TrimSpace(string(text))}
+	operator.do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/keys", nil)
+	// With the same file it is the same key; with another it is refused.
+	mustRun(t, nil, "keys", "bootstrap", "--config", n.config, "--out", file)
+	again, err := os.ReadFile(file)
+	if err != nil || string(again) != string(text) {
+		t.Fatalf("the file holds another key: %v", err)
+	}
+	other := filepath.Join(s.dir, "other.key")
+	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", other)
+	if _, err := os.Stat(other); code != exitFailed || !strings.Contains(stderr, "has its first key already") || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a second bootstrap: exit %d, %q, the file: %v", code, stderr, err)
+	}
+	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", filepath.Join(s.dir, "none", "x"))
+	if code == exitOK || strings.Contains(stderr, "has its first key") {
+		t.Errorf("a file that can't be written: exit %d, %q", code, stderr)
+	}
+	code, stdout, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", n.config)
+	if code == exitOK || !strings.Contains(stderr, "holds no key") {
+		t.Errorf("a file that is something else: exit %d, %q, %q", code, stdout, stderr)
+	}
+}
