@@ -114,6 +114,15 @@ func (t *transaction) apply(cmd Command) Outcome {
 	return Outcome{result, err}
 }
 
+// Validate checks what Apply does of a command without any state: the envelope and
+// the body. It is for those who do something before they propose.
+func (c Command) Validate() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.Body.Validate()
+}
+
 // check tests the envelope. A command that fails it is answered and not
 // recorded.
 func (c Command) check() *Error {

@@ -18,7 +18,9 @@ type SettingsPutBody struct {
 	// MCPConfig is not sticky: zero clears.
 	MCPConfig SecretRef `json:"mcp_config,omitzero"`
 	// Providers and CustomSecrets (secrets_store) are merged over what is
-	// stored. A provider with a zero Ref keeps its stored token.
+	// stored. A provider with a zero Ref keeps its stored token, and one without a
+	// host its stored host, so that no token goes elsewhere unasked (from protocol
+	// version 3 on).
 	Providers     []Provider     `json:"providers,omitempty"`
 	CustomSecrets []CustomSecret `json:"custom_secrets,omitempty"`
 }
@@ -91,7 +93,11 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	put(t, tableSettings, old, s)
 	t.settings[user] = s
 	for i := range b.Providers {
-		t.putProvider(user, b.Providers[i])
+		p := b.Providers[i]
+		if old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type))); old != nil && t.meta.ProtocolVersion >= credentialVersion {
+			p.Host = firstOf(p.Host, old.Host)
+		}
+		t.putProvider(user, p)
 	}
 	for _, c := range b.CustomSecrets {
 		c.UserID = user
@@ -108,6 +114,13 @@ func (t *transaction) settingsOf(user string) *Settings {
 		return s
 	}
 	return t.before.Settings(user)
+}
+
+// SettingsAdmission tells for what SettingsPut would be refused for the sake of
+// what is stored, so that no secrets are written for it.
+func (v *View) SettingsAdmission(userID string, b *SettingsPutBody) *Error {
+	t := transaction{txn: v.txn}
+	return t.checkCustomSecretCount(userID, b.CustomSecrets)
 }
 
 // checkCustomSecretCount bounds how many named secrets a user has after adding.

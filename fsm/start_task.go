@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -97,7 +98,7 @@ type StartRequest struct {
 	ParentConversationID  *string            `json:"parent_conversation_id"`
 	AgentType             string             `json:"agent_type"`
 	Public                *bool              `json:"public"`
-	ObservabilityMetadata map[string]any     `json:"observability_metadata"`
+	ObservabilityMetadata JSONObject         `json:"observability_metadata"`
 	ObservabilityTags     []string           `json:"observability_tags"`
 	ObservabilitySpanName *string            `json:"observability_span_name"`
 	Plugins               []PluginSource     `json:"plugins"`
@@ -132,10 +133,21 @@ type SuggestedTask struct {
 // PluginSource is a plugin to load into a conversation; credentials inside
 // Source are masked as "****".
 type PluginSource struct {
-	Source     string         `json:"source"`
-	Ref        *string        `json:"ref"`
-	RepoPath   *string        `json:"repo_path"`
-	Parameters map[string]any `json:"parameters"`
+	Source     string     `json:"source"`
+	Ref        *string    `json:"ref"`
+	RepoPath   *string    `json:"repo_path"`
+	Parameters JSONObject `json:"parameters"`
+}
+
+// JSONObject is a client's own object, which is passed on. Its numbers stay as they
+// were written: a float64 would not hold every integer.
+type JSONObject map[string]any
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *JSONObject) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return d.Decode((*map[string]any)(o))
 }
 
 // rank orders the statuses; 0 is an unknown one.

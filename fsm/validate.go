@@ -12,7 +12,10 @@ import (
 // Bounds on what a command may carry, in bytes. They keep one request from
 // filling the log of every node.
 const (
-	maxID     = 128
+	// MaxCommandID bounds a command's id.
+	MaxCommandID = 128
+
+	maxID     = MaxCommandID
 	maxName   = 256
 	maxPath   = 1024
 	maxDetail = 64 << 10
@@ -136,9 +139,9 @@ func (r *rules) list(field string, l []string, limit int) {
 	r.check(total <= maxText, "%s holds more than %d bytes", field, maxText)
 }
 
-// value bounds a decoded JSON value, and refuses what would be written and never
-// read again: DecodeCommand makes numbers of its numbers, and an entry of the
-// log that can't be decoded stops every node for good.
+// value bounds a decoded JSON value, and refuses what not everybody can read: an
+// entry of the log that can't be decoded stops every node for good, and nodes
+// before protocol version 3 make numbers of its numbers.
 func (r *rules) value(field string, v any) {
 	small := valueSize(v, 0) <= maxText
 	r.check(small, "%s holds more than %d bytes or is nested too deeply", field, maxText)
@@ -187,6 +190,8 @@ func valueSize(v any, depth int) int {
 	case string:
 		size += len(v)
 	case json.RawMessage:
+		size += len(v)
+	case json.Number:
 		size += len(v)
 	case []any:
 		for _, e := range v {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-memdb"
 )
@@ -57,6 +58,16 @@ func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint 
 	result = r.Result.whole(v.txn)
 	result.Replayed = true
 	return result, r.Err, r.Fingerprint, true
+}
+
+// CommandResultAt is CommandResult for a command of a client at the time now: what
+// is older than the promise of the Idempotency-Key is not found, as in Apply.
+func (v *View) CommandResultAt(id string, now time.Time) (result Result, err *Error, fingerprint string, found bool) {
+	r := first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id))
+	if r != nil && v.commands.get(id) == nil && now.Sub(r.Time) > ClientResultTTL {
+		return Result{}, nil, "", false
+	}
+	return v.CommandResult(id)
 }
 
 // SecretReferenced reports whether any row (settings, providers, custom

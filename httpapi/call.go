@@ -292,13 +292,20 @@ func (c *call) stale() bool {
 	return sent && (fault != nil || off)
 }
 
-// propose sends one command on behalf of the caller.
-func (c *call) propose(body fsm.Body) (fsm.Result, error) {
+// command makes the command of a body, with an id of its own unless the client
+// chose one.
+func (c *call) command(body fsm.Body) fsm.Command {
 	cmd := fsm.NewCommand(c.commandID(), c.now, c.who.user, body)
 	cmd.Credential = c.who.credential
 	if c.key != "" {
 		cmd.Fingerprint = c.fingerprint()
 	}
+	return cmd
+}
+
+// propose sends one command on behalf of the caller.
+func (c *call) propose(body fsm.Body) (fsm.Result, error) {
+	cmd := c.command(body)
 	res, err := c.server.cluster.Propose(c.ctx(), cmd)
 	if err != nil {
 		var coded *fsm.Error
@@ -332,7 +339,7 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 		return answer{}, err
 	}
 	// What the command would be refused for must not leave secrets behind.
-	if err := body.Validate(); err != nil {
+	if err := c.command(body).Validate(); err != nil {
 		return answer{}, err
 	}
 	if len(writes.list) > 0 {
@@ -386,7 +393,7 @@ func (c *call) recorded() (fsm.Result, bool, error) {
 	if err != nil {
 		return fsm.Result{}, false, err
 	}
-	res, failed, fingerprint, found := v.CommandResult(c.commandID())
+	res, failed, fingerprint, found := v.CommandResultAt(c.commandID(), c.now)
 	switch {
 	case !found:
 		return fsm.Result{}, false, nil
@@ -411,7 +418,13 @@ func (c *call) commandID() string {
 		// Longer than 64 itself, so no client can send it as it is.
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
-	return "idem:" + c.who.user + ":" + key
+	id := "idem:" + c.who.user + ":" + key
+	if len(id) > fsm.MaxCommandID {
+		sum := sha256.Sum256([]byte(id))
+		// No user's name ends like this, so no other id is the same.
+		id = "idem#" + hex.EncodeToString(sum[:])
+	}
+	return id
 }
 
 // fingerprint is the hash of the request behind an Idempotency-Key.

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"encoding/base64"
+	"slices"
+	"strings"
 )
 
 // Bounds of the limit parameter (api-contract.md A.0.6).
@@ -35,22 +37,31 @@ func (q query) pageID() string {
 	return s
 }
 
-// pageAfter cuts one page out of a short list that is held whole. The token is
-// the id of the page's last item; an unknown one means the beginning.
-func pageAfter[T any](all []T, id func(T) string, token string, limit int) (items []T, next string) {
-	start := 0
-	if after, err := base64.RawURLEncoding.DecodeString(token); err == nil && len(after) > 0 {
-		for i, one := range all {
-			if id(one) == string(after) {
-				start = i + 1
-				break
-			}
-		}
+// pageAfter cuts one page out of a short list that is held whole and sorted by
+// key. The token is the key of the page's last item; the next page begins with
+// the first key behind it, whether or not that item is still there. What is no
+// token of ours means the beginning.
+func pageAfter[T any](all []T, key func(T) string, token string, limit int) (items []T, next string) {
+	items = all
+	if after, ok := tokenKey(token); ok {
+		items = slices.DeleteFunc(slices.Clone(all), func(one T) bool { return key(one) <= after })
 	}
-	items = all[start:]
 	if len(items) > limit {
 		items = items[:limit]
-		next = base64.RawURLEncoding.EncodeToString([]byte(id(items[limit-1])))
+		next = base64.RawURLEncoding.EncodeToString([]byte(tokenMark + key(items[limit-1])))
 	}
 	return items, next
+}
+
+// tokenMark begins what pageAfter makes tokens of; the name of an item alone, as
+// earlier versions had it, says nothing of its place.
+const tokenMark = "k1:"
+
+// tokenKey gives the key of a token, false when it is not one of ours.
+func tokenKey(token string) (string, bool) {
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", false
+	}
+	return strings.CutPrefix(string(text), tokenMark)
 }

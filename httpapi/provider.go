@@ -103,7 +103,11 @@ func (s *Server) handleProvidersReplace(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return c.once(func() (fsm.Body, secretWrites, error) {
-		if err := s.verifyProviders(c, providers); err != nil {
+		v, err := c.viewWith(cluster.Linearizable)
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if err := s.verifyProviders(c, v, providers); err != nil {
 			return nil, secretWrites{}, err
 		}
 		var writes secretWrites
@@ -121,13 +125,9 @@ func (s *Server) handleProvidersReplace(c *call) (answer, error) {
 // verifyProviders asks the providers whether the tokens are theirs and good:
 // every token that was sent, and every stored one whose host changes. One bad
 // token refuses the request.
-func (s *Server) verifyProviders(c *call, providers []providerInput) error {
+func (s *Server) verifyProviders(c *call, v *fsm.View, providers []providerInput) error {
 	if !s.cfg.VerifyGitTokens || len(providers) == 0 {
 		return nil
-	}
-	v, err := c.viewWith(cluster.Linearizable)
-	if err != nil {
-		return err
 	}
 	stored := map[fsm.ProviderType]*fsm.Provider{}
 	for _, p := range v.Providers(c.who.user) {

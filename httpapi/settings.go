@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -46,10 +48,41 @@ func (s *Server) handleSettingsPut(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return c.once(func() (fsm.Body, secretWrites, error) {
-		return in.command(c.who.user)
+		return s.prepareSettings(c, in)
 	}, func(fsm.Result) (answer, error) {
 		return ok(struct{}{})
 	})
+}
+
+// prepareSettings makes the settings' command. Git tokens are verified as POST
+// /api/add-git-providers does, at the stored host where none is given; what the
+// store would refuse is refused before secrets are written.
+func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWrites, error) {
+	body, writes, err := in.command(c.who.user)
+	if err != nil || len(in.providers) == 0 && len(in.custom) == 0 {
+		return body, writes, err
+	}
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return nil, secretWrites{}, err
+	}
+	if over := v.SettingsAdmission(c.who.user, body); over != nil {
+		return nil, secretWrites{}, over
+	}
+	return body, writes, s.verifyProviders(c, v, keepHosts(in.providers, v.Providers(c.who.user)))
+}
+
+// keepHosts gives the entries with the hosts that they will have.
+func keepHosts(sent []providerInput, stored []*fsm.Provider) []providerInput {
+	out := slices.Clone(sent)
+	for i := range out {
+		for _, p := range stored {
+			if p.Type == out[i].kind && out[i].host == nil {
+				out[i].host = p.Host
+			}
+		}
+	}
+	return out
 }
 
 func readSettings(o object) settingsInput {
@@ -127,7 +160,7 @@ func readCustomSecrets(o object) []customSecretInput {
 }
 
 // command makes the settings' command and says which secrets it needs stored.
-func (in settingsInput) command(user string) (fsm.Body, secretWrites, error) {
+func (in settingsInput) command(user string) (*fsm.SettingsPutBody, secretWrites, error) {
 	var writes secretWrites
 	body := &fsm.SettingsPutBody{
 		Values:        in.values,

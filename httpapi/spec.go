@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"fmt"
+
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -35,13 +37,16 @@ func (s *Server) handleSpecSearch(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	rows, next := pageAfter(v.Specs(), func(s *fsm.Spec) string { return s.ID }, token, limit)
+	rows, next := pageAfter(v.Specs(), specKey, token, limit)
 	items := make([]specBody, len(rows))
 	for i, row := range rows {
 		items[i] = newSpecBody(row)
 	}
 	return ok(newPage(items, next))
 }
+
+// specKey orders the specs as they are listed.
+func specKey(s *fsm.Spec) string { return fmt.Sprintf("%010d %s", s.Position, s.ID) }
 
 // handleSpecGet handles GET /api/v1/sandbox-specs: the specs of the given ids.
 func (s *Server) handleSpecGet(c *call) (answer, error) {

@@ -174,10 +174,14 @@ func checkV0ID(id string) error {
 }
 
 // mapV0ID gives the V1 id for a V0 client's: a UUID's hex form, or, for any other
-// text, an id derived from user and text, with the text itself to be kept.
+// text, an id derived from user and text; and the text itself, to be kept where it
+// is another one.
 func mapV0ID(user, id string) (hex, v0 string) {
 	if hex, ok := parseUUID(id); ok {
-		return hex, ""
+		if hex == id {
+			return hex, ""
+		}
+		return hex, id
 	}
 	derived := uuid.NewSHA1(uuid.NameSpaceURL, []byte("bivouac:conversation:"+user+":"+id))
 	return strings.ReplaceAll(derived.String(), "-", ""), id

@@ -1,0 +1,225 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// TestIdempotency_LongNames: every user can send every Idempotency-Key that is
+// allowed.
+func TestIdempotency_LongNames(t *testing.T) {
+	for _, name := range []int{1, 52, 53, 62, 63} {
+		for _, length := range []int{1, 64, 65, maxIdempotencyKey} {
+			t.Run(fmt.Sprint(name, " and ", length), func(t *testing.T) {
+				h := newHarness(t)
+				user := strings.Repeat("u", name)
+				api := h.issue(user, false)
+				key := strings.Repeat("k", length)
+				for range 2 {
+					h.do(api, "POST", settingsPath, `{"llm_api_key":"sk-1"}`, headerIdempotencyKey, key).want(t, 200)
+				}
+				if n := h.secrets.written(); n != 1 {
+					t.Errorf("%d secrets were written, want 1", n)
+				}
+				h.do(api, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, key).want(t, 422)
+				h.do(api, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, key[1:]+"x").want(t, 200)
+			})
+		}
+	}
+}
+
+// TestIdempotency_ExpiredRecord: what is older than the promise is not found.
+func TestIdempotency_ExpiredRecord(t *testing.T) {
+	h := newHarness(t)
+	old := fsm.NewCommand("idem:alice:k", time.Now().Add(-fsm.ClientResultTTL-time.Minute), "alice", &fsm.SettingsPutBody{})
+	old.Fingerprint = "another request"
+	if _, err := h.cluster.Propose(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	h.do(h.alice, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, "k").want(t, 200)
+	if s := h.cluster.store.View().Settings("alice"); deref(s.Values.Language) != "en" {
+		t.Error("nothing was stored")
+	}
+}
+
+// TestSettings_KeepsAProvidersHost: settings that do not name a provider's host do
+// not send its token elsewhere.
+func TestSettings_KeepsAProvidersHost(t *testing.T) {
+	for name, entry := range map[string]string{
+		"nothing": `{}`, "null": `{"host":null,"token":null}`, "blank": `{"host":" "}`, "a user": `{"user_id":"7"}`, "another token": `{"token":"ghp_2"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t).raised()
+			h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
+			h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":`+entry+`}}}`).want(t, 200)
+			if got := deref(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "git.example.org" {
+				t.Errorf("the token now goes to %q, want git.example.org", got)
+			}
+		})
+	}
+	t.Run("another host", func(t *testing.T) {
+		h := newHarness(t).raised()
+		h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
+		h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":{"host":"other.example.org"}}}}`).want(t, 200)
+		if got := deref(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "other.example.org" {
+			t.Errorf("the token goes to %q", got)
+		}
+	})
+}
+
+// TestSettings_VerifiesTokens: a git token is verified by whatever request it
+// comes.
+func TestSettings_VerifiesTokens(t *testing.T) {
+	var seen []string
+	srv := gitHost(t, &seen)
+	h := newHarness(t, verifying(srv)).raised()
+	settings := func(want int, entry string) {
+		t.Helper()
+		before := h.secrets.written()
+		h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":`+entry+`}}}`).want(t, want)
+		if wrote := h.secrets.written() - before; want != 200 && wrote != 0 {
+			t.Errorf("%s: %d secrets were written", entry, wrote)
+		}
+	}
+	settings(401, `{"token":"bad","host":"`+srv.URL+`"}`)
+	settings(200, `{"token":"good","host":"`+srv.URL+`"}`)
+	// The stored token is tried at the host that it is to go to.
+	asked := len(seen)
+	settings(200, `{"user_id":"7"}`)
+	if len(seen) != asked {
+		t.Error("a token that stays where it is was tried again")
+	}
+	settings(401, `{"token":"bad"}`)
+	if len(seen) == asked {
+		t.Error("a token without a host was not tried at the stored one")
+	}
+}
+
+// TestSettings_RefusedLeavesNoSecrets: what can't be stored leaves nothing in the
+// secret store.
+func TestSettings_RefusedLeavesNoSecrets(t *testing.T) {
+	h := newHarness(t).raised()
+	secrets := func(from, to int) string {
+		var list []string
+		for i := from; i < to; i++ {
+			list = append(list, sprint(`"s%d":{"secret":"x"}`, i))
+		}
+		return `{"secrets_store":{"custom_secrets":{` + strings.Join(list, ",") + `}}}`
+	}
+	h.do(h.alice, "POST", settingsPath, secrets(0, 600)).want(t, 200)
+	before := h.secrets.written()
+	h.do(h.alice, "POST", settingsPath, secrets(500, 1100)).want(t, 422)
+	if n := h.secrets.written() - before; n != 0 {
+		t.Errorf("a refused request left %d secrets", n)
+	}
+	h.do(h.alice, "POST", settingsPath, secrets(400, 1000)).want(t, 200)
+}
+
+// TestSpecSearch_TokenOfASpecThatIsGone: a page begins behind the one before,
+// whatever became of that.
+func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
+	h := newHarness(t)
+	specs := make([]fsm.Spec, 5)
+	for i := range specs {
+		specs[i] = fsm.Spec{ID: sprint("spec-%d", i), Template: fsm.Template{
+			Driver: fsm.DriverRawExec, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: map[string]int{fsm.PortAgentServer: 0},
+		}}
+	}
+	h.apply("", &fsm.SpecApplyBody{Specs: specs})
+	page := func(token string) ([]string, string) {
+		t.Helper()
+		var p struct {
+			Items []struct{ ID string }
+			Next  *string `json:"next_page_id"`
+		}
+		h.do(h.alice, "GET", pathSpecs+"/search?limit=2&page_id="+token, "").want(t, 200).json(t, &p)
+		var ids []string
+		for _, one := range p.Items {
+			ids = append(ids, one.ID)
+		}
+		return ids, deref(p.Next)
+	}
+	_, token := page("")
+	h.apply("", &fsm.SpecDeleteBody{ID: "spec-1"})
+	got, token := page(token)
+	if want := []string{"spec-2", "spec-3"}; !slices.Equal(got, want) {
+		t.Fatalf("the second page is %v, want %v", got, want)
+	}
+	h.apply("", &fsm.SpecDeleteBody{ID: "spec-4"})
+	if got, next := page(token); len(got) != 0 || next != "" {
+		t.Errorf("the third page is %v, %q", got, next)
+	}
+	for _, junk := range []string{"x", "c3BlYy0x", strings.Repeat("A", 2000), "%2Fjunk%21"} {
+		if got, _ := page(junk); !slices.Equal(got, []string{"spec-0", "spec-2"}) {
+			t.Errorf("the token %.20q gives %v", junk, got)
+		}
+	}
+}
+
+// TestStart_LargeIntegers: numbers come back as they were sent.
+func TestStart_LargeIntegers(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	const n = "9007199254740993"
+	body := `{"observability_metadata":{"n":` + n + `,"f":1.10},"plugins":[{"source":"x","parameters":{"a":[{"b":-` + n + `}]}}]}`
+	var task struct{ ID string }
+	first := h.do(h.alice, "POST", pathConversations, body).want(t, 200)
+	first.json(t, &task)
+	for what, text := range map[string]string{
+		"the answer": string(first.body),
+		"the task":   string(h.do(h.alice, "GET", pathStartTasks+"?ids="+task.ID, "").want(t, 200).body),
+	} {
+		for _, want := range []string{`"n":` + n, `"b":-` + n, `"f":1.10`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s: %s", what, want, text)
+			}
+		}
+	}
+}
+
+// TestV0Start_IDComesBackAsSent: a client finds its conversation by the id that it
+// chose, in the form that it chose.
+func TestV0Start_IDComesBackAsSent(t *testing.T) {
+	for _, id := range []string{
+		uuid.NewString(), strings.ToUpper(uuid.NewString()), newHexID(), strings.ToUpper(newHexID()), "my-conversation", "{" + uuid.NewString() + "}",
+	} {
+		h := newHarness(t).withSpec().withSettings()
+		for range 2 { // made, and joined
+			var got struct {
+				ID string `json:"conversation_id"`
+			}
+			h.do(h.alice, "POST", v0Path, sprint(`{"conversation_id":%q}`, id)).want(t, 200).json(t, &got)
+			if got.ID != id {
+				t.Errorf("%q comes back as %q", id, got.ID)
+			}
+		}
+		if n := h.cluster.store.View().CountStartTasks("alice", fsm.StartTaskFilter{}); n != 1 {
+			t.Errorf("%q: %d starts", id, n)
+		}
+	}
+}
+
+// TestOnce_ChecksTheEnvelope: what the log would not take is refused before
+// secrets are written.
+func TestOnce_ChecksTheEnvelope(t *testing.T) {
+	h := newHarness(t)
+	r := httptest.NewRequest("POST", "http://example.org"+settingsPath, nil)
+	c := &call{server: h.server, r: r, now: time.Now(), who: principal{user: "Not a user"}}
+	defer c.close()
+	_, err := c.once(func() (fsm.Body, secretWrites, error) {
+		body := &fsm.SettingsPutBody{}
+		var writes secretWrites
+		writes.add("users/x/settings/mcp_config", "json", "{}", &body.MCPConfig)
+		return body, writes, nil
+	}, func(fsm.Result) (answer, error) { return ok(struct{}{}) })
+	if fsm.CodeOf(err) != fsm.CodeInvalid || h.secrets.written() != 0 {
+		t.Errorf("%v, %d secrets were written", err, h.secrets.written())
+	}
+}
