@@ -193,7 +193,7 @@ func (q *StartRequest) check(r *rules) {
 	r.count("pr_number", len(q.PRNumber))
 	r.list("observability_tags", q.ObservabilityTags, maxDetail)
 	r.count("observability_metadata", len(q.ObservabilityMetadata))
-	r.value("observability_metadata", q.ObservabilityMetadata)
+	r.value("observability_metadata", map[string]any(q.ObservabilityMetadata))
 	if q.Secrets != nil {
 		r.texts("secrets", *q.Secrets)
 	}
@@ -233,7 +233,7 @@ func (q *StartRequest) checkParts(r *rules) {
 		r.text("source", p.Source, maxSetting)
 		r.optional("ref", p.Ref, maxPath)
 		r.optional("repo_path", p.RepoPath, maxPath)
-		r.value("parameters", p.Parameters)
+		r.value("parameters", map[string]any(p.Parameters))
 	}
 }
 
@@ -252,12 +252,12 @@ func (q *StartRequest) weight() int {
 		w += len(p)
 	}
 	for i := range q.Plugins {
-		w += len(q.Plugins[i].Source) + valueSize(q.Plugins[i].Parameters, 0)
+		w += len(q.Plugins[i].Source) + valueSize(map[string]any(q.Plugins[i].Parameters), 0)
 	}
 	for _, s := range q.ObservabilityTags {
 		w += len(s)
 	}
-	w += valueSize(q.ObservabilityMetadata, 0)
+	w += valueSize(map[string]any(q.ObservabilityMetadata), 0)
 	if q.SystemMessageSuffix != nil {
 		w += len(*q.SystemMessageSuffix)
 	}

@@ -191,8 +191,6 @@ func valueSize(v any, depth int) int {
 		size += len(v)
 	case json.RawMessage:
 		size += len(v)
-	case json.Number:
-		size += len(v)
 	case []any:
 		for _, e := range v {
 			if size += valueSize(e, depth+1); size > maxText {

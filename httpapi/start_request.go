@@ -227,7 +227,34 @@ func readScalars(o object, name string) map[string]any {
 			dict.fail(k, dict.m[k], kindString.fault())
 		}
 	}
+	if hasLongNumber(dict.m) {
+		o.rule(name, longNumber)
+	}
 	return dict.m
+}
+
+// maxNumber bounds the text of a number that is kept as it was written.
+const (
+	maxNumber  = 100
+	longNumber = "a number has at most 100 characters here"
+)
+
+// hasLongNumber reports whether a decoded value holds a number of more than
+// maxNumber characters.
+func hasLongNumber(v any) bool {
+	switch v := v.(type) {
+	case json.Number:
+		return len(v) > maxNumber
+	case []any:
+		return slices.ContainsFunc(v, hasLongNumber)
+	case map[string]any:
+		for _, one := range v {
+			if hasLongNumber(one) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // processorKind is what the kind of a processor looks like; which of them the
@@ -274,6 +301,9 @@ func readPlugins(o object) (told, real []fsm.PluginSource) {
 		p := fsm.PluginSource{Source: e.mustText("source", maxSetting), Ref: e.text("ref", maxSetting), RepoPath: e.text("repo_path", maxSetting)}
 		if params, ok := e.dict("parameters"); ok {
 			p.Parameters = params.m
+			if hasLongNumber(params.m) {
+				e.rule("parameters", longNumber)
+			}
 		}
 		real = append(real, p)
 		p.Source = maskSource(p.Source)

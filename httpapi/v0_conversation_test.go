@@ -117,7 +117,7 @@ func TestV0Start_ConversationID(t *testing.T) {
 		h.do(h.alice, "POST", "/api/conversations", `{"conversation_id":"`+id+`"}`).want(t, 400).is(t, sprint(`{"detail":%q}`, detail))
 	}
 	hex := "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
-	for sent, want := range map[string]string{hex: hex, "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02": "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f02", "my talk": "my talk", strings.Repeat("é", 100): strings.Repeat("é", 100)} {
+	for sent, want := range map[string]string{hex: hex, "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02": "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02", "my talk": "my talk", strings.Repeat("é", 100): strings.Repeat("é", 100)} {
 		var got struct {
 			ID string `json:"conversation_id"`
 		}

@@ -184,6 +184,17 @@ func TestStart_LargeIntegers(t *testing.T) {
 	}
 }
 
+func TestStart_LongNumbers(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	long := strings.Repeat("1", maxNumber+1)
+	for _, body := range []string{
+		`{"observability_metadata":{"n":` + long + `}}`, `{"plugins":[{"source":"x","parameters":{"a":[{"b":` + long + `}]}}]}`,
+	} {
+		h.do(h.alice, "POST", pathConversations, body).want(t, 422)
+		h.do(h.alice, "POST", pathConversations, strings.ReplaceAll(body, long, long[1:])).want(t, 200)
+	}
+}
+
 // TestV0Start_IDComesBackAsSent: a client finds its conversation by the id that it
 // chose, in the form that it chose.
 func TestV0Start_IDComesBackAsSent(t *testing.T) {
