@@ -21,8 +21,9 @@ const (
 
 const (
 	// maxCommandBytes bounds one encoded command, on the peer port and in the
-	// log. Raft ships 64 entries in one message, so this also bounds memory.
-	maxCommandBytes = 1 << 20
+	// log: a start request with its pictures (2 MiB) and what stands around it.
+	// Raft ships 64 entries in one message, so this also bounds memory.
+	maxCommandBytes = 2<<20 + 256<<10
 	// maxCommandAge bounds how late a command may reach the log, on the
 	// leader's clock. The secret collector relies on it: a secret written for a
 	// command that was never proposed is unreferenced for good after this.

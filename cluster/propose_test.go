@@ -181,7 +181,7 @@ func TestNode_Propose_InvalidOldAndHugeNeverReachTheLog(t *testing.T) {
 		mixed := newKey(4)
 		mixed.Body = &fsm.APIKeyRevokeBody{ID: 1}
 		huge := newKey(5)
-		huge.Fingerprint = strings.Repeat("x", 2<<20)
+		huge.Fingerprint = strings.Repeat("x", 3<<20)
 		for i := range 3 {
 			for name, test := range map[string]struct {
 				cmd  fsm.Command

@@ -18,6 +18,10 @@ type SandboxTouchBody struct {
 type Touch struct {
 	ID string    `json:"id"`
 	At time.Time `json:"at"`
+	// Conversation is set when the use was a message to that conversation, whose
+	// UpdatedAt it moves; from protocol version 3. One that is not in the sandbox
+	// is left out.
+	Conversation string `json:"conversation,omitempty"`
 }
 
 // CommandType implements Body.
@@ -29,6 +33,7 @@ func (b *SandboxTouchBody) Validate() error {
 	r.count("touches", len(b.Touches))
 	for i := range b.Touches {
 		r.lookedUp("sandbox id", b.Touches[i].ID)
+		r.lookedUp("conversation id", b.Touches[i].Conversation)
 	}
 	return r.result()
 }
@@ -43,6 +48,7 @@ func (t *transaction) applySandboxTouch(b *SandboxTouchBody) (Result, *Error) {
 		if at.After(t.now) {
 			at = t.now
 		}
+		t.talked(old, touch.Conversation, at)
 		if at.Sub(old.Status.LastActive) < touchStep {
 			continue
 		}
@@ -52,6 +58,20 @@ func (t *transaction) applySandboxTouch(b *SandboxTouchBody) (Result, *Error) {
 		must(t.txn.Insert(tableSandboxes, &s))
 	}
 	return Result{}, nil
+}
+
+// talked notes a message to a conversation in a sandbox.
+func (t *transaction) talked(s *Sandbox, id string, at time.Time) {
+	if id == "" || t.meta.History == nil { // below version 3 other nodes know no such member
+		return
+	}
+	old := first[Conversation](t.txn, tableConversations, indexID, keyOf(s.UserID, id))
+	if old == nil || old.SandboxID != s.ID || !at.After(old.UpdatedAt) {
+		return
+	}
+	c := *old
+	c.UpdatedAt = at
+	put(t, tableConversations, old, &c)
 }
 
 // SandboxExpireBody pauses or deletes a sandbox whose time is up (View.Expiry).

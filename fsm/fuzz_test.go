@@ -30,7 +30,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
 		&InstallationConfigureBody{Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest}}, &PoolDropBody{ID: "m1"},
 		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, newMember("m2", "py"),
-		&SandboxTouchBody{[]Touch{{"sb-c1", now}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
+		&SandboxTouchBody{[]Touch{{"sb-c1", now, "c1"}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
 		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
 		&APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"},
 		&MarkNoteBody{Store: StoreNomad}, &HoldBeginBody{Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}}},

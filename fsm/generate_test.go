@@ -152,7 +152,11 @@ func genTouch(t *rapid.T, now time.Time) *SandboxTouchBody {
 	b := &SandboxTouchBody{}
 	for range rapid.IntRange(1, 3).Draw(t, "touches") {
 		ago := time.Duration(rapid.IntRange(-1000, 5000).Draw(t, "milliseconds ago")) * time.Millisecond
-		b.Touches = append(b.Touches, Touch{ID: genSandbox().Draw(t, "sandbox"), At: now.Add(-ago)})
+		touch := Touch{ID: genSandbox().Draw(t, "sandbox"), At: now.Add(-ago)}
+		if rapid.Bool().Draw(t, "a message") {
+			touch.Conversation = genConv().Draw(t, "conversation")
+		}
+		b.Touches = append(b.Touches, touch)
 	}
 	return b
 }

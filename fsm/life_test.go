@@ -58,7 +58,7 @@ func (l *life) body(v *View) (string, Body) {
 	case 21:
 		return "", &PoolDropBody{ID: s.ID}
 	case 22:
-		return "", &SandboxTouchBody{Touches: []Touch{{s.ID, l.now}}}
+		return "", &SandboxTouchBody{Touches: []Touch{{ID: s.ID, At: l.now}}}
 	}
 	return "", &SandboxExpireBody{ID: s.ID, Generation: s.Generation, Action: oneOf(ExpirePause, ExpireDelete).Draw(l.r, "action"),
 		Reason: PausedByIdle, NotActiveSince: s.Status.LastActive}

@@ -53,11 +53,11 @@ func TestExpireAgainstTouch(t *testing.T) {
 			f.sandbox("ada", "s1")
 			f.do("", &SandboxObserveBody{Observations: []Observation{{"s1", SandboxStatus{State: SandboxRunning, Generation: 1}}}})
 			if used {
-				f.do("", &SandboxTouchBody{Touches: []Touch{{"s1", f.now}}})
+				f.do("", &SandboxTouchBody{Touches: []Touch{{ID: "s1", At: f.now}}})
 			}
 			seen := f.store.View().SandboxAny("s1")
 			f.now = f.now.Add(time.Hour)
-			touch := &SandboxTouchBody{Touches: []Touch{{"s1", f.now}}}
+			touch := &SandboxTouchBody{Touches: []Touch{{ID: "s1", At: f.now}}}
 			expire := &SandboxExpireBody{ID: "s1", Generation: seen.Generation, Action: ExpirePause, Reason: PausedByIdle,
 				NotActiveSince: seen.Status.LastActive}
 			want := DesiredPaused

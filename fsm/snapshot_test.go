@@ -59,7 +59,7 @@ func populated(t testing.TB) *fixture {
 	member.InitHash = sha("init")
 	f.do("", member)
 	f.do("ada", &SandboxResumeBody{ID: "sb-c1"})
-	f.do("", &SandboxTouchBody{Touches: []Touch{{"sb-c1", f.now}}})
+	f.do("", &SandboxTouchBody{Touches: []Touch{{ID: "sb-c1", At: f.now}}})
 	f.do("ada", &StartTaskCreateBody{ID: "t3", ConversationID: "c3"})
 	f.now = f.now.Add(InternalResultTTL - 10*time.Second)
 	f.do("ada", &ConversationUpdateBody{ID: "c1", Set: []string{"title"}, Title: ptr("A")}) // forgets the first ids

@@ -204,7 +204,8 @@ func (q *StartRequest) check(r *rules) {
 	r.check(q.weight() <= maxRequest, "the request holds more than %d bytes", maxRequest)
 }
 
-// maxRequest bounds a whole start request.
+// maxRequest bounds a whole start request, pictures included. The cluster's log
+// takes a command of this size.
 const maxRequest = 2 << 20
 
 // checkParts adds the rules of a request's lists of objects.
@@ -215,7 +216,10 @@ func (q *StartRequest) checkParts(r *rules) {
 		for i := range m.Content {
 			r.text("content type", m.Content[i].Type, maxName)
 			r.text("text", m.Content[i].Text, maxText)
-			r.list("image_urls", m.Content[i].ImageURLs, maxText)
+			r.count("image_urls", len(m.Content[i].ImageURLs))
+			for _, u := range m.Content[i].ImageURLs {
+				r.text("image_urls", u, maxRequest)
+			}
 		}
 	}
 	r.count("processors", len(q.Processors))

@@ -83,6 +83,43 @@ func TestSendMessage_AgentServerFails(t *testing.T) {
 	}
 }
 
+// A picture has the size that the agent server takes, whichever way it comes.
+func TestMessage_Pictures(t *testing.T) {
+	h := newHarness(t).withSpec()
+	box, _, path, _ := h.talking()
+	picture := func(bytes int) string {
+		return `{"type":"image","image_urls":["data:image/png;base64,` + strings.Repeat("A", bytes) + `"]}`
+	}
+	h.do(h.alice, "POST", path, `{"content":[`+picture(3<<20)+`]}`).want(t, 200)
+	h.do(h.alice, "POST", path, `{"content":[`+picture(5<<20)+`]}`).want(t, 413)
+	start := func(block string) string {
+		return sprint(`{"sandbox_id":%q,"initial_message":{"content":[%s]}}`, box, block)
+	}
+	h.do(h.alice, "POST", pathConversations, start(picture(2<<20-2000))).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, start(picture(2<<20+1000))).want(t, 422)
+	h.do(h.alice, "POST", pathConversations, start(picture(1<<20)+","+picture(1<<20))).want(t, 422)
+}
+
+// A message moves its conversation's updated_at, through the API at once and
+// through the sandbox's own port soon.
+func TestMessage_MovesUpdatedAt(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	_, conv, path, _ := h.talking()
+	row := func() *fsm.Conversation { return h.cluster.store.View().Conversation("alice", conv) }
+	for _, headers := range [][]string{nil, {headerIdempotencyKey, "k"}} {
+		before := row().UpdatedAt
+		h.do(h.alice, "POST", path, oneMessage, headers...).want(t, 200)
+		if got := row().UpdatedAt; !got.After(before) {
+			t.Errorf("%v: updated_at is %s, was %s", headers, got, before)
+		}
+	}
+	// It was delivered: that its time can't be noted is no reason to send it again.
+	h.cluster.set(func(c *fakeCluster) { c.proposeErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+	h.do(h.alice, "POST", path, oneMessage).want(t, 200)
+	h.do(h.alice, "POST", path, oneMessage, headerIdempotencyKey, "other").want(t, 503)
+}
+
 // awaitDesired waits until the sandbox is wanted so.
 func (h *harness) awaitDesired(box string, want fsm.Desired) {
 	for {

@@ -55,20 +55,20 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	if err := s.deliver(c, box, id, msg); err != nil {
 		return answer{}, err
 	}
-	if s.cfg.Door.Activity != nil {
-		s.cfg.Door.Activity.Touched(box.ID)
-	}
-	if c.key == "" {
-		return sent()
-	}
-	// What remembers the key: there is nothing else in this for the log. Neither a
-	// client that has gone nor a wake that took the request's time may keep it from
-	// being remembered, or the message would be delivered again.
-	// Nor may a key that was revoked meanwhile.
+	// What moves the conversation's time and remembers the key. Neither a client
+	// that has gone nor a wake that took the request's time may keep it from being
+	// remembered, or the message would be delivered again. Nor may a key that was
+	// revoked meanwhile.
 	c.renew()
 	c.who.credential = fsm.Credential{}
-	if _, err := c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: box.ID, At: c.now}}}); err != nil {
+	_, err = c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: box.ID, At: c.now, Conversation: id}}})
+	switch {
+	case err == nil:
+	case c.key != "":
 		return answer{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
+	default:
+		// The message was delivered: an error would have it sent again.
+		s.log.Info("a message was delivered and its time is not noted", "conversation", id, "error", err)
 	}
 	return sent()
 }
@@ -85,7 +85,7 @@ func readSentMessage(o object) fsm.Message {
 	}
 	blocks := o.elements("content", false)
 	for _, e := range blocks {
-		msg.Content = append(msg.Content, readBlock(e))
+		msg.Content = append(msg.Content, readBlock(e, maxAnyText))
 	}
 	if list, isList := o.value("content").([]any); isList && len(list) == 0 {
 		o.fail("content", list, &fault{

@@ -9,6 +9,7 @@ import (
 const (
 	maxText      = 64 << 10
 	maxLongText  = 1 << 20
+	maxPictures  = 2 << 20  // of one request that goes into the log
 	maxAnyText   = 64 << 20 // bounded by the body's size
 	maxListItems = 1000
 	maxMapItems  = 1000

@@ -81,6 +81,9 @@ type Secrets interface {
 type Activity interface {
 	// Touched says that there is traffic to or from a sandbox right now.
 	Touched(sandboxID string)
+	// Talked says that a message has just been given to a conversation in a
+	// sandbox; there is such a conversation.
+	Talked(sandboxID, conversationID string)
 }
 
 // Logs reads what sandboxes' tasks wrote. cmd adapts the runner.

@@ -63,6 +63,9 @@ func (p *passage) forward() error {
 		r.Body = &countedBody{ReadCloser: r.Body, traffic: p.traffic}
 	}
 	p.d.proxy.ServeHTTP(p.w, r)
+	if p.r.Method == http.MethodPost && p.w.status/100 == 2 {
+		p.talked()
+	}
 	p.w.trailers()
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -64,9 +65,40 @@ func (p *passage) wakes() bool {
 // isWork reports whether a path of the agent server takes work for the agent:
 // a message or a run (api-contract.md C.4).
 func isWork(path string) bool {
+	id, verb := conversationIn(path)
+	return id != "" && (verb == "events" || verb == "run")
+}
+
+// conversationIn reads the conversation that a path of the agent server is for,
+// "" for none, and what follows it.
+func conversationIn(path string) (id, verb string) {
+	rest, sockets := strings.CutPrefix(path, "/sockets/events/")
+	if sockets {
+		return rest, ""
+	}
 	rest, ours := strings.CutPrefix(path, "/api/conversations/")
-	id, verb, _ := strings.Cut(rest, "/")
-	return ours && id != "" && (verb == "events" || verb == "run")
+	if !ours {
+		return "", ""
+	}
+	id, verb, _ = strings.Cut(rest, "/")
+	return id, verb
+}
+
+// talked notes that the agent server took a message for the conversation in the
+// path, which moves its updated_at.
+func (p *passage) talked() {
+	id, verb := conversationIn(p.to.rest)
+	hex, is := parseUUID(id)
+	if p.d.cfg.Activity == nil || p.grant.port != fsm.PortAgentServer || !is || verb != "events" && verb != "" {
+		return
+	}
+	v, err := p.d.server.cluster.View(p.visit.ctx, cluster.Stale)
+	if err != nil {
+		return // the time of the next message will do
+	}
+	if row := v.Conversation(p.grant.row.UserID, hex); row != nil && row.SandboxID == p.grant.row.ID {
+		p.d.cfg.Activity.Talked(p.grant.row.ID, hex)
+	}
 }
 
 // isCrossSite reports whether a browser says that another origin's page caused

@@ -274,8 +274,8 @@ func (s *sockets) bridge(p *passage, client, backend *websocket.Conn) {
 		err error
 	}
 	over := make(chan outcome, 2)
-	go func() { over <- outcome{backend, relay(ctx, backend, client)} }()
-	go func() { over <- outcome{client, relay(ctx, client, backend)} }()
+	go func() { over <- outcome{backend, relay(ctx, backend, client, p.talked)} }()
+	go func() { over <- outcome{client, relay(ctx, client, backend, func() {})} }()
 	ends := 2
 	select {
 	case first := <-over:
@@ -303,8 +303,8 @@ func (s *sockets) close(conn *websocket.Conn, code websocket.StatusCode, reason 
 	_ = conn.Close(code, reason) // the other side may be gone
 }
 
-// relay carries messages one way.
-func relay(ctx context.Context, to, from *websocket.Conn) error {
+// relay carries messages one way and calls carried after each.
+func relay(ctx context.Context, to, from *websocket.Conn, carried func()) error {
 	for {
 		kind, r, err := from.Reader(ctx)
 		if err != nil {
@@ -320,6 +320,7 @@ func relay(ctx context.Context, to, from *websocket.Conn) error {
 		if err := w.Close(); err != nil {
 			return err
 		}
+		carried()
 	}
 }
 

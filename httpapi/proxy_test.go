@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -387,10 +388,41 @@ func TestDoor_Activity(t *testing.T) {
 	}
 }
 
+func TestDoor_TellsOfMessages(t *testing.T) {
+	told := &touches{}
+	h, behind := newDoorHarness(t, func(c *Config) { c.Door.Activity = told })
+	behind.serve(echoes)
+	conv := h.conversation("alice", h.id)
+	elsewhere := h.conversation("alice", h.createSandbox(h.alice))
+	post := func(path string) {
+		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/"+path), "{}", headerSessionKey, h.key).want(t, 200)
+	}
+	post(dashed(conv) + "/events")
+	say(t, h.mustDial("AGENT_SERVER", "/sockets/events/"+conv, headerSessionKey, h.key), "x")
+	for _, path := range []string{conv + "/pause", elsewhere + "/events", newHexID() + "/events", "x/events"} {
+		post(path)
+	}
+	h.ask("GET", h.at("AGENT_SERVER", "/api/conversations/"+conv+"/events"), "", headerSessionKey, h.key).want(t, 200)
+	h.ask("POST", h.at("WORKER_1", "/api/conversations/"+conv+"/events"), "", headerSessionKey, h.key).want(t, 200)
+	told.mu.Lock()
+	defer told.mu.Unlock()
+	if want := []string{h.id + " " + conv, h.id + " " + conv}; !slices.Equal(told.talked, want) {
+		t.Errorf("%v, want %v", told.talked, want)
+	}
+}
+
 // touches is an Activity.
 type touches struct {
 	mu   sync.Mutex
 	list []string
+	// talked are the conversations that got messages, as "sandbox conversation".
+	talked []string
+}
+
+func (a *touches) Talked(sandbox, conversation string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.talked = append(a.talked, sandbox+" "+conversation)
 }
 
 func (a *touches) Touched(id string) {

@@ -165,14 +165,15 @@ func readMessage(o object, name string) *fsm.Message {
 		}
 	}
 	for _, e := range m.elements("content", false) {
-		msg.Content = append(msg.Content, readBlock(e))
+		msg.Content = append(msg.Content, readBlock(e, maxPictures))
 	}
 	return msg
 }
 
 // readBlock reads a text or an image block. One without a type is what its
-// members say.
-func readBlock(o object) fsm.ContentBlock {
+// members say. An image's URL, which may hold the image itself, has at most
+// picture characters.
+func readBlock(o object, picture int) fsm.ContentBlock {
 	block := fsm.ContentBlock{Type: blockText, CachePrompt: o.booleanOr("cache_prompt", false)}
 	if o.has("type") {
 		types := []string{blockText, blockImage}
@@ -188,7 +189,7 @@ func readBlock(o object) fsm.ContentBlock {
 		block.Text = o.mustText("text", maxLongText)
 	case blockImage:
 		if o.require("image_urls") && o.notNull("image_urls", kindList) {
-			block.ImageURLs = orEmpty(o.texts("image_urls", maxLongText))
+			block.ImageURLs = orEmpty(o.texts("image_urls", picture))
 		}
 	}
 	return block

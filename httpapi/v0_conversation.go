@@ -127,7 +127,7 @@ func readV0Start(o object, who principal) (in startInput, wished *string) {
 
 // readV0Message makes the first message out of text and images.
 func readV0Message(o object) *fsm.Message {
-	text, images := o.text("initial_user_msg", maxLongText), o.texts("image_urls", maxLongText)
+	text, images := o.text("initial_user_msg", maxLongText), o.texts("image_urls", maxPictures)
 	if deref(text) == "" && len(images) == 0 {
 		return nil
 	}

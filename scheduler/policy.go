@@ -183,7 +183,7 @@ func (p *policies) askAll(ctx context.Context, list []*fsm.Sandbox, now time.Tim
 // although the rest is not known.
 func (p *policies) heard(sb *fsm.Sandbox, used time.Time, err error, now time.Time) {
 	if !used.IsZero() {
-		p.touches.at(sb.ID, used)
+		p.touches.at(use{sandbox: sb.ID}, used)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

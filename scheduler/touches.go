@@ -15,35 +15,45 @@ const TouchInterval = 10 * time.Second
 // maxTouches is how many sandboxes one command tells of.
 const maxTouches = 500
 
-// Touches collects the use of sandboxes on any node, for their idle timeout,
-// and brings it into the store in batches. cmd makes one for each node, hands
+// Touches collects the use of sandboxes on any node, for their idle timeout and
+// their conversations' times, and brings it into the store in batches. cmd makes one for each node, hands
 // it to the API's door, and runs it.
 type Touches struct {
 	cluster Cluster
 	log     *slog.Logger
 
 	mu   sync.Mutex
-	last map[string]time.Time
+	last map[use]time.Time
 }
+
+// use is what Touches notes the last time of: a sandbox, or a conversation in it.
+type use struct{ sandbox, conversation string }
 
 // NewTouches makes a Touches; it starts nothing. logger may be nil.
 func NewTouches(cluster Cluster, logger *slog.Logger) *Touches {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	return &Touches{cluster: cluster, log: logger, last: map[string]time.Time{}}
+	return &Touches{cluster: cluster, log: logger, last: map[use]time.Time{}}
 }
 
 // Touched notes that the sandbox is used right now. It never waits for more
 // than a short lock, and may be called by many at once.
-func (t *Touches) Touched(sandboxID string) { t.at(sandboxID, time.Now()) }
+func (t *Touches) Touched(sandboxID string) { t.at(use{sandbox: sandboxID}, time.Now()) }
 
-// at notes that the sandbox was used at a time.
-func (t *Touches) at(sandboxID string, at time.Time) {
+// Talked notes that a message was given to a conversation in the sandbox right
+// now. It is as quick as Touched. The caller knows that there is such a
+// conversation.
+func (t *Touches) Talked(sandboxID, conversationID string) {
+	t.at(use{sandbox: sandboxID, conversation: conversationID}, time.Now())
+}
+
+// at notes a use at a time.
+func (t *Touches) at(what use, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at.After(t.last[sandboxID]) {
-		t.last[sandboxID] = at
+	if at.After(t.last[what]) {
+		t.last[what] = at
 	}
 }
 
@@ -77,7 +87,7 @@ func (t *Touches) flush(ctx context.Context) bool {
 				t.log.Info("the use of sandboxes could not be noted; trying again", "count", len(batch), "error", err)
 			}
 			for _, touch := range batch {
-				t.at(touch.ID, touch.At)
+				t.at(use{sandbox: touch.ID, conversation: touch.Conversation}, touch.At)
 			}
 			return false
 		}
@@ -88,12 +98,12 @@ func (t *Touches) take() []fsm.Touch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var batch []fsm.Touch
-	for id, at := range t.last {
+	for what, at := range t.last {
 		if len(batch) == maxTouches {
 			break
 		}
-		batch = append(batch, fsm.Touch{ID: id, At: micro(at)})
-		delete(t.last, id)
+		batch = append(batch, fsm.Touch{ID: what.sandbox, At: micro(at), Conversation: what.conversation})
+		delete(t.last, what)
 	}
 	return batch
 }
