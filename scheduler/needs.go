@@ -17,7 +17,8 @@ type Runner interface {
 	// Start makes the sandbox's job run: it creates the workspace if the job
 	// never had one, then reverts to job.RevertTo or registers. It returns when
 	// the backend has accepted, not when the task runs. A failure that trying
-	// again can't mend is a *Failure.
+	// again can't mend is a *Failure. Of a job that runs and is Spare it makes one
+	// that is not, in place, unless job is Deferred.
 	Start(ctx context.Context, job Job) error
 	// Stop stops the job and keeps its workspace. A job that is stopped or
 	// gone is fine; one whose modify index is not job.ModifyIndex is left alone,
@@ -179,6 +180,9 @@ type Observed struct {
 	// Failure says why the job can't run any more without being started anew
 	// (its task failed for good, its allocation is lost), nil when all is well.
 	Failure *Failure
+	// Spare says that the job gives way to users' starts, as those of the members
+	// of warm pools do.
+	Spare bool
 	// Waiting says why the job is not up yet although the backend is still
 	// trying: no client with room, an image being pulled, a secret the task
 	// waits for. Nil when there is nothing to say.

@@ -218,6 +218,10 @@ func planPlaced(d *Decision, s Situation) {
 		if s.Probe.Deferred {
 			d.Status.Job = fsm.JobRef{}
 		}
+		// After the claim was answered: nobody waits for it.
+		if s.Observed.Spare && !s.Sandbox.Member() && s.Sandbox.Status.State == fsm.SandboxRunning {
+			d.Step = StepRaise
+		}
 		if s.Probe.Marker != "" {
 			d.Status.Workspace, d.Status.Acceptance = s.Probe.Marker, s.Probe.Acceptance
 			d.Status.Proven = p.AllocID

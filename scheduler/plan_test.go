@@ -42,6 +42,12 @@ func errorOf(detail string) fsm.SandboxStatus {
 	return fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed, Detail: detail, Generation: 1}
 }
 
+// owned makes it somebody's.
+func owned(sb *fsm.Sandbox) *fsm.Sandbox {
+	sb.UserID = "u1"
+	return sb
+}
+
 // trusting makes the backend's word enough.
 func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.Template.Readiness = fsm.ReadinessAllocation
@@ -60,6 +66,8 @@ func TestPlan(t *testing.T) {
 	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
 	placed := exists
 	placed.Live, placed.Placement = 1, here
+	spare := placed
+	spare.Spare = true
 	up := placed
 	up.Up = true
 	stopped := exists
@@ -225,6 +233,8 @@ func TestPlan(t *testing.T) {
 		{"a foreign job", sandbox(run, 1, starting), foreign, nil, "ERROR foreign_job"},
 
 		{"runs", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
+		{"runs, claimed from a pool", owned(sandbox(run, 1, running)), spare, func(s *scheduler.Situation) { s.Probe = well }, "raise; probe; RUNNING"},
+		{"runs, in a pool", sandbox(run, 1, running), spare, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
 		{"runs, a new leader has not asked", sandbox(run, 1, running), placed, nil, "probe; RUNNING"},
 		{
 			"runs, backend never heard", sandbox(run, 1, running), scheduler.Observed{},

@@ -258,3 +258,21 @@ func TestPool_SecretStoreAway_FillsWhenItIsBack(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// The job of a member gives way to users' starts until somebody owns it.
+func TestPool_ClaimedMember_GivesWayNoMore(t *testing.T) {
+	inWorld(t, options(), func(w *world) {
+		w.pool(1)
+		w.full(1, 5*time.Second)
+		if n := w.nomad.Calls("raise"); n != 0 {
+			t.Errorf("a member's priority was raised %d times", n)
+		}
+		sb := w.claim("cold")
+		w.reach(sb.ID, fsm.SandboxRunning, 5*time.Second)
+		w.until("the raise", 5*time.Second, func() bool { return w.nomad.Calls("raise") == 1 })
+		w.elapse(time.Minute)
+		if n := w.nomad.Calls("raise"); n != 1 || w.cluster.State(sb.ID) != fsm.SandboxRunning {
+			t.Errorf("raised %d times; %s", n, w.describe())
+		}
+	})
+}

@@ -20,6 +20,9 @@ const (
 	StepRemoveOrphan Step = "remove_orphan"
 	// StepAdopt makes the row wish what the backend runs, while there is a hold.
 	StepAdopt Step = "adopt"
+	// StepRaise ends that the job of a member that was claimed gives way to
+	// others.
+	StepRaise Step = "raise"
 )
 
 // Situation is all that Plan decides from.

@@ -227,7 +227,7 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, t *track, o Observed, job Job, step Step) error {
 	fault.At("before step", string(step))
 	switch step {
-	case StepStart:
+	case StepStart, StepRaise:
 		return l.s.runner.Start(ctx, job)
 	case StepStop:
 		return l.s.runner.Stop(ctx, job)

@@ -28,6 +28,13 @@ server {
   num_schedulers   = 2
   raft_multiplier  = 1
 
+  # See deploy/nomad/client.hcl.
+  default_scheduler_config {
+    preemption_config {
+      service_scheduler_enabled = true
+    }
+  }
+
   # A client that was killed and is back is soon believed again.
   heartbeat_grace   = "5s"
   min_heartbeat_ttl = "5s"

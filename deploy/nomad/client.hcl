@@ -38,6 +38,21 @@ vault {
 #     ttl = "1h"
 #   }
 # }
+#
+# and, so that the members of warm pools (priority 30) give way to users' starts
+# (50) where the machines are full:
+#
+#   nomad operator scheduler set-config -preempt-service-scheduler=true
+#
+# A new cluster has it from its servers' configuration:
+#
+# server {
+#   default_scheduler_config {
+#     preemption_config {
+#       service_scheduler_enabled = true
+#     }
+#   }
+# }
 
 plugin "docker" {
   config {

@@ -33,6 +33,11 @@ const (
 	// metaStart, in the task, makes a task differ from one that failed.
 	metaStart = "bivouac_start"
 
+	// Nomad lets a job take the place of one whose priority is lower by ten or
+	// more, where its scheduler's configuration says so (deploy/nomad/client.hcl).
+	userPriority = 50
+	poolPriority = 30
+
 	volumeName = "workspace"
 	// mockRunFor is longer than any test of scale.
 	mockRunFor = "8760h"
@@ -113,6 +118,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		ID:          new(jobID(job.SandboxID)),
 		Name:        new(jobID(job.SandboxID)),
 		Type:        new("service"),
+		Priority:    new(priorityOf(job)),
 		Region:      optional(cfg.Region),
 		Namespace:   optional(cfg.Namespace),
 		NodePool:    optional(cfg.NodePool),
@@ -123,6 +129,14 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		Update:     &api.UpdateStrategy{MaxParallel: new(0)},
 		TaskGroups: []*api.TaskGroup{group(cfg, t, task, ws)},
 	}, nil
+}
+
+// priorityOf lets the members of warm pools give way to users' starts.
+func priorityOf(job scheduler.Job) int {
+	if job.Deferred {
+		return poolPriority
+	}
+	return userPriority
 }
 
 // group holds what keeps a sandbox from ever running twice: a failed task is

@@ -58,7 +58,7 @@ func (r *Runner) listing(ctx context.Context) (*picture, error) {
 		p.index = meta.LastIndex
 		for _, s := range stubs {
 			p.jobs[s.ID] = &jobFacts{
-				ID: s.ID, Meta: s.Meta, Stop: s.Stop, JobModifyIndex: s.JobModifyIndex, ModifyIndex: s.ModifyIndex,
+				ID: s.ID, Meta: s.Meta, Stop: s.Stop, Priority: s.Priority, JobModifyIndex: s.JobModifyIndex, ModifyIndex: s.ModifyIndex,
 			}
 		}
 		return nil

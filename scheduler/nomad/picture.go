@@ -21,6 +21,7 @@ type jobFacts struct {
 	Meta           map[string]string
 	Stop           bool
 	Version        uint64
+	Priority       int
 	JobModifyIndex uint64
 	ModifyIndex    uint64
 }
@@ -103,6 +104,7 @@ func observe(
 	if job.Stop {
 		return o
 	}
+	o.Spare = job.Priority > 0 && job.Priority < userPriority
 	switch {
 	case placed != nil:
 		o.Placement = placement(placed, job.Meta[metaWorkspace])
@@ -160,10 +162,21 @@ func failedTask(a *allocFacts) *scheduler.Failure {
 			Reason: fsm.ReasonScheduler, Detail: lostWords(a),
 		}
 	}
+	var why *scheduler.Failure
 	for _, ev := range newestFirst(a) {
-		if f := classify(ev); f != nil {
-			return f
+		f := classify(ev)
+		switch {
+		case f != nil && ev.Type == api.TaskKilling:
+			return f // the end of the task came of it
+		case why == nil:
+			why = f
 		}
+		if why != nil && ev.Type == api.TaskStarted {
+			return why // what is older is of the run before
+		}
+	}
+	if why != nil {
+		return why
 	}
 	detail := cmp.Or(a.ClientDescription, "the sandbox's task has ended")
 	return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: detail}

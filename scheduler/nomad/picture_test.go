@@ -141,6 +141,29 @@ func TestObserve(t *testing.T) {
 			job: func(j *jobFacts) { j.JobModifyIndex = 20 }, alloc: anAlloc("run", "failed"),
 			check: func(o scheduler.Observed) bool { return o.Failure == nil },
 		},
+		"killed for want of Vault": {
+			alloc: anAlloc("run", "failed"),
+			change: func(a *allocFacts) {
+				a.TaskStates = events(
+					&api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"},
+					&api.TaskEvent{Type: api.TaskKilling, DisplayMessage: "Vault: failed to derive vault token: permission denied"},
+					&api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0"},
+					&api.TaskEvent{Type: api.TaskKilled, DisplayMessage: "Task successfully killed"})
+			},
+			check: func(o scheduler.Observed) bool {
+				return o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && strings.Contains(o.Failure.Detail, "derive vault token")
+			},
+		},
+		"killed for want of Vault in the run before": {
+			alloc: anAlloc("run", "failed"),
+			change: func(a *allocFacts) {
+				a.TaskStates = events(
+					&api.TaskEvent{Type: api.TaskKilling, DisplayMessage: "Template failed: vault.read(secret/data/x)"},
+					&api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"},
+					&api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 7"})
+			},
+			check: func(o scheduler.Observed) bool { return o.Failure != nil && o.Failure.Reason == fsm.ReasonCrashed },
+		},
 		"out of memory": {
 			alloc: anAlloc("run", "failed"),
 			change: func(a *allocFacts) {

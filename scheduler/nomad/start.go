@@ -39,7 +39,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		return changed(id, index, job.ModifyIndex)
 	}
 	if cur != nil && !stopped(cur) {
-		return nil
+		return r.raise(ctx, job, cur, index)
 	}
 	ws, err := r.workspace(ctx, job, had)
 	if err != nil {
@@ -56,6 +56,17 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		nonce = strconv.FormatUint(index, 10)
 	}
 	return r.registerNew(ctx, job, ws, index, nonce)
+}
+
+// raise gives the job that runs a user's priority once its sandbox is one: a
+// change of the priority alone leaves the task as it is.
+func (r *Runner) raise(ctx context.Context, job scheduler.Job, cur *api.Job, index uint64) error {
+	if job.Deferred || cur.Priority == nil || *cur.Priority >= userPriority {
+		return nil
+	}
+	cur.Priority = new(userPriority)
+	_, err := r.register(ctx, "raise job", cur, index)
+	return err
 }
 
 // startNew starts what nobody has tried to start yet: all that is asked of Nomad

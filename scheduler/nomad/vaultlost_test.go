@@ -104,7 +104,7 @@ func (l *life) shortTokens() {
 	l.Helper()
 	l.must(l.s.vault.Do(l.Context(), http.MethodPost, "auth/jwt-nomad/role/nomad-workloads", map[string]any{
 		"role_type": "jwt", "user_claim": "/nomad_job_id", "user_claim_json_pointer": true, "bound_audiences": []string{"vault.io"},
-		"token_period": "5s",
+		"token_period": "20s",
 	}, nil))
 }
 
@@ -136,7 +136,7 @@ func TestLife_VaultTokenRevoked_RunsOn(t *testing.T) {
 	l.up(placed.AllocID)
 	l.revokeTokens()
 	l.must(l.s.vault.Do(l.Context(), http.MethodDelete, "sys/auth/jwt-nomad", nil, nil))
-	l.untouched(id, placed.AllocID, 30*time.Second)
+	l.untouched(id, placed.AllocID, 40*time.Second)
 }
 
 // An outage of Vault that is longer than a token's period.
@@ -163,7 +163,7 @@ func TestLife_NomadRestartedWithVaultAway_RunsOn(t *testing.T) {
 	l.up(placed.AllocID)
 	l.must(l.s.vault.Seal(l.Context()))
 	l.restartNomad()
-	l.untouched(id, placed.AllocID, 30*time.Second)
+	l.untouched(id, placed.AllocID, 40*time.Second)
 	l.must(l.s.vault.Unseal(l.Context()))
 	l.again(id)
 }
@@ -178,7 +178,7 @@ func TestLife_NomadRestartedWithADeadToken_RunsOn(t *testing.T) {
 	l.up(placed.AllocID)
 	l.revokeTokens()
 	l.restartNomad()
-	l.untouched(id, placed.AllocID, 30*time.Second)
+	l.untouched(id, placed.AllocID, 40*time.Second)
 	l.again(id)
 }
 

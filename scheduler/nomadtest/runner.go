@@ -80,6 +80,8 @@ type job struct {
 	keyRef   fsm.SecretRef
 	failure  *scheduler.Failure
 	waiting  *scheduler.Failure
+	// spare: it gives way to users' starts.
+	spare bool
 }
 
 type alloc struct {
@@ -174,6 +176,12 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 		return conflict("modify index %d, not %d", index, j.ModifyIndex)
 	}
 	if cur != nil && !cur.stopped {
+		if cur.spare && !j.Deferred {
+			n.calls["raise"]++
+			n.index++
+			cur.spare, cur.modifyIndex = false, n.index
+			n.emit(j.SandboxID)
+		}
 		return nil
 	}
 	if err := n.workspace(j); err != nil {
@@ -187,6 +195,7 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	}
 	n.index++
 	cur.stopped, cur.modifyIndex, cur.keyRef, cur.failure, cur.waiting = false, n.index, j.KeyRef, nil, nil
+	cur.spare = j.Deferred
 	deferred := j.Deferred
 	if was, ok := cur.versions[j.RevertTo]; ok && j.HasVersion {
 		deferred = was
@@ -410,7 +419,7 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	if j.stopped {
 		return o
 	}
-	o.Failure, o.Waiting = j.failure, j.waiting
+	o.Failure, o.Waiting, o.Spare = j.failure, j.waiting, j.spare
 	for _, a := range n.allocs[id] {
 		if a.live && !a.stopping {
 			o.Version = a.version
