@@ -49,6 +49,8 @@ peer {
 # (deploy/nomad/client.hcl).
 nomad {
   address = "http://127.0.0.1:4646"
+  # One of its own for each cluster: whoever may submit jobs in it can read the
+  # sandboxes' keys (deploy/vault/nomad-workloads.hcl).
   # namespace   = "default"
   # datacenters = ["*"]
   # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl

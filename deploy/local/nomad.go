@@ -27,6 +27,9 @@ type NomadOptions struct {
 	// Vault, when given, is where tasks get their secrets with their workload
 	// identity; StartNomad sets both sides up. Stop Nomad before this Vault.
 	Vault *Vault
+	// Namespace is where sandboxes run: Vault trusts the tasks of it, and of no
+	// other. It is made when it is not there; "" is default.
+	Namespace string
 	// Detach lets Nomad outlive this process.
 	Detach bool
 	// ACL turns access control on; Nomad.Token may then do everything.
@@ -109,8 +112,11 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		return nil, fmt.Errorf("starting nomad: %w", err)
 	}
 	err = n.Start(ctx)
+	if err == nil && o.Namespace != "" && o.Join == nil {
+		err = n.Do(ctx, http.MethodPost, "namespace/"+o.Namespace, map[string]string{"Name": o.Namespace}, nil)
+	}
 	if err == nil && o.Vault != nil && o.Join == nil {
-		err = o.Vault.TrustNomad(ctx, n.Address)
+		err = o.Vault.TrustNamespace(ctx, n.Address, o.Namespace)
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.Close())

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,10 +16,17 @@ const (
 	nomadPolicy   = "nomad-workloads"
 )
 
-// TrustNomad lets the tasks of the Nomad at that address log in with their
-// workload identity and read their own job's entries, as `nomad setup vault`
-// does. It may be called again. Nomad must be up: Vault asks it for its keys.
+// TrustNomad is TrustNamespace for Nomad's namespace default.
 func (v *Vault) TrustNomad(ctx context.Context, nomadAddress string) error {
+	return v.TrustNamespace(ctx, nomadAddress, "")
+}
+
+// TrustNamespace lets the sandboxes' tasks in that namespace of the Nomad at that
+// address, and no others, log in with their workload identity and read their own
+// job's entries, as `nomad setup vault` does for all. "" is default. It may be
+// called again. Nomad must be up: Vault asks it for its keys.
+func (v *Vault) TrustNamespace(ctx context.Context, nomadAddress, namespace string) error {
+	namespace = cmp.Or(namespace, "default")
 	var auths map[string]any
 	if err := v.Do(ctx, http.MethodGet, "sys/auth", nil, &auths); err != nil {
 		return fmt.Errorf("setting vault up for nomad: %w", err)
@@ -49,6 +57,7 @@ func (v *Vault) TrustNomad(ctx context.Context, nomadAddress string) error {
 			"bound_audiences":         []string{"vault.io"},
 			"user_claim":              "/nomad_job_id",
 			"user_claim_json_pointer": true,
+			"bound_claims":            map[string]string{"nomad_namespace": namespace},
 			"claim_mappings": map[string]string{
 				"nomad_namespace": "nomad_namespace", "nomad_job_id": "nomad_job_id", "nomad_task": "nomad_task",
 			},

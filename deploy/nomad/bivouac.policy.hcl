@@ -3,7 +3,9 @@
 #   nomad acl policy apply bivouac bivouac.policy.hcl
 #   nomad acl token create -name bivouac -policy bivouac
 #
-# The namespace is that of the node's configuration.
+# The namespace is that of the node's configuration. Give the cluster one of its
+# own, with nobody else who may submit jobs in it: a job "sandbox-<id>" there reads
+# that sandbox's key (deploy/vault/nomad-workloads.hcl).
 namespace "default" {
   capabilities = [
     "submit-job", "read-job", "list-jobs", "read-logs",

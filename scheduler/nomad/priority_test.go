@@ -42,7 +42,9 @@ func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 	b := &bench{T: t, s: own, cluster: "cluster-full", r: r, config: cfg}
 	node, err := own.nomad.NodeID(t.Context())
 	b.must(err)
-	var facts struct{ NodeResources struct{ Memory struct{ MemoryMB int } } }
+	var facts struct {
+		NodeResources struct{ Memory struct{ MemoryMB int } }
+	}
 	b.must(own.nomad.Do(t.Context(), http.MethodGet, "node/"+node, nil, &facts))
 	return b, func(id string, deferred bool) scheduler.Job {
 		return scheduler.Job{
