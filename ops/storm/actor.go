@@ -28,6 +28,8 @@ type box struct {
 	// may holds what the file in the workspace may say: one value, or more
 	// where the outcome of a write is not known. "" is a file never written.
 	may []string
+	// cleaned: its workspace was cleared by its agent, the marker with it.
+	cleaned bool
 }
 
 // actor is one client. It does one thing after another, each until it is
@@ -147,6 +149,8 @@ func (a *actor) step() error {
 			return a.settled(b)
 		}
 		return a.change(b, "resume")
+	case dice == 3 && b.spec != "docker": // no shell there
+		return a.clean(b)
 	case dice < 4:
 		return a.visit(b)
 	case dice < 7:
@@ -264,6 +268,11 @@ func (a *actor) settled(b *box) error {
 			return true, a.tally.violation("%s: sandbox %s is in ERROR without a reason", a.name, b.id)
 		case sb.Status == "ERROR" && b.want == "RUNNING":
 			a.tally.failed(sb.Detail())
+			if b.cleaned && strings.Contains(sb.Detail(), "its marker") {
+				if answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes/"+b.id+"/accept-workspace", nil); err != nil || answer.Status/100 != 2 {
+					return false, errors.Join(err, fmt.Errorf("ERROR (%s), accepted: %s", sb.Detail(), answer))
+				}
+			}
 			answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes/"+b.id+"/resume", nil)
 			return false, errors.Join(err, fmt.Errorf("ERROR (%s), resumed: %s", sb.Detail(), answer))
 		}

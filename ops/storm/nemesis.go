@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -44,6 +45,10 @@ func (n *nemesis) all() []fault {
 		{"seal Vault", func(t testing.TB) func() {
 			n.must(t, n.Vault.Seal(t.Context()))
 			return func() { n.must(t, n.Vault.Unseal(t.Context())) }
+		}},
+		{"revoke the tasks' Vault tokens", func(t testing.TB) func() {
+			n.must(t, n.Vault.Do(t.Context(), http.MethodPost, "sys/leases/revoke-prefix/auth/jwt-nomad/login", nil, nil))
+			return func() {}
 		}},
 		{"nomad system gc", func(t testing.TB) func() { n.GC(t); return func() {} }},
 		{"kill -9 the leader and Nomad", func(t testing.TB) func() {
