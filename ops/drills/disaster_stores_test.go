@@ -2,12 +2,14 @@ package drills
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/fleet"
 )
 
@@ -105,8 +107,7 @@ func (d *disaster) nomadWhileStopped(t *testing.T, change func() error) {
 }
 
 // TestVaultRolledBack puts an older copy of Vault's own data back: the key of a
-// sandbox that came later is gone, and what Vault then gives out under the same
-// version number is not taken for it.
+// sandbox that came later is gone, and the cluster holds because of the mark.
 func TestVaultRolledBack(t *testing.T) {
 	if !long() {
 		t.Skip("make drill runs this")
@@ -114,17 +115,39 @@ func TestVaultRolledBack(t *testing.T) {
 	d := startDisaster(t, fleet.Options{})
 	kept := d.sandbox(t)
 	data := filepath.Join(d.Vault.Dir, "data")
+	d.markInVault(t)
 	d.vaultWhileStopped(t, func() error { return fleet.CopyTree(data, data+".copy") })
+	before := d.markInVault(t)
 	late := d.sandbox(t)
+	fleet.Eventually(t, "a mark soon after the start", func() error {
+		if m := d.markInVault(t); m.Index <= before.Index {
+			return fmt.Errorf("it is %d and was %d", m.Index, before.Index)
+		}
+		return nil
+	})
+	begin := time.Now()
 	d.vaultWhileStopped(t, func() error { return fleet.CopyTree(data+".copy", data) })
+	d.holdsFor(t, fsm.FindingMarkBehind, fsm.StoreVault)
+	held := time.Since(begin)
 	d.stillFor(t, quiet)
 	for _, destroyed := range d.Ledger.Destroyed() {
 		t.Errorf("nobody asked for it: %s", destroyed)
 	}
-	findings := d.findings(t)
+	findings := d.holds(t)
 	hasFile(t, kept, workspaceFile)
 	hasFile(t, late, workspaceFile)
-	d.verdict(t, "Vault forgot the key of one sandbox of two; both run on with their files; %s", findings)
+	d.releases(t, fsm.FindingMarkBehind)
+	fleet.Eventually(t, "the mark of the new history", func() error {
+		if m := d.markInVault(t); m.Index <= before.Index {
+			return fmt.Errorf("it is %d", m.Index)
+		}
+		return nil
+	})
+	if f := d.findings(t); f != "no hold" {
+		t.Errorf("after the release: %s", f)
+	}
+	hasFile(t, late, workspaceFile)
+	d.verdict(t, "Vault forgot the key of one sandbox of two; held %.1f s after it was put back; both run on with their files; %s", held.Seconds(), findings)
 }
 
 // vaultWhileStopped changes Vault's files while it does not run.

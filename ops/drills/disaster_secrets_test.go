@@ -1,0 +1,239 @@
+package drills
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/ops/fleet"
+)
+
+// markInVault gives the leader's mark in Vault.
+func (d *disaster) markInVault(t *testing.T) (m fsm.Mark) {
+	t.Helper()
+	fleet.Eventually(t, "the mark in Vault", func() error {
+		var entry struct{ Data struct{ Data struct{ Mark string } } }
+		if err := d.Vault.Do(d.ctx(), http.MethodGet, "secret/data/bivouac/marker", nil, &entry); err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(entry.Data.Data.Mark), &m)
+	})
+	return m
+}
+
+// holdsFor waits until the cluster holds because of the finding.
+func (d *disaster) holdsFor(t *testing.T, kind, store string) {
+	t.Helper()
+	fleet.Eventually(t, "the cluster holds: "+kind, func() error {
+		if f := d.findings(t); !strings.Contains(f, kind+" "+store) {
+			return errors.New(f)
+		}
+		return nil
+	})
+}
+
+// version is a version of an entry in Vault.
+type version struct {
+	Destroyed bool
+	Deleted   string `json:"deletion_time"`
+}
+
+// versionsOf gives the versions of the operator's setting, and its path in the
+// mount.
+func (d *disaster) versionsOf(t *testing.T, member string) (path string, versions map[string]version) {
+	t.Helper()
+	path = d.settingPath(t, member)
+	var meta struct{ Data struct{ Versions map[string]version } }
+	if err := d.Vault.Do(d.ctx(), http.MethodGet, "secret/metadata/"+path, nil, &meta); err != nil {
+		t.Fatal(err)
+	}
+	return path, meta.Data.Versions
+}
+
+// settingPath is where Vault has a setting of the one user there is.
+func (d *disaster) settingPath(t *testing.T, member string) string {
+	t.Helper()
+	entries, err := d.VaultEntries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e, "bivouac/users/") && strings.HasSuffix(e, "/settings/"+member) {
+			return e
+		}
+	}
+	t.Fatalf("no setting %s in %v", member, entries)
+	return ""
+}
+
+// valueAt reads a version in Vault, "" for none.
+func (d *disaster) valueAt(path string, number int) (string, error) {
+	var entry struct{ Data struct{ Data map[string]string } }
+	err := d.Vault.Do(d.ctx(), http.MethodGet, fmt.Sprintf("secret/data/%s?version=%d", path, number), nil, &entry)
+	return entry.Data.Data["value"], err
+}
+
+// setting writes a secret of the operator's settings.
+func (d *disaster) setting(t *testing.T, member, value string) {
+	t.Helper()
+	d.node.Sure(t, http.MethodPost, "/api/settings", map[string]any{member: value}, nil)
+}
+
+// TestVaultWiped empties Vault: running sandboxes run on, nothing is destroyed,
+// and the cluster holds. The operator sets Vault up again, as
+// ops/runbooks/vault-restored.md says, and users enter what they had entered.
+func TestVaultWiped(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this")
+	}
+	d := startDisaster(t, fleet.Options{})
+	kept, paused := d.sandbox(t), d.begin(t)
+	d.node.Change(t, paused, "pause")
+	d.node.AwaitSandbox(t, paused, "PAUSED")
+	d.setting(t, "llm_api_key", "before")
+	d.markInVault(t)
+	role := d.roleID(t)
+	begin := time.Now()
+	d.vaultWhileStopped(t, func() error { return os.RemoveAll(filepath.Join(d.Vault.Dir, "data")) })
+
+	// Before anybody has set it up: it is there, and knows nobody.
+	a, err := d.node.Try(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id="+d.spec, nil)
+	if err != nil || a.Status != http.StatusServiceUnavailable {
+		t.Errorf("a start on an empty Vault: %v, %v", a, err)
+	}
+	d.stillFor(t, quiet)
+	hasFile(t, d.node.AwaitSandbox(t, kept.ID, "RUNNING"), workspaceFile)
+
+	// The runbook, step by step: the policies, the role under its former id, a new
+	// secret id, Nomad's side.
+	d.setUpVault(t, role)
+	d.holdsFor(t, fsm.FindingMarkLost, fsm.StoreVault)
+	held := time.Since(begin)
+	findings := d.holds(t)
+	made := d.begin(t) // what a user asks for is done
+	d.node.Change(t, paused, "resume")
+	d.says(t, paused, "key", "ERROR")
+	lost, err := d.node.Sandbox(paused)
+	if err != nil {
+		t.Error(err)
+	}
+	d.releases(t, fsm.FindingMarkLost)
+	d.markInVault(t)
+	if f := d.findings(t); f != "no hold" {
+		t.Errorf("after the release: %s", f)
+	}
+	d.setting(t, "llm_api_key", "entered again")
+	hasFile(t, d.node.AwaitSandbox(t, kept.ID, "RUNNING"), workspaceFile)
+	for _, destroyed := range d.Ledger.Destroyed() {
+		t.Errorf("nobody asked for it: %s", destroyed)
+	}
+	d.node.Change(t, paused, "delete")
+	d.end(t, made)
+	d.verdict(t, "an empty Vault: held %.1f s after its loss (%s); a running sandbox ran on with its file, a new one started under the hold; a paused one says %q; lost: every key and setting, entered again by its user",
+		held.Seconds(), findings, lost.Detail())
+}
+
+// roleID is the nodes' role in Vault.
+func (d *disaster) roleID(t *testing.T) string {
+	t.Helper()
+	var role struct {
+		Data struct {
+			ID string `json:"role_id"`
+		}
+	}
+	if err := d.Vault.Do(d.ctx(), http.MethodGet, "auth/approle/role/bivouac/role-id", nil, &role); err != nil {
+		t.Fatal(err)
+	}
+	return role.Data.ID
+}
+
+// setUpVault sets an empty Vault up for the nodes that had another.
+func (d *disaster) setUpVault(t *testing.T, roleID string) {
+	t.Helper()
+	role, err := d.Vault.NewAppRole(d.ctx(), local.AppRoleOptions{})
+	if err == nil {
+		err = d.Vault.Do(d.ctx(), http.MethodPost, "auth/approle/role/bivouac/role-id", map[string]string{"role_id": roleID}, nil)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(d.Dir, "secret-id"), []byte(role.SecretID), 0o600)
+	}
+	if err := errors.Join(err, d.Vault.TrustNomad(d.ctx(), d.Nomad.Address)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplacedSecretsComeBack restores a file that refers to values which were
+// replaced since and deleted as unreferenced: what was only deleted reads again,
+// and what was destroyed is reported as missing.
+func TestReplacedSecretsComeBack(t *testing.T) {
+	if !long() {
+		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+	}
+	d := startDisaster(t, fleet.Options{})
+	d.setting(t, "llm_api_key", "first")
+	d.setting(t, "search_api_key", "first")
+	file := filepath.Join(t.TempDir(), "bivouac.snap")
+	d.Run(t, "operator", "snapshot", "save", file, "--address", d.node.Base, "--api-key-file", d.KeyFile)
+	d.setting(t, "llm_api_key", "second")
+	d.setting(t, "search_api_key", "second")
+	begin := time.Now()
+	for _, member := range []string{"llm_api_key", "search_api_key"} {
+		err := fleet.Await(shortGrace+2*quiet, func() error {
+			if _, v := d.versionsOf(t, member); v["1"].Deleted == "" || v["1"].Destroyed || v["2"].Deleted != "" {
+				return fmt.Errorf("%s has the versions %+v", member, v)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	collected := time.Since(begin)
+	destroyed := d.settingPath(t, "search_api_key")
+	if err := d.Vault.Do(d.ctx(), http.MethodPut, "secret/destroy/"+destroyed, map[string][]int{"versions": {1}}, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	d.killAll()
+	for _, n := range d.Nodes {
+		if err := errors.Join(n.EmptyData(), n.Replace(fleet.Replacement{Expect: 1})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.node.Start(t)
+	d.node.Ready(t)
+	fresh := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(fresh, []byte(d.Run(t, "keys", "bootstrap", "--config", d.node.Config())+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base, "--api-key-file", fresh)
+	t.Logf("operator snapshot restore:\n%s", out)
+	for _, want := range []string{
+		"search_api_key version 1, the store has 2", "llm_api_key version 1, the store has 2",
+		"1 secrets that the file refers to are missing: ", "/settings/search_api_key version 1\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the report does not say %q", want)
+		}
+	}
+	back := d.settingPath(t, "llm_api_key")
+	fleet.Eventually(t, "the value of before reads again", func() error {
+		value, err := d.valueAt(back, 1)
+		if err == nil && value != "first" {
+			err = fmt.Errorf("it is %q", value)
+		}
+		return err
+	})
+	if value, err := d.valueAt(destroyed, 1); err == nil {
+		t.Errorf("a value that was destroyed is %q", value)
+	}
+	d.verdict(t, "a replaced value was deleted after %.0f s and read again after the restore; one that was destroyed is reported; %s", collected.Seconds(), d.findings(t))
+}
