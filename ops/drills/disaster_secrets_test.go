@@ -144,7 +144,7 @@ func TestVaultWiped(t *testing.T) {
 		t.Errorf("nobody asked for it: %s", destroyed)
 	}
 	d.node.Change(t, paused, "delete")
-	d.end(t, made)
+	hasFile(t, d.node.AwaitSandbox(t, made, "RUNNING"), workspaceFile)
 	d.verdict(t, "an empty Vault: held %.1f s after its loss (%s); a running sandbox ran on with its file, a new one started under the hold; a paused one says %q; lost: every key and setting, entered again by its user",
 		held.Seconds(), findings, lost.Detail())
 }
