@@ -20,7 +20,9 @@ import (
 func (d *disaster) markInVault(t *testing.T) (m fsm.Mark) {
 	t.Helper()
 	fleet.Eventually(t, "the mark in Vault", func() error {
-		var entry struct{ Data struct{ Data struct{ Mark string } } }
+		var entry struct {
+			Data struct{ Data struct{ Mark string } }
+		}
 		if err := d.Vault.Do(d.ctx(), http.MethodGet, "secret/data/bivouac/marker", nil, &entry); err != nil {
 			return err
 		}
@@ -51,7 +53,9 @@ type version struct {
 func (d *disaster) versionsOf(t *testing.T, member string) (path string, versions map[string]version) {
 	t.Helper()
 	path = d.settingPath(t, member)
-	var meta struct{ Data struct{ Versions map[string]version } }
+	var meta struct {
+		Data struct{ Versions map[string]version }
+	}
 	if err := d.Vault.Do(d.ctx(), http.MethodGet, "secret/metadata/"+path, nil, &meta); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +80,9 @@ func (d *disaster) settingPath(t *testing.T, member string) string {
 
 // valueAt reads a version in Vault, "" for none.
 func (d *disaster) valueAt(path string, number int) (string, error) {
-	var entry struct{ Data struct{ Data map[string]string } }
+	var entry struct {
+		Data struct{ Data map[string]string }
+	}
 	err := d.Vault.Do(d.ctx(), http.MethodGet, fmt.Sprintf("secret/data/%s?version=%d", path, number), nil, &entry)
 	return entry.Data.Data["value"], err
 }
