@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -15,8 +16,10 @@ import (
 )
 
 const (
-	// guardTimeout bounds what asking the members costs a start.
-	guardTimeout = time.Second
+	// guardTimeout bounds what asking the members costs a start, objectionTimeout how
+	// long their answers are waited for while the node runs already.
+	guardTimeout     = time.Second
+	objectionTimeout = 30 * time.Second
 	// lifeTimeout bounds looking whether a former process still answers; it is part
 	// of a guardTimeout.
 	lifeTimeout = guardTimeout / 2
@@ -106,31 +109,61 @@ func (n *Node) lastIndex() (uint64, error) {
 	return last, nil
 }
 
-// askMembers puts the request to all members that can be reached within
-// guardTimeout. The first objection is the error.
+// objection is what a member at an address has against a start.
+type objection struct{ address, why string }
+
+func (n *Node) objected(o objection) error {
+	return fmt.Errorf("the member at %s objects to the start of this node: %s; %s", o.address, o.why, n.storage.remedy())
+}
+
+// askMembers puts the request to all members and waits for guardTimeout. The first
+// objection is the error. One that comes later, as from a member under load, is looked
+// into while the node runs.
 func (n *Node) askMembers(ctx context.Context, request beginRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, guardTimeout)
-	defer cancel()
+	ctx, end := context.WithTimeout(ctx, objectionTimeout)
+	stop := context.AfterFunc(n.stopping, end)
 	addresses := n.memberAddresses()
-	objections := make(chan error, len(addresses))
-	var wg sync.WaitGroup
+	objections := make(chan objection, len(addresses))
+	var asking sync.WaitGroup
 	for _, address := range addresses {
-		wg.Go(func() {
+		asking.Go(func() {
 			var response beginResponse
 			err := n.ask(ctx, address, callBegin, request, &response)
 			if err == nil && response.Objection != "" {
-				objections <- fmt.Errorf("the member at %s objects to the start of this node: %s; %s",
-					address, response.Objection, n.storage.remedy())
-				cancel()
+				objections <- objection{address, response.Objection}
 			}
 		})
 	}
-	wg.Wait()
+	n.guarding.Go(func() { asking.Wait(); close(objections) })
+	timeout := time.NewTimer(guardTimeout)
+	defer timeout.Stop()
 	select {
-	case err := <-objections:
-		return err
-	default:
-		return nil
+	case o, any := <-objections:
+		stop()
+		end()
+		if any {
+			return n.objected(o)
+		}
+	case <-timeout.C:
+		n.guarding.Go(func() {
+			defer end()
+			defer stop()
+			for o := range objections {
+				n.askAgain(ctx, o.address, request.Member)
+			}
+		})
+	}
+	return nil
+}
+
+// askAgain stops the node when the member at an address, which objected late, still
+// does. By then the node may have acknowledged more than the request told, so only its
+// starts are in question.
+func (n *Node) askAgain(ctx context.Context, address string, self member) {
+	request := beginRequest{Member: self, Starts: n.witness.starts(), Last: math.MaxUint64}
+	var response beginResponse
+	if n.ask(ctx, address, callBegin, request, &response) == nil && response.Objection != "" {
+		n.breaks(n.objected(objection{address, response.Objection}))
 	}
 }
 

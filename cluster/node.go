@@ -60,9 +60,11 @@ type Node struct {
 	broken chan error
 
 	// calls are the public calls in progress; futures are goroutines that wait
-	// for Raft. stopping ends when Run begins to stop.
+	// for Raft, guarding ones that wait for late objections to the start. stopping
+	// ends when Run begins to stop.
 	calls    gate
 	futures  sync.WaitGroup
+	guarding sync.WaitGroup
 	stopping context.Context
 	stop     context.CancelFunc
 
@@ -193,6 +195,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("registering metrics: %w", err), n.close())
 	}
 	defer unregister()
+	defer n.guarding.Wait()
 	var tasks sync.WaitGroup
 	served := make(chan error, 1)
 	// From now on, so that nodes that start together can ask each other.
