@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -17,8 +16,6 @@ const (
 	// among the late ones and with more time.
 	probeHurry = time.Second
 	startHurry = 250 * time.Millisecond
-	// clientShare is the part of a kind's slots that one client may hold.
-	clientShare = 4
 	// maxRest bounds the pause between two probes of a server that fails.
 	maxRest = time.Minute
 	// wellAgain is how long nothing on a client must have answered for the first
@@ -50,9 +47,7 @@ func newGate(size int) *gate {
 		for _, late := range []bool{false, true} {
 			// Whoever waits among those that answer has most likely come too early;
 			// those that don't take turns.
-			g.slots[probeKind{starting, late}] = &shared{
-				all: &slots{newestFirst: !late, free: size}, share: max(size/clientShare, 1), clients: map[string]*slots{},
-			}
+			g.slots[probeKind{starting, late}] = newShared(size, !late)
 		}
 	}
 	return g
@@ -95,91 +90,6 @@ func (g *gate) rest(ctx context.Context, client string, d time.Duration) bool {
 	case <-well:
 	}
 	return true
-}
-
-// shared is a number of slots of which each client may hold a share.
-type shared struct {
-	share int
-	all   *slots
-
-	mu      sync.Mutex
-	clients map[string]*slots
-}
-
-// enter waits for a slot; leave gives it back, and is nil when ctx ended first.
-func (s *shared) enter(ctx context.Context, client string) (leave func()) {
-	s.mu.Lock()
-	own := s.clients[client]
-	if own == nil {
-		own = &slots{newestFirst: s.all.newestFirst, free: s.share}
-		s.clients[client] = own
-	}
-	s.mu.Unlock()
-	if !own.take(ctx) {
-		return nil
-	}
-	if !s.all.take(ctx) {
-		own.give()
-		return nil
-	}
-	return func() {
-		s.all.give()
-		own.give()
-	}
-}
-
-// slots is a number of slots and who waits for one, oldest first.
-type slots struct {
-	newestFirst bool
-
-	mu      sync.Mutex
-	free    int
-	waiting []chan struct{}
-}
-
-// take waits for a slot; false when ctx ended before.
-func (s *slots) take(ctx context.Context) bool {
-	s.mu.Lock()
-	if s.free > 0 {
-		s.free--
-		s.mu.Unlock()
-		return true
-	}
-	turn := make(chan struct{})
-	s.waiting = append(s.waiting, turn)
-	s.mu.Unlock()
-	select {
-	case <-turn:
-		return true
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	i := slices.Index(s.waiting, turn)
-	if i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
-	}
-	s.mu.Unlock()
-	if i < 0 {
-		s.give() // it came all the same
-	}
-	return false
-}
-
-// give gives a slot back, to whoever is next.
-func (s *slots) give() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.waiting)
-	if n == 0 {
-		s.free++
-		return
-	}
-	next := 0
-	if s.newestFirst {
-		next = n - 1
-	}
-	close(s.waiting[next])
-	s.waiting = slices.Delete(s.waiting, next, next+1)
 }
 
 // probe asks the server once, in the place of its kind, and notes whether it is

@@ -37,9 +37,12 @@ type StartTaskConfig struct {
 	// TermGrace is what a task gets at least in a new term, however old it
 	// is: a cluster that was away for long finishes what it accepted.
 	TermGrace time.Duration
-	// Tasks is how many tasks are carried at a time, the oldest first; Calls
-	// is how many of them may talk to agents and secrets at a time, and how
-	// many more may be preparing a repository.
+	// Tasks is how many tasks are carried at a time, the oldest first, of which
+	// a user has a quarter. Calls is
+	// how many of them may be creating their conversation at a time, how many
+	// more preparing a repository, and how many more writing a key; of both the
+	// former as many again, four times, where that takes long. A user has a
+	// quarter of each.
 	Tasks, Calls int
 	// RepositoryTimeout bounds the commands that prepare a repository.
 	RepositoryTimeout time.Duration
@@ -55,7 +58,7 @@ func DefaultStartTaskConfig() StartTaskConfig {
 		Deadline:          10 * time.Minute,
 		TermGrace:         time.Minute,
 		Tasks:             1024,
-		Calls:             32,
+		Calls:             64,
 		RepositoryTimeout: 5 * time.Minute,
 		BackoffMin:        100 * time.Millisecond,
 		BackoffMax:        5 * time.Second,
@@ -97,9 +100,10 @@ type StartTasks struct {
 	cluster Cluster
 	agents  TaskAgents
 	secrets Secrets
-	// calls bounds short calls, clones the commands that prepare repositories:
-	// slow clones must not keep other conversations waiting.
-	calls, clones *semaphore.Weighted
+	// calls bounds the calls that create conversations, clones the commands that
+	// prepare repositories, writes the secret store's.
+	calls, clones *calls
+	writes        *semaphore.Weighted
 	// now is the clock; step is told before each effect of a task. Tests set
 	// them.
 	now  func() time.Time
@@ -117,7 +121,7 @@ func NewStartTasks(cfg StartTaskConfig, store Store, cluster Cluster, agents Tas
 	}
 	return &StartTasks{
 		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, agents: agents, secrets: secrets,
-		calls: semaphore.NewWeighted(int64(cfg.Calls)), clones: semaphore.NewWeighted(int64(cfg.Calls)),
+		calls: newCalls(cfg.Calls, callHurry), clones: newCalls(cfg.Calls, cloneHurry), writes: semaphore.NewWeighted(int64(cfg.Calls)),
 		now:  time.Now,
 		step: func(_ context.Context, _ *fsm.StartTask, name string) { fault.At("task", name) },
 	}, nil
@@ -131,28 +135,32 @@ func (r *StartTasks) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ended := make(chan string, r.cfg.Tasks)
-	carried := map[string]bool{}
+	ended := make(chan *fsm.StartTask, r.cfg.Tasks)
+	carried, of := map[string]bool{}, map[string]int{}
 	for {
 		v := r.store.View()
 		for _, t := range v.OpenStartTasks() {
 			if len(carried) >= r.cfg.Tasks {
 				break
 			}
-			if carried[t.ID] {
+			if carried[t.ID] || of[t.UserID] >= max(r.cfg.Tasks/holderShare, 1) {
 				continue
 			}
 			carried[t.ID] = true
+			of[t.UserID]++
 			wg.Go(func() {
 				r.carry(ctx, t.UserID, t.ID, began)
-				ended <- t.ID // has room for every task carried
+				ended <- t // has room for every task carried
 			})
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case id := <-ended:
-			delete(carried, id)
+		case t := <-ended:
+			delete(carried, t.ID)
+			if of[t.UserID]--; of[t.UserID] == 0 {
+				delete(of, t.UserID)
+			}
 		case <-v.Changed():
 		}
 	}

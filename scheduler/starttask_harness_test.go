@@ -91,6 +91,11 @@ func (w *taskWorld) secret(path, member, value string) fsm.SecretRef {
 // task accepts a start request for a new conversation.
 func (w *taskWorld) task(id string, edit func(*fsm.StartTaskCreateBody)) *fsm.StartTask {
 	w.t.Helper()
+	return w.taskOf(taskUser, id, edit)
+}
+
+func (w *taskWorld) taskOf(user, id string, edit func(*fsm.StartTaskCreateBody)) *fsm.StartTask {
+	w.t.Helper()
 	b := &fsm.StartTaskCreateBody{
 		ID: strings.Repeat("0", 32-len(id)) + id, ConversationID: strings.Repeat("c", 32-len(id)) + id,
 		Request: fsm.StartRequest{AgentType: "default", InitialMessage: &fsm.Message{
@@ -100,7 +105,7 @@ func (w *taskWorld) task(id string, edit func(*fsm.StartTaskCreateBody)) *fsm.St
 	if edit != nil {
 		edit(b)
 	}
-	return w.must(taskUser, b).StartTask
+	return w.must(user, b).StartTask
 }
 
 // bringUp is the rest of the scheduler: it observes every sandbox as w.state
@@ -260,6 +265,24 @@ type taskAgents struct {
 	lose bool
 	exit agent.Output
 	bash error
+	// hang decides, by a conversation's id or a command's text, what is answered
+	// only when the client gives up: after two minutes.
+	hang func(string) bool
+}
+
+// wait holds up a call that hangs.
+func (a *taskAgents) wait(ctx context.Context, what string) error {
+	a.mu.Lock()
+	hang := a.hang != nil && a.hang(what)
+	a.mu.Unlock()
+	if !hang {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(2 * time.Minute):
+	}
+	return &agent.Error{Op: "wait", Kind: agent.ErrUnreachable}
 }
 
 func newTaskAgents() *taskAgents {
@@ -274,6 +297,9 @@ func (a *taskAgents) conversations() int {
 
 // CreateConversation implements TaskAgents.
 func (a *taskAgents) CreateConversation(ctx context.Context, _, key string, req agent.CreateRequest) (agent.ConversationInfo, bool, error) {
+	if err := a.wait(ctx, req.ConversationID); err != nil {
+		return agent.ConversationInfo{}, false, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() != nil {
@@ -299,7 +325,10 @@ func (a *taskAgents) CreateConversation(ctx context.Context, _, key string, req 
 }
 
 // RunCommand implements TaskAgents.
-func (a *taskAgents) RunCommand(_ context.Context, _, _ string, cmd agent.Command) (agent.Output, error) {
+func (a *taskAgents) RunCommand(ctx context.Context, _, _ string, cmd agent.Command) (agent.Output, error) {
+	if err := a.wait(ctx, cmd.Command); err != nil {
+		return agent.Output{}, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.commands = append(a.commands, cmd.Command)

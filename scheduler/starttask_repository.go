@@ -27,10 +27,6 @@ func needsPreparation(v *fsm.View, t *fsm.StartTask) bool {
 // agent server runs no commands, or that has no git, can't have a repository:
 // then the task fails and says so. Without a repository git is optional.
 func (r *StartTasks) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) outcome {
-	if err := r.clones.Acquire(ctx, 1); err != nil {
-		return outcome{err: err}
-	}
-	defer r.clones.Release(1)
 	in, o := r.inputs(ctx, v, t, p)
 	if o != (outcome{}) {
 		return o

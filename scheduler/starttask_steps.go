@@ -36,16 +36,18 @@ func (r *StartTasks) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask,
 		}
 		return r.moveTo(ctx, t, next, place)
 	case fsm.StartTaskPreparingRepository:
-		if o := r.prepare(ctx, v, t, place); o != (outcome{}) {
-			return o
-		}
-		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
+		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome {
+			if o := r.prepare(ctx, v, t, place); o != (outcome{}) {
+				return o
+			}
+			return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
+		})
 	case fsm.StartTaskStartingConversation:
 		if t.AgentServerURL != place.url {
 			// Placed anew since the last step.
 			return r.moveTo(ctx, t, t.Status, place)
 		}
-		return r.converse(ctx, v, t, place)
+		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.converse(ctx, v, t, place) })
 	default:
 		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
 	}
@@ -97,6 +99,9 @@ func (r *StartTasks) bind(ctx context.Context, t *fsm.StartTask, d *drawn) outco
 type drawn struct {
 	id, hash string
 	ref      fsm.SecretRef
+	// late: the agent server took long for the last call that creates the
+	// conversation; lateClone: for the last that prepares the repository.
+	late, lateClone bool
 }
 
 var errIDTaken = errors.New("the sandbox id is taken")
@@ -126,10 +131,10 @@ func (r *StartTasks) draw(ctx context.Context, t *fsm.StartTask, id string, d *d
 	if r.store.View().SandboxAny(id) != nil {
 		return errIDTaken
 	}
-	if err := r.calls.Acquire(ctx, 1); err != nil {
+	if err := r.writes.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.calls.Release(1)
+	defer r.writes.Release(1)
 	r.step(ctx, t, "write key")
 	ref, hash, err := writeKey(ctx, r.secrets, id)
 	if err != nil {
@@ -203,10 +208,6 @@ func (r *StartTasks) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
 // converse creates the conversation in the sandbox and finishes the task.
 // Settings and secrets are read here, and their values go into this one call.
 func (r *StartTasks) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) outcome {
-	if err := r.calls.Acquire(ctx, 1); err != nil {
-		return outcome{err: err}
-	}
-	defer r.calls.Release(1)
 	in, o := r.inputs(ctx, v, t, p)
 	if o != (outcome{}) {
 		return o
