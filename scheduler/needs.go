@@ -107,6 +107,8 @@ type Job struct {
 	// Unstamped says that the sandbox is older than births: a workspace without
 	// one is its own, too.
 	Unstamped bool
+	// CreatedAt is when the sandbox was asked for, by a leader's clock.
+	CreatedAt time.Time
 	// KeepWorkspace has Remove leave the workspace.
 	KeepWorkspace bool
 	// KeyRef names the sandbox's key in the secret store. Nomad's template

@@ -207,7 +207,7 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 	job := Job{SandboxID: id, ClusterID: clusterID}
 	if sb != nil {
 		job.Birth, job.Unstamped, job.KeepWorkspace = sb.Birth.String(), unstamped(v, sb), sb.KeepWorkspace
-		job.Template, job.KeyRef = sb.Template, sb.KeyRef
+		job.Template, job.KeyRef, job.CreatedAt = sb.Template, sb.KeyRef, sb.CreatedAt
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
 		job.HasWorkspace = sb.Status.Workspace != ""

@@ -53,8 +53,9 @@ type workspace struct {
 	NodeID string
 	// HostPath is the directory on the client.
 	HostPath string
-	// Created is when Nomad made it.
-	Created time.Time
+	// Made is when this runner had it made, by our own clock; zero when another
+	// leader did.
+	Made time.Time
 	// Bind says that docker mounts the directory itself, not the volume.
 	Bind bool
 }

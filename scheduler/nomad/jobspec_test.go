@@ -202,12 +202,3 @@ func TestJobSpec_CarriesTheBirth(t *testing.T) {
 		t.Errorf("meta %v, %v", spec.Meta, fail)
 	}
 }
-
-// An old workspace may have been used by allocations that Nomad has forgotten.
-func TestRunner_OldWorkspace_IsNotMovedToAnotherClient(t *testing.T) {
-	r := &Runner{} // it asks nobody
-	move, err := r.mayMove(t.Context(), scheduler.Job{}, workspace{Created: time.Now().Add(-movable - time.Second)})
-	if move || err != nil {
-		t.Errorf("move %v, %v", move, err)
-	}
-}

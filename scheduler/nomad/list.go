@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -114,14 +115,20 @@ func (r *Runner) listWholeAllocs(ctx context.Context) ([]*allocFacts, error) {
 	return allocs, nil
 }
 
-// see remembers an allocation of ours, for the next listing. The job's version
-// is in listings only, so it is not kept.
+// see remembers an allocation of ours, for the next listing, and since when it
+// has been as it is. The job's version is in listings only, so it is not kept.
 func (r *Runner) see(a *allocFacts) {
 	if !strings.HasPrefix(a.JobID, jobPrefix) {
 		return
 	}
-	if known, ok := r.seen.Get(a.ID); ok && known.ModifyIndex > a.ModifyIndex {
-		return
+	a.sighted = time.Now()
+	if known, ok := r.seen.Get(a.ID); ok {
+		if known.untaken() {
+			a.sighted = known.sighted
+		}
+		if known.ModifyIndex > a.ModifyIndex {
+			return
+		}
 	}
 	own := *a
 	r.seen.Add(a.ID, &own)

@@ -41,8 +41,9 @@ type allocFacts struct {
 	TaskStates         map[string]*api.TaskState
 	CreateIndex        uint64
 	ModifyIndex        uint64
-	// ModifyTime is in nanoseconds since 1970.
-	ModifyTime int64
+	// sighted is when we heard first that it is as untaken says it is; Nomad's own
+	// times are by other clocks. Runner.see sets it.
+	sighted time.Time
 }
 
 // evalFacts is the little we need of an evaluation.
@@ -57,8 +58,8 @@ type evalFacts struct {
 }
 
 // neverTaken is after how long an allocation that was stopped before its client
-// said a word about it counts as never started: the client would have said so
-// many times over.
+// said a word about it counts as never started, from when we heard of that: the
+// client would have said so many times over.
 const neverTaken = 10 * time.Second
 
 // live reports whether the allocation's task runs or may yet run. A client
@@ -69,10 +70,15 @@ func (a *allocFacts) live(now time.Time) bool {
 		return false
 	case api.AllocClientStatusPending:
 		// A client ignores what is stopped before the client knew of it.
-		return a.DesiredStatus == api.AllocDesiredStatusRun || len(a.TaskStates) > 0 ||
-			now.Sub(time.Unix(0, a.ModifyTime)) < neverTaken
+		return !a.untaken() || a.sighted.IsZero() || now.Sub(a.sighted) < neverTaken
 	}
 	return true
+}
+
+// untaken reports whether the allocation was stopped, and its client has not said
+// a word about it.
+func (a *allocFacts) untaken() bool {
+	return a.ClientStatus == api.AllocClientStatusPending && a.DesiredStatus != api.AllocDesiredStatusRun && len(a.TaskStates) == 0
 }
 
 // observe makes the scheduler's picture of one job. job is nil when there is

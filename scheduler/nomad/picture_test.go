@@ -24,7 +24,7 @@ func ourJob() *jobFacts {
 func anAlloc(desired, client string) *allocFacts {
 	a := &allocFacts{
 		ID: "a1", JobID: "sandbox-a", NodeID: "n1", NodeName: "one", DesiredStatus: desired, ClientStatus: client,
-		CreateIndex: 12, ModifyIndex: 12, ModifyTime: now.UnixNano(), AllocatedResources: &api.AllocatedResources{},
+		CreateIndex: 12, ModifyIndex: 12, sighted: now, AllocatedResources: &api.AllocatedResources{},
 	}
 	a.AllocatedResources.Shared.Ports = []api.PortMapping{{Label: "AGENT_SERVER", Value: 23456, HostIP: "10.0.0.1"}}
 	return a
@@ -98,7 +98,7 @@ func TestObserve(t *testing.T) {
 		},
 		"stopped before the client took it, long ago": {
 			job: func(j *jobFacts) { j.Stop = true }, alloc: anAlloc("stop", "pending"),
-			change: func(a *allocFacts) { a.ModifyTime = now.Add(-time.Minute).UnixNano() },
+			change: func(a *allocFacts) { a.sighted = now.Add(-time.Minute) },
 			check:  func(o scheduler.Observed) bool { return o.Live == 0 },
 		},
 		"the client is away": {

@@ -63,6 +63,9 @@ func (r *Runner) askPurged(ctx context.Context, jobs []string) purgedAnswer {
 		}
 		return err
 	})
+	for _, alloc := range a.allocs {
+		r.see(alloc)
+	}
 	return a
 }
 

@@ -80,7 +80,8 @@ const movable = 30 * time.Minute
 // mayMove reports whether the sandbox should get its workspace elsewhere, which
 // it may as long as it was never placed: nothing can be in there yet.
 func (r *Runner) mayMove(ctx context.Context, job scheduler.Job, ws workspace) (bool, error) {
-	if job.HasVersion || job.HasWorkspace || time.Since(ws.Created) > movable || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
+	young := time.Since(job.CreatedAt) <= movable || time.Since(ws.Made) <= movable
+	if job.HasVersion || job.HasWorkspace || !young || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
 		return false, nil
 	}
 	allocs, err := r.allocations(ctx, jobID(job.SandboxID))
@@ -156,13 +157,14 @@ func (r *Runner) knownVolume(ctx context.Context, id string) (madeVolume, error)
 	if err != nil || v == nil {
 		return madeVolume{}, err
 	}
-	return r.remember(v), nil
+	return r.remember(v, time.Time{}), nil
 }
 
-// remember notes a volume, and for good once its client has made it.
-func (r *Runner) remember(v *api.HostVolume) madeVolume {
+// remember notes a volume, and for good once its client has made it; at is when
+// this runner had it made.
+func (r *Runner) remember(v *api.HostVolume, at time.Time) madeVolume {
 	m := madeVolume{workspace: workspace{
-		ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath, Created: time.Unix(0, v.CreateTime),
+		ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath, Made: at,
 	}}
 	for _, c := range v.Constraints {
 		if c.Operand != "is_set" {
@@ -251,7 +253,7 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 	if err != nil || made == nil || made.ID == "" || made.NodeID == "" || made.HostPath == "" {
 		return workspace{}, err
 	}
-	return r.remember(made).workspace, nil
+	return r.remember(made, time.Now()).workspace, nil
 }
 
 // refusedVolume says why Nomad finds no client for a new volume; nil when the

@@ -77,6 +77,7 @@ func (w *watch) run(ctx context.Context, frames <-chan *frame, ended <-chan erro
 			w.tell([]string{c.job}, true)
 		case <-tick.C:
 			w.tell(w.readers.over(), false)
+			w.tell(w.p.settled(time.Now()), true)
 			if ids := w.p.due(time.Now()); len(ids) > 0 && !asking {
 				asking = true
 				w.readers.wg.Go(func() { answers <- w.r.askPurged(ctx, ids) })

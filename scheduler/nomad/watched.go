@@ -20,12 +20,14 @@ type picture struct {
 	// purged knows jobs that went away while allocations of theirs were live.
 	// Nomad's stream says nothing more of those (1.11), so they are asked for.
 	purged map[string]*purgedJob
+	// doubtful is until when allocations of a job may yet turn out to be taken.
+	doubtful map[string]time.Time
 }
 
 func newPicture() *picture {
 	return &picture{
 		jobs: map[string]*jobFacts{}, allocs: map[string]map[string]*allocFacts{}, evals: map[string]*evalFacts{},
-		purged: map[string]*purgedJob{},
+		purged: map[string]*purgedJob{}, doubtful: map[string]time.Time{},
 	}
 }
 
@@ -80,6 +82,9 @@ func (p *picture) addAlloc(a *allocFacts) bool {
 		}
 	}
 	of[a.ID] = a
+	if a.untaken() {
+		p.doubtful[a.JobID] = a.sighted.Add(neverTaken)
+	}
 	newest := a
 	for _, other := range of {
 		if other.CreateIndex > newest.CreateIndex {
@@ -95,6 +100,17 @@ func (p *picture) addAlloc(a *allocFacts) bool {
 		delete(p.allocs, a.JobID)
 	}
 	return true
+}
+
+// settled names the jobs of whose allocations there is no doubt any more.
+func (p *picture) settled(now time.Time) (jobs []string) {
+	for id, at := range p.doubtful {
+		if !now.Before(at) {
+			delete(p.doubtful, id)
+			jobs = append(jobs, id)
+		}
+	}
+	return jobs
 }
 
 // addEval keeps the newest evaluation that failed to place something.
