@@ -41,6 +41,8 @@ type loop struct {
 	released time.Time
 	// eager counts the probers of sandboxes that are starting.
 	eager int
+	// removals bounds the workers that remove.
+	removals *removalLine
 }
 
 // track is what the loop knows of one sandbox beyond the store.
@@ -65,6 +67,8 @@ type track struct {
 	away      *Failure
 	retry     *backoff.ExponentialBackOff
 	notBefore time.Time
+	// patience counts the removals in a row that failed because a client is away.
+	patience int
 
 	// fresh: the row came in this term, and no start was tried.
 	fresh    bool
@@ -84,7 +88,8 @@ type settling struct {
 func newLoop(s *Scheduler, log *slog.Logger, backend, vault *ward) *loop {
 	return &loop{
 		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend, vault: vault,
-		listed: make(chan struct{}), relist: make(chan struct{}, 1), gate: newGate(s.cfg.ProbesAtOnce), tracks: map[string]*track{},
+		listed: make(chan struct{}), relist: make(chan struct{}, 1), removals: newRemovalLine(s.cfg.Workers),
+		gate: newGate(s.cfg.ProbesAtOnce), tracks: map[string]*track{},
 	}
 }
 
@@ -412,6 +417,11 @@ func (l *loop) trackLocked(id string) *track {
 // setObserved takes a new picture and reports whether it differs.
 func (t *track) setObserved(o Observed) bool {
 	same := observedEqual(t.observed, o)
+	if t.patience > 0 && (o.Live != t.observed.Live || o.Client != t.observed.Client) {
+		// What was waited for may be over.
+		t.patience, t.notBefore = 0, time.Time{}
+		t.retry.Reset()
+	}
 	t.observed = o
 	if unplaced := o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity; !unplaced {
 		t.unplacedSince = time.Time{}

@@ -84,6 +84,18 @@ func (d *Denied) Error() string {
 // Unwrap gives the error by which everybody else knows it.
 func (d *Denied) Unwrap() error { return fsm.Errorf(fsm.CodeScheduler, "%s", d.Error()) }
 
+// ClientAway says that a step needs a machine that what runs sandboxes can't reach
+// now. It is a CodeScheduler to whoever does not ask for it.
+type ClientAway struct{ NodeID, Detail string }
+
+// Error implements error.
+func (a *ClientAway) Error() string {
+	return "the client " + a.NodeID + " is away, and the sandbox's workspace with it: " + a.Detail
+}
+
+// Unwrap gives the error by which everybody else knows it.
+func (a *ClientAway) Unwrap() error { return fsm.Errorf(fsm.CodeScheduler, "%s", a.Error()) }
+
 // Workspace names one workspace, as List gave it.
 type Workspace struct {
 	SandboxID string
@@ -189,6 +201,9 @@ type Observed struct {
 	// trying: no client with room, an image being pulled, a secret the task
 	// waits for. Nil when there is nothing to say.
 	Waiting *Failure
+	// Client is how the machine is on which the job was placed last, as far as the
+	// backend says.
+	Client ClientState
 	// Workspace is set by List for a workspace of this cluster that has no
 	// job; WorkspaceID names it in the backend, and NodeID the machine it is on.
 	Workspace   bool
@@ -198,6 +213,17 @@ type Observed struct {
 	// the backend; "" when it carries none. A workspace says it in List only.
 	Birth string
 }
+
+// ClientState is how a machine that runs sandboxes is.
+type ClientState string
+
+// The states that matter: fine, or not known; away, as far as the backend can
+// tell; being emptied by its operator.
+const (
+	ClientFine     ClientState = ""
+	ClientAwayNow  ClientState = "away"
+	ClientDraining ClientState = "draining"
+)
 
 // Failure is a reason (one of fsm's Reason constants) with its words.
 type Failure struct {

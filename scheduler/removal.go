@@ -2,7 +2,10 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -44,4 +47,87 @@ func braking(v *fsm.View, kind string, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// removes reports whether a step deletes.
+func removes(step Step) bool { return step == StepRemove || step == StepRemoveOrphan }
+
+// clientMissing reports whether a removal failed because a client is away, which
+// may be so for hours: it said so, or something runs that can't be stopped.
+func clientMissing(o Observed, err error) bool {
+	away := (*ClientAway)(nil)
+	return errors.As(err, &away) || o.Live > 0
+}
+
+// maxPatience bounds the pause between two tries to remove what is on a client
+// that is away. The backend's news that it is back ends the pause.
+const maxPatience = 5 * time.Minute
+
+// patientPause is the pause after so many tries in vain.
+func patientPause(least time.Duration, tries int) time.Duration {
+	pause := least
+	for ; tries > 0 && pause < maxPatience; tries-- {
+		pause *= 2
+	}
+	return min(pause, max(maxPatience, least))
+}
+
+// removalLine lets a part of the workers remove at a time: a removal may wait for
+// a client that is away, and nobody's start waits for that.
+type removalLine struct {
+	mu      sync.Mutex
+	free    int
+	waiting []string
+}
+
+// inTurn takes a step, if it need not wait for others.
+func (l *loop) inTurn(id string, step Step, take func()) {
+	if !removes(step) {
+		take()
+		return
+	}
+	if !l.removals.enter(id) {
+		// Whoever's turn comes may have nothing to do any more, and call nobody.
+		l.queue.addAt(id, time.Now().Add(l.s.cfg.BackoffMax))
+		return
+	}
+	take()
+	if next := l.removals.leave(); next != "" {
+		l.queue.add(next)
+	}
+}
+
+// removalShare is the part of the workers that may remove.
+const removalShare = 4
+
+func newRemovalLine(workers int) *removalLine {
+	return &removalLine{free: max(workers/removalShare, 1)}
+}
+
+// enter reports whether the sandbox may be removed now. If not, leave names it
+// when its turn has come.
+func (r *removalLine) enter(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.free > 0 {
+		r.free--
+		return true
+	}
+	if !slices.Contains(r.waiting, id) {
+		r.waiting = append(r.waiting, id)
+	}
+	return false
+}
+
+// leave ends a removal and gives whose turn it is now, "" for nobody's.
+func (r *removalLine) leave() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.free++
+	if len(r.waiting) == 0 {
+		return ""
+	}
+	next := r.waiting[0]
+	r.waiting = r.waiting[1:]
+	return next
 }

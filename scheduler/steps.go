@@ -41,7 +41,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 		d.Step = StepNone
 	}
 	if d.Step != StepNone && l.mayStep(t, id, sit.Observed) {
-		l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step)
+		l.inTurn(id, d.Step, func() { l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step) })
 	}
 	if !d.Wake.IsZero() {
 		l.queue.addAt(id, d.Wake)
@@ -179,7 +179,7 @@ func (l *loop) step(
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.retry.Reset()
-	t.notBefore, t.away = time.Time{}, nil
+	t.notBefore, t.away, t.patience = time.Time{}, nil, 0
 	switch step {
 	case StepAdopt:
 		return
@@ -316,6 +316,10 @@ func (l *loop) stepFailed(log *slog.Logger, id string, sb *fsm.Sandbox, t *track
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pause := t.retry.NextBackOff()
+	if removes(step) && clientMissing(t.observed, err) {
+		t.patience++
+		pause = jitter(patientPause(l.s.cfg.BackoffMax, t.patience))
+	}
 	t.notBefore = time.Now().Add(pause)
 	l.queue.addAt(id, t.notBefore)
 	var final *Failure

@@ -24,6 +24,7 @@ const (
 	textRevertCurrent  = "can't revert to current version"
 	textInUse          = "in use by allocations"
 	textNoSuchVolume   = "no such volume"
+	textNoPath         = "No path to node"
 )
 
 // mapError turns what the client library returns into the errors of this

@@ -103,6 +103,9 @@ func observe(
 			last = a
 		}
 	}
+	if last != nil && last.ClientStatus == api.AllocClientStatusUnknown {
+		o.Client = scheduler.ClientAwayNow
+	}
 	if job == nil {
 		return o
 	}

@@ -125,28 +125,39 @@ func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.
 	}
 }
 
+// deleteVolume deletes the volume. What only its client can do is not tried while
+// Nomad says that the client is away: CodeScheduler, and *scheduler.ClientAway.
 func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
-	force, err := r.clientGone(ctx, v.NodeID)
-	if err != nil {
+	status, err := r.clientStatus(ctx, v.NodeID)
+	switch {
+	case err != nil:
 		return err
+	case status == api.NodeStatusDisconnected:
+		return &scheduler.ClientAway{NodeID: v.NodeID, Detail: "Nomad says that it is " + status}
 	}
+	// A client that Nomad gave up can't delete the volume itself any more.
+	force := status == "" || status == api.NodeStatusDown
 	if force {
 		r.log.Warn("deleting the volume of a client that is gone; its directory stays there",
 			"address", v.NodeID, "path", v.HostPath)
 	}
+	begin := time.Now()
 	err = r.call(ctx, "delete volume", func(ctx context.Context) error {
 		_, _, err := r.client.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: v.ID, Force: force}, write(ctx))
 		return err
 	})
-	if errors.Is(err, errNotFound) {
+	switch {
+	case errors.Is(err, errNotFound):
 		return nil
+	case says(err, textNoPath), err != nil && time.Since(begin) >= r.cfg.CallTimeout:
+		// Nomad itself has just answered.
+		return &scheduler.ClientAway{NodeID: v.NodeID, Detail: err.Error()}
 	}
 	return err
 }
 
-// clientGone reports whether the client can't delete the volume itself any
-// more, because Nomad gave it up.
-func (r *Runner) clientGone(ctx context.Context, nodeID string) (bool, error) {
+// clientStatus is Nomad's word on a client, "" for one that it has forgotten.
+func (r *Runner) clientStatus(ctx context.Context, nodeID string) (string, error) {
 	var status string
 	err := r.call(ctx, opReadClient, func(ctx context.Context) error {
 		node, _, err := r.client.Nodes().Info(nodeID, query(ctx))
@@ -156,9 +167,9 @@ func (r *Runner) clientGone(ctx context.Context, nodeID string) (bool, error) {
 		return err
 	})
 	if errors.Is(err, errNotFound) {
-		return true, nil
+		return "", nil
 	}
-	return status == "down", err
+	return status, err
 }
 
 // pause waits; false when ctx ended first.

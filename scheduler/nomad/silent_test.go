@@ -2,13 +2,18 @@ package nomad_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
 var (
@@ -86,4 +91,45 @@ func TestRunner_CrashIsExplainedWhenItsLogCanBeRead(t *testing.T) {
 	if err != nil || len(list) != 1 || !words(list[0], true) {
 		t.Errorf("a listing after that: %+v, %v", list, err)
 	}
+}
+
+func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, func(c *nomad.Config) { c.CallTimeout = 200 * time.Millisecond })
+	f.add("/v1/volumes", map[string]any{"ID": "v1", "Name": "sandbox-a", "NodeID": "n1"})
+	volume := map[string]any{"ID": "v1", "Name": "sandbox-a", "NodeID": "n1", "HostPath": "/w", "Constraints": []map[string]any{
+		{"LTarget": "bivouac_cluster=c1", "Operand": "is_set"}, {"LTarget": "bivouac_birth=c1/n/7", "Operand": "is_set"},
+	}}
+	var status atomic.Value
+	status.Store("ready")
+	f.on("GET /v1/volume/host/v1", answer(func() any { return volume }))
+	f.on("GET /v1/node/n1", answer(func() any { return map[string]any{"ID": "n1", "Status": status.Load()} }))
+	remove := func() *scheduler.ClientAway {
+		var away *scheduler.ClientAway
+		err := f.Remove(t.Context(), scheduler.Job{SandboxID: "a", ClusterID: "c1", Birth: "c1/n/7"})
+		if !errors.As(err, &away) || fsm.CodeOf(err) != fsm.CodeScheduler {
+			t.Fatalf("removing what a %s client has: %v", status.Load(), err)
+		}
+		return away
+	}
+	const deletion = "DELETE /v1/volume/host/v1"
+	f.on(deletion, silent)
+	if away := remove(); away.NodeID != "n1" {
+		t.Errorf("away is %+v", away)
+	}
+	f.on(deletion, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "No path to node", http.StatusInternalServerError)
+	})
+	remove()
+	status.Store("disconnected")
+	before := f.count(deletion)
+	remove()
+	if before != 2 || f.count(deletion) != before {
+		t.Errorf("%d deletions were tried, %d of them while Nomad said that the client is away", f.count(deletion), f.count(deletion)-before)
+	}
+}
+
+// answer is a handler that answers with what fn gives.
+func answer(fn func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(fn()) }
 }

@@ -14,7 +14,7 @@ import (
 // until ctx ends.
 func (n *Nomad) dial(ctx context.Context, baseURL string) {
 	n.mu.Lock()
-	if a := n.at(baseURL); a != nil && n.hung != nil && n.hung(a.sandbox, a.client) {
+	if a := n.at(baseURL); a != nil && (n.cut[a.client] || n.hung != nil && n.hung(a.sandbox, a.client)) {
 		n.calls["hung"]++
 		n.mu.Unlock()
 		<-ctx.Done()

@@ -44,8 +44,10 @@ type Nomad struct {
 	volumes map[string]*volume
 	allocs  map[string][]*alloc
 	// byURL knows the newest allocation at an agent server's address.
-	byURL    map[string]*alloc
-	hung     func(sandbox, client string) bool
+	byURL map[string]*alloc
+	hung  func(sandbox, client string) bool
+	// cut names the clients that are cut off.
+	cut      map[string]bool
 	watchers map[*watcher]bool
 	away     error
 	calls    map[string]int
@@ -283,6 +285,9 @@ func (n *Nomad) stopAllocs(id string) {
 	for _, a := range n.allocs[id] {
 		if a.live && !a.stopping {
 			a.stopping, a.answering = true, false
+			if n.cut[a.client] {
+				continue
+			}
 			n.after(n.o.StopAfter, func() { a.live = false; n.emit(id) })
 		}
 	}
@@ -332,6 +337,9 @@ func (n *Nomad) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) erro
 func (n *Nomad) deleteVolume(id string) error {
 	if n.live(id) > 0 {
 		return fsm.Errorf(fsm.CodeScheduler, "volume in use by allocations")
+	}
+	if client := n.clientOf(id); n.cut[client] {
+		return &scheduler.ClientAway{NodeID: client, Detail: "no path to it"}
 	}
 	n.destroy(KindWorkspace, id, n.volumes[id].birth)
 	delete(n.volumes, id)
@@ -409,6 +417,9 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 		return o
 	}
 	o.Live = n.live(id)
+	if list := n.allocs[id]; len(list) > 0 && n.cut[list[len(list)-1].client] {
+		o.Client = scheduler.ClientAwayNow
+	}
 	if j == nil {
 		if v := n.volumes[id]; v != nil && v.cluster == clusterID {
 			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, v.id, n.clientOf(id), v.birth

@@ -17,6 +17,33 @@ func (n *Nomad) at(baseURL string) *alloc {
 	return nil
 }
 
+// CutOff takes a client away from everybody, or gives it back: its agent servers
+// answer nobody, what is stopped there ends only when it is back, and nothing of
+// its workspaces can be deleted.
+func (n *Nomad) CutOff(client string, away bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cut == nil {
+		n.cut = map[string]bool{}
+	}
+	n.cut[client] = away
+	for id, list := range n.allocs {
+		if len(list) > 0 && list[len(list)-1].client == client {
+			n.emit(id)
+		}
+	}
+	if away {
+		return
+	}
+	for id, list := range n.allocs {
+		for _, a := range list {
+			if a.client == client && a.live && a.stopping {
+				n.after(n.o.StopAfter, func() { a.live = false; n.emit(id) })
+			}
+		}
+	}
+}
+
 // Hang makes the agent servers for which fn is true take calls and answer none,
 // until it is called again.
 func (n *Nomad) Hang(fn func(sandbox, client string) bool) {
