@@ -80,6 +80,8 @@ func (p *prober) run(ctx context.Context, t *track) {
 	starting := p.post(t, res, res)
 	for {
 		before := res
+		// Taken before: the news may come while a probe hangs.
+		well := p.l.gate.wellAgain(p.client)
 		if !p.probe(ctx, starting, &res) || ctx.Err() != nil {
 			return
 		}
@@ -92,7 +94,10 @@ func (p *prober) run(ctx context.Context, t *track) {
 		if res.Answering && res.Proven {
 			begin = time.Now()
 		}
-		if !p.l.gate.rest(ctx, p.client, p.pause(res, starting, time.Since(begin), eager)) {
+		if res.Answering {
+			well = nil
+		}
+		if !rest(ctx, well, p.pause(res, starting, time.Since(begin), eager)) {
 			return
 		}
 	}

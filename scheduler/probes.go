@@ -18,9 +18,9 @@ const (
 	startHurry = 250 * time.Millisecond
 	// maxRest bounds the pause between two probes of a server that fails.
 	maxRest = time.Minute
-	// wellAgain is how long nothing on a client must have answered for the first
-	// answer to have everything else there asked.
-	wellAgain = 20 * time.Second
+	// clientSilence is how long nothing on a client must have answered for the
+	// first answer to have everything else there asked.
+	clientSilence = 20 * time.Second
 )
 
 // probeKind is a kind of probe.
@@ -69,18 +69,23 @@ func (g *gate) answered(client string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h := g.healthLocked(client)
-	if time.Since(h.answered) > wellAgain {
+	if time.Since(h.answered) > clientSilence {
 		close(h.well)
 		h.well = make(chan struct{})
 	}
 	h.answered = time.Now()
 }
 
-// rest waits between two probes of a server on the client; false when ctx ended.
-func (g *gate) rest(ctx context.Context, client string, d time.Duration) bool {
+// wellAgain is closed when something on the client answers after a silence.
+func (g *gate) wellAgain(client string) <-chan struct{} {
 	g.mu.Lock()
-	well := g.healthLocked(client).well
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	return g.healthLocked(client).well
+}
+
+// rest waits between two probes of a server, or until its client is well again;
+// false when ctx ended.
+func rest(ctx context.Context, well <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -64,13 +64,13 @@ func TestGate_FirstAnswerAfterSilenceWakes(t *testing.T) {
 		rested := func() time.Duration {
 			begin := time.Now()
 			go func() { time.Sleep(time.Second); g.answered("a") }()
-			g.rest(t.Context(), "a", time.Minute)
+			rest(t.Context(), g.wellAgain("a"), time.Minute)
 			return time.Since(begin)
 		}
 		if took := rested(); took != time.Minute {
 			t.Errorf("an answer beside others woke what rests after %s", took)
 		}
-		time.Sleep(wellAgain)
+		time.Sleep(clientSilence)
 		if took := rested(); took != time.Second {
 			t.Errorf("the first answer after a silence woke what rests after %s, not at once", took)
 		}
