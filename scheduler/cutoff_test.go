@@ -81,7 +81,7 @@ func TestDrill_RemovalsThatHangHoldUpNobody(t *testing.T) {
 		}
 		w.nomad.Before(func(call string, job scheduler.Job) error {
 			if call == "remove" && strings.HasPrefix(job.SandboxID, "cut-") {
-				time.Sleep(10 * time.Second) // Nomad waits for its client
+				w.elapse(10 * time.Second) // Nomad waits for its client
 				return fsm.Errorf(fsm.CodeScheduler, "no answer in time")
 			}
 			return nil
