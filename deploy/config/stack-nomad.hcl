@@ -35,6 +35,9 @@ server {
     }
   }
 
+  # How many events Nomad keeps for those who come late.
+  event_buffer_size = 10000
+
   # A client that was killed and is back is soon believed again.
   heartbeat_grace   = "5s"
   min_heartbeat_ttl = "5s"

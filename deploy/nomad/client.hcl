@@ -29,7 +29,13 @@ vault {
   jwt_auth_backend_path = "jwt-nomad/"
 }
 
-# On Nomad's servers (the same block on a machine that is both):
+# On Nomad's servers (the same block on a machine that is both). Nomad keeps 100
+# events for those who come late, which a burst of starts exceeds; whoever missed
+# some lists everything again:
+#
+# server {
+#   event_buffer_size = 10000
+# }
 #
 # vault {
 #   enabled = true

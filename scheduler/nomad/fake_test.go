@@ -88,7 +88,6 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (f *fakeNomad) stream(w http.ResponseWriter, r *http.Request) {
 	flush := w.(http.Flusher).Flush
-	_, _ = w.Write([]byte("{}\n"))
 	flush()
 	for {
 		select {
@@ -155,6 +154,9 @@ func allocRow(id, client, status string, events ...map[string]any) map[string]an
 func frame(index uint64, payloads ...map[string]any) string {
 	var events []map[string]any
 	for _, p := range payloads {
+		for _, row := range p {
+			row.(map[string]any)["ModifyIndex"] = index
+		}
 		events = append(events, map[string]any{"Index": index, "Payload": p})
 	}
 	raw, _ := json.Marshal(map[string]any{"Index": index, "Events": events})

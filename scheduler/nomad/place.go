@@ -3,6 +3,7 @@ package nomad
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -28,9 +29,12 @@ const (
 	// loneAge is how old it may be as long as there is but one client, which
 	// Nomad finds as well: that another has come is noticed by the start after.
 	loneAge = time.Minute
+	// shunTime is how long a client that made no volume is not chosen if there is
+	// another.
+	shunTime = 30 * time.Second
 )
 
-// rooms is what is believed of the clients.
+// rooms is what is believed of the clients. mu is never held during a call.
 type rooms struct {
 	mu   sync.Mutex
 	read time.Time
@@ -40,6 +44,16 @@ type rooms struct {
 	others bool
 	// booked knows choices by the job's id.
 	booked map[string]booking
+	// reading is the listing that is under way, nil for none.
+	reading *roomReading
+	// shunned is until when clients that made no volume are not chosen.
+	shunned map[string]time.Time
+}
+
+// roomReading is one listing of the clients; err is set before done is closed.
+type roomReading struct {
+	done chan struct{}
+	err  error
 }
 
 // room is one client that takes jobs; free is what is left of what it has.
@@ -47,8 +61,8 @@ type room struct {
 	id, datacenter, pool string
 	drivers              map[string]*api.DriverInfo
 	total, free          load
-	// facts are what is known since the listing.
-	facts *clientFacts
+	// facts are what its configuration says.
+	facts clientFacts
 }
 
 // load is CPU in MHz and memory in MiB.
@@ -78,17 +92,29 @@ func (c *room) left(want load) float64 {
 // client lately nobody has to wait for the news: later, if given, asks for it
 // beside the start.
 func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, later *errgroup.Group) string {
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
 	age := roomAge
+	r.rooms.mu.Lock()
 	if old := time.Since(r.rooms.read); later != nil && len(r.rooms.list) == 1 && !r.rooms.others && old > roomAge && old < loneAge {
 		age = loneAge
-		later.Go(func() error { return r.freshRooms(ctx) })
 	}
-	best, several := r.roomiest(ctx, t, age)
+	r.rooms.mu.Unlock()
+	if age == loneAge {
+		later.Go(func() error { return r.freshRooms(ctx, roomAge) })
+	}
+	if !r.knowRooms(ctx, age) {
+		return ""
+	}
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	best, several := r.roomiest(t)
 	if best != nil && several && best.left(needs(t)) < 0 {
 		// Room may have come since.
-		best, _ = r.roomiest(ctx, t, 0)
+		r.rooms.mu.Unlock()
+		known := r.knowRooms(ctx, 0)
+		r.rooms.mu.Lock()
+		if best, _ = r.roomiest(t); !known {
+			return ""
+		}
 	}
 	if best == nil || len(r.rooms.list) == 1 && !r.rooms.others {
 		return ""
@@ -101,23 +127,60 @@ func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, l
 	return best.id
 }
 
-// freshRooms reads the clients anew unless somebody just did.
-func (r *Runner) freshRooms(ctx context.Context) error {
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
-	if time.Since(r.rooms.read) <= roomAge {
-		return nil
+// knowRooms reports whether what is believed is no older than age.
+func (r *Runner) knowRooms(ctx context.Context, age time.Duration) bool {
+	err := r.freshRooms(ctx, age)
+	if err != nil {
+		r.log.Debug("the room on the clients is not known", "error", err)
 	}
-	return r.readRooms(ctx)
+	return err == nil
+}
+
+// freshRooms reads the clients anew if what is believed is older than age. One
+// caller does, and the others wait for it, none longer than its context.
+func (r *Runner) freshRooms(ctx context.Context, age time.Duration) error {
+	for {
+		r.rooms.mu.Lock()
+		if time.Since(r.rooms.read) <= age {
+			r.rooms.mu.Unlock()
+			return nil
+		}
+		other := r.rooms.reading
+		own := &roomReading{done: make(chan struct{})}
+		if other == nil {
+			r.rooms.reading = own
+		}
+		r.rooms.mu.Unlock()
+		if other == nil {
+			own.err = r.readRooms(ctx)
+			r.rooms.mu.Lock()
+			r.rooms.reading = nil
+			r.rooms.mu.Unlock()
+			close(own.done)
+			return own.err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-other.done:
+		}
+		// Whoever read may have been called off.
+		if other.err == nil || !errors.Is(other.err, context.Canceled) {
+			return other.err
+		}
+	}
 }
 
 // betterElsewhere reports whether the client has no room for the sandbox, or
 // takes no jobs, while another has.
 func (r *Runner) betterElsewhere(ctx context.Context, job, clientID string, t fsm.Template) bool {
+	r.unbook(job)
+	if !r.knowRooms(ctx, 0) {
+		return false
+	}
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
-	delete(r.rooms.booked, job)
-	best, several := r.roomiest(ctx, t, 0)
+	best, several := r.roomiest(t)
 	if best == nil || best.id == clientID || best.left(needs(t)) < 0 {
 		return false
 	}
@@ -132,21 +195,33 @@ func (r *Runner) unbook(job string) {
 	delete(r.rooms.booked, job)
 }
 
+// shun keeps new workspaces from a client that has just made none: one that is
+// cut off has the most room of all until Nomad notices.
+func (r *Runner) shun(client string) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	if r.rooms.shunned == nil {
+		r.rooms.shunned = map[string]time.Time{}
+	}
+	r.rooms.shunned[client] = time.Now().Add(shunTime)
+}
+
 // roomiest gives the client of those that could run the template which has the
 // most room, and whether there are several. The caller holds rooms.mu.
-func (r *Runner) roomiest(ctx context.Context, t fsm.Template, age time.Duration) (best *room, several bool) {
-	if time.Since(r.rooms.read) > age {
-		if err := r.readRooms(ctx); err != nil {
-			r.log.Debug("the room on the clients is not known", "error", err)
-			return nil, false
+func (r *Runner) roomiest(t fsm.Template) (best *room, several bool) {
+	now := time.Now()
+	better := func(a, b *room) bool {
+		if x, y := now.Before(r.rooms.shunned[a.id]), now.Before(r.rooms.shunned[b.id]); x != y {
+			return y
 		}
+		return a.left(needs(t)) > b.left(needs(t))
 	}
 	for _, c := range r.rooms.list {
-		if !r.suits(ctx, c, t) {
+		if !r.suits(c, t) {
 			continue
 		}
 		several = best != nil || several
-		if best == nil || c.left(needs(t)) > best.left(needs(t)) {
+		if best == nil || better(c, best) {
 			best = c
 		}
 	}
@@ -154,21 +229,11 @@ func (r *Runner) roomiest(ctx context.Context, t fsm.Template, age time.Duration
 }
 
 // suits reports whether the client could run the template at all.
-func (r *Runner) suits(ctx context.Context, c *room, t fsm.Template) bool {
+func (r *Runner) suits(c *room, t fsm.Template) bool {
 	pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
 	d := c.drivers[string(t.Driver)]
-	if d == nil || !d.Healthy || pool != api.NodePoolAll && c.pool != pool ||
-		len(r.cfg.Datacenters) > 0 && !slices.Contains(r.cfg.Datacenters, c.datacenter) {
-		return false
-	}
-	if c.facts == nil {
-		facts, err := r.clientFacts(ctx, c.id)
-		if err != nil {
-			return false
-		}
-		c.facts = &facts
-	}
-	return c.facts.plugin
+	return d != nil && d.Healthy && (pool == api.NodePoolAll || c.pool == pool) &&
+		(len(r.cfg.Datacenters) == 0 || slices.Contains(r.cfg.Datacenters, c.datacenter)) && c.facts.plugin
 }
 
 // clientFacts is what a client's configuration says.
@@ -201,7 +266,7 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 }
 
 // readRooms asks Nomad for its clients and what they run, other people's jobs
-// included as far as our token may see them. The caller holds rooms.mu.
+// included as far as our token may see them.
 func (r *Runner) readRooms(ctx context.Context) error {
 	begin := time.Now()
 	var stubs []*api.NodeListStub
@@ -229,13 +294,22 @@ func (r *Runner) readRooms(ctx context.Context) error {
 		c.free = c.total
 		rooms[s.ID] = c
 	}
+	r.readFacts(ctx, rooms)
+	var placed []string
 	if len(rooms) > 1 {
-		if err := r.subtractUsed(ctx, rooms); err != nil {
+		if placed, err = r.subtractUsed(ctx, rooms); err != nil {
 			return err
 		}
 	}
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	for _, job := range placed {
+		// A choice whose allocation is there has done its work.
+		delete(r.rooms.booked, job)
+	}
 	maps.DeleteFunc(r.rooms.booked, func(_ string, b booking) bool { return begin.Sub(b.at) > roomBooking })
-	r.rooms.list = r.rooms.list[:0]
+	maps.DeleteFunc(r.rooms.shunned, func(_ string, until time.Time) bool { return begin.After(until) })
+	r.rooms.list = nil
 	for _, b := range r.rooms.booked {
 		if c := rooms[b.client]; c != nil {
 			c.free = c.free.minus(b.load)
@@ -249,15 +323,32 @@ func (r *Runner) readRooms(ctx context.Context) error {
 	return nil
 }
 
-// subtractUsed takes what allocations hold from the clients' room; a choice
-// whose allocation is there has done its work.
-func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) error {
+// readFacts reads what is not known of the clients' configuration. One that does
+// not say is not chosen.
+func (r *Runner) readFacts(ctx context.Context, rooms map[string]*room) {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, c := range rooms {
+		g.Go(func() error {
+			facts, err := r.clientFacts(ctx, c.id)
+			if err == nil {
+				c.facts = facts
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+}
+
+// subtractUsed takes what allocations hold from the clients' room, and names the
+// jobs that have one.
+func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) (placed []string, err error) {
 	var allocs []struct {
 		JobID              string
 		NodeID             string
 		AllocatedResources *api.AllocatedResources
 	}
-	err := r.call(ctx, "list what clients run", func(ctx context.Context) error {
+	err = r.call(ctx, "list what clients run", func(ctx context.Context) error {
 		q := query(ctx)
 		q.Namespace = api.AllNamespacesNamespace
 		q.Filter = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
@@ -265,7 +356,7 @@ func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) error
 		return err
 	})
 	for _, a := range allocs {
-		delete(r.rooms.booked, a.JobID)
+		placed = append(placed, a.JobID)
 		c := rooms[a.NodeID]
 		if c == nil || a.AllocatedResources == nil {
 			continue
@@ -274,5 +365,5 @@ func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) error
 			c.free = c.free.minus(load{t.Cpu.CpuShares, t.Memory.MemoryMB})
 		}
 	}
-	return err
+	return placed, err
 }

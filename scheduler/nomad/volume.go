@@ -250,6 +250,9 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 	if says(err, "no node meets constraints") {
 		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
+	if client != "" && fsm.CodeOf(err) == fsm.CodeScheduler {
+		r.shun(client)
+	}
 	if err != nil || made == nil || made.ID == "" || made.NodeID == "" || made.HostPath == "" {
 		return workspace{}, err
 	}

@@ -61,11 +61,15 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 func (w *watch) run(ctx context.Context, frames <-chan *frame, ended <-chan error) error {
 	tick := time.NewTicker(purgedInterval)
 	defer tick.Stop()
-	answers := make(chan purgedAnswer, 1)
-	asking := false
+	answers, again := make(chan purgedAnswer, 1), make(chan *picture, 1)
+	asking, first := false, true
 	for {
 		select {
 		case f := <-frames:
+			if first && f.mayFollowGap(w.p.index) {
+				w.readers.wg.Go(func() { w.listAgain(ctx, again) })
+			}
+			first = false
 			for _, e := range f.Events {
 				if a := e.Payload.Allocation; a != nil {
 					w.r.see(a)
@@ -85,10 +89,23 @@ func (w *watch) run(ctx context.Context, frames <-chan *frame, ended <-chan erro
 		case a := <-answers:
 			asking = false
 			w.tell(w.p.answered(a, time.Now()), true)
+		case p := <-again:
+			w.tell(w.p.merge(p), true)
 		case err := <-ended:
 			return err
 		}
 	}
+}
+
+// listAgain lists what happened before the stream's first word. What can't be
+// listed now is, by the scheduler, a while later.
+func (w *watch) listAgain(ctx context.Context, to chan<- *picture) {
+	p, err := w.r.listing(ctx)
+	if err != nil {
+		w.r.log.Warn("listing after the event stream's beginning failed", "error", err)
+		return
+	}
+	to <- p // has room for the only one
 }
 
 // tell tells of jobs. The news of a crash waits for a moment, if it may, for what

@@ -158,6 +158,50 @@ type frame struct {
 	}
 }
 
+// mayFollowGap reports whether something may have happened between a listing and
+// the stream's first frame that the stream does not tell. Nomad keeps its last
+// events only (event_buffer_size), and begins silently with the nearest it has.
+func (f *frame) mayFollowGap(listed uint64) bool {
+	return len(f.Events) == 0 || f.Index > listed
+}
+
+// merge takes a later listing and names the jobs that it is news of. What the
+// stream said since stands.
+func (p *picture) merge(later *picture) []string {
+	touched := map[string]bool{}
+	for id, j := range later.jobs {
+		if old := p.jobs[id]; (old == nil || old.ModifyIndex != j.ModifyIndex) && p.addJob(j, false) {
+			touched[id] = true
+		}
+	}
+	for id, j := range p.jobs {
+		if later.jobs[id] == nil && j.ModifyIndex <= later.index {
+			touched[id] = p.addJob(&jobFacts{ID: id, ModifyIndex: later.index}, true)
+		}
+	}
+	for job, of := range p.allocs {
+		for id, a := range of {
+			if later.allocs[job][id] == nil && a.ModifyIndex <= later.index {
+				delete(of, id)
+				touched[job] = true
+			}
+		}
+	}
+	for job, of := range later.allocs {
+		for id, a := range of {
+			if old := p.allocs[job][id]; (old == nil || old.ModifyIndex != a.ModifyIndex) && p.addAlloc(a) {
+				touched[job] = true
+			}
+		}
+	}
+	for job, e := range later.evals {
+		if old := p.evals[job]; (old == nil || old.ModifyIndex != e.ModifyIndex) && p.addEval(e) {
+			touched[job] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(touched))
+}
+
 // take applies a frame and names the jobs it touched.
 func (p *picture) take(f *frame) []string {
 	touched := map[string]bool{}

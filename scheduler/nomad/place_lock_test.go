@@ -1,0 +1,54 @@
+package nomad_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
+)
+
+// While Nomad does not say what room there is, nobody waits for whoever asks, and
+// nobody waits longer than they may.
+func TestPlacement_SilentListOfClients_HoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, nil)
+	f.on("GET /v1/nodes", silent)
+	start := func(ctx context.Context, id string) error {
+		return f.Start(ctx, scheduler.Job{SandboxID: id, ClusterID: "c1", New: true, Template: fsm.Template{Driver: fsm.DriverRawExec}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- start(ctx, "first") }()
+	for f.count("GET /v1/nodes") == 0 {
+		pauseBriefly(t)
+	}
+	begin := time.Now()
+	short, end := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer end()
+	_ = start(short, "second")
+	t.Logf("a start that may take 200ms took %s", time.Since(begin).Round(time.Millisecond))
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a start that may take 200ms waited %s", took)
+	}
+	begin = time.Now()
+	if err := f.Remove(t.Context(), scheduler.Job{SandboxID: "other", ClusterID: "c1"}); err != nil {
+		t.Error(err)
+	}
+	t.Logf("a removal beside it took %s", time.Since(begin).Round(time.Millisecond))
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a removal waited %s for a start that waits for Nomad", took)
+	}
+	cancel()
+	<-done
+}
+
+func pauseBriefly(t *testing.T) {
+	t.Helper()
+	select {
+	case <-time.After(5 * time.Millisecond):
+	case <-t.Context().Done():
+		t.Fatal("the test ended")
+	}
+}
