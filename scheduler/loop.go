@@ -52,6 +52,8 @@ type track struct {
 	heard         uint64
 	unplacedSince time.Time
 	failedSince   time.Time
+	// progressAt is when observed last told of progress.
+	progressAt time.Time
 	// orphanSince is since when observed has had no sandbox.
 	orphanSince time.Time
 	// grantedAt is when the removal of an orphan was granted.
@@ -422,6 +424,9 @@ func (t *track) setObserved(o Observed) bool {
 		t.patience, t.notBefore = 0, time.Time{}
 		t.retry.Reset()
 	}
+	if progresses(t.observed) || progresses(o) {
+		t.progressAt = time.Now()
+	}
 	t.observed = o
 	if unplaced := o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity; !unplaced {
 		t.unplacedSince = time.Time{}
@@ -438,6 +443,9 @@ func (t *track) setObserved(o Observed) bool {
 	}
 	return !same
 }
+
+// progresses reports whether the backend is at work on what is waited for.
+func progresses(o Observed) bool { return o.Waiting != nil && o.Waiting.Progress }
 
 // settled reports whether the backend's picture has moved on since a step.
 func settled(from, now Observed) bool {

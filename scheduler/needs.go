@@ -229,6 +229,9 @@ const (
 type Failure struct {
 	Reason string
 	Detail string
+	// Progress: the backend is at work on what is waited for, as on pulling an
+	// image, and ends that itself when nothing moves any more.
+	Progress bool
 }
 
 // Error implements error.

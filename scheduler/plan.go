@@ -375,8 +375,15 @@ func overdue(d *Decision, s Situation, reason, detail string) {
 	if limit <= 0 {
 		limit = s.Limits.Start
 	}
-	at := latest(latest(d.Status.Since, s.Sandbox.DesiredAt), s.Limits.Released).Add(limit)
-	if again := s.Limits.TermStart.Add(limit / 4); again.After(at) {
+	quarter := limit / 4
+	begin := latest(latest(d.Status.Since, s.Sandbox.DesiredAt), s.Limits.Released)
+	at := begin.Add(limit)
+	if more, bound := s.ProgressAt.Add(limit), begin.Add(s.Limits.Progress); more.After(at) {
+		// An image is pulled: what comes after it has the whole time.
+		limit = min(more.Sub(begin), max(bound.Sub(begin), limit)).Round(time.Second)
+		at = begin.Add(limit)
+	}
+	if again := s.Limits.TermStart.Add(quarter); again.After(at) {
 		at = again
 	}
 	if s.Now.Before(at) {

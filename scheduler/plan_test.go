@@ -16,7 +16,7 @@ var (
 	epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 	limits = scheduler.Limits{
-		Start: 2 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Retry: 3 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
+		Start: 2 * time.Minute, Progress: 15 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Retry: 3 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
 		TermStart: epoch.Add(-time.Hour),
 	}
 	here = &fsm.Placement{AllocID: "a1", NodeID: "n1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}}
@@ -82,6 +82,8 @@ func TestPlan(t *testing.T) {
 	full.Waiting = &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: "memory"}
 	moved := placed
 	moved.Placement = &fsm.Placement{AllocID: "a2", Address: "10.0.0.2", Ports: map[string]int{fsm.PortAgentServer: 8000}}
+	pulling := placed
+	pulling.Waiting = &scheduler.Failure{Detail: "Downloading image", Progress: true}
 	foreign := scheduler.Observed{SandboxID: "a", Foreign: true}
 	lost := well
 	lost.Proven, lost.Failure = false, &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "another"}
@@ -228,6 +230,24 @@ func TestPlan(t *testing.T) {
 		{
 			"no key for the task until the deadline", sandbox(run, 1, starting), keyless,
 			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) }, "ERROR secret_store not running after 2m0s: sealed",
+		},
+		{
+			"an image is pulled for longer than a start may take", sandbox(run, 1, starting), pulling,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(5 * time.Minute); s.ProgressAt = s.Now },
+			"probe; STARTING Downloading image",
+		},
+		{
+			"an image was pulled a moment ago", sandbox(run, 1, starting), placed,
+			func(s *scheduler.Situation) {
+				s.Now = epoch.Add(5 * time.Minute)
+				s.ProgressAt = s.Now.Add(-time.Second)
+			},
+			"probe; STARTING",
+		},
+		{
+			"an image is pulled for longer than anything may take", sandbox(run, 1, starting), pulling,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(16 * time.Minute); s.ProgressAt = s.Now },
+			"probe; ERROR start_timeout not running after 15m0s: Downloading image",
 		},
 		{"crashed while starting", sandbox(run, 1, starting), crashed, nil, "ERROR crashed exit code 1"},
 		{"a foreign job", sandbox(run, 1, starting), foreign, nil, "ERROR foreign_job"},

@@ -28,6 +28,9 @@ type Config struct {
 
 	// StartTimeout bounds STARTING where the template has no StartTimeout.
 	StartTimeout time.Duration
+	// ProgressTimeout bounds STARTING while the backend makes progress, as with
+	// pulling an image; StartTimeout then counts from the last progress.
+	ProgressTimeout time.Duration
 	// StopTimeout is how long a pause may take before the sandbox is shown in
 	// ERROR. Stopping goes on all the same.
 	StopTimeout time.Duration
@@ -105,6 +108,7 @@ func DefaultConfig() Config {
 		CallTimeout:     30 * time.Second,
 		SettleTimeout:   3 * time.Second,
 		StartTimeout:    2 * time.Minute,
+		ProgressTimeout: 15 * time.Minute,
 		StopTimeout:     time.Minute,
 		PauseGrace:      20 * time.Second,
 		PlacementGrace:  15 * time.Second,
@@ -148,6 +152,7 @@ func (c Config) Validate() error {
 		{"call timeout", c.CallTimeout},
 		{"settle timeout", c.SettleTimeout},
 		{"start timeout", c.StartTimeout},
+		{"progress timeout", c.ProgressTimeout},
 		{"stop timeout", c.StopTimeout},
 		{"pause grace", c.PauseGrace},
 		{"placement grace", c.PlacementGrace},

@@ -46,6 +46,8 @@ type Situation struct {
 	OrphanSince time.Time
 	// Orphan is what the state says of it.
 	Orphan OrphanFacts
+	// ProgressAt is when Observed.Waiting was Progress last; zero for never.
+	ProgressAt time.Time
 	// FailedSince is since when Observed.Failure is set; zero when it is not.
 	FailedSince time.Time
 	// Away says that, and why, the backend can't be asked; nil when it can.
@@ -90,6 +92,8 @@ type ProbeResult struct {
 type Limits struct {
 	// Start bounds STARTING where the template does not.
 	Start time.Duration
+	// Progress bounds STARTING, Start after the last progress does it within that.
+	Progress time.Duration
 	// Stop bounds how long a pause may take before it is an ERROR.
 	Stop time.Duration
 	// Orphan is how long something must have been without a sandbox before it

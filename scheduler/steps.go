@@ -63,12 +63,15 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *t
 	case t.orphanSince.IsZero():
 		t.orphanSince = time.Now()
 	}
+	if progresses(t.observed) {
+		t.progressAt = time.Now()
+	}
 	s := Situation{
-		Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
+		ProgressAt: t.progressAt, Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
 		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
-			Start: cfg.StartTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
+			Start: cfg.StartTimeout, Progress: cfg.ProgressTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
 			Orphan: cfg.OrphanGrace, Retention: cfg.OrphanRetention, Released: l.released,
 			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
 		},

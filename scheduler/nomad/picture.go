@@ -222,7 +222,7 @@ func waitingTask(a *allocFacts) *scheduler.Failure {
 	case "Template":
 		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the task waits for its key: " + ev.DisplayMessage}
 	case api.TaskDriverMessage:
-		return &scheduler.Failure{Detail: ev.DisplayMessage}
+		return &scheduler.Failure{Detail: ev.DisplayMessage, Progress: strings.Contains(strings.ToLower(ev.DisplayMessage), "image")}
 	default:
 		return classify(ev)
 	}
