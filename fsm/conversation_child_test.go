@@ -80,7 +80,7 @@ func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 			if got := f.desired(c.sandbox); got != c.want {
 				t.Errorf("the sandbox %s is to be %q, want %s", c.sandbox, got, c.want)
 			}
-			f.fails(CodeConflict, "", &StartTaskFinishBody{ID: "t2", Conversation: Conversation{ID: "c2", ParentID: ptr("c1"), AgentKind: "openhands"}})
+			_ = f.fails(CodeConflict, "", &StartTaskFinishBody{ID: "t2", Conversation: Conversation{ID: "c2", ParentID: ptr("c1"), AgentKind: "openhands"}})
 			if n := f.store.View().CountConversations("ada", ConversationFilter{IncludeSub: true}); n != 0 {
 				t.Errorf("%d conversations are left", n)
 			}

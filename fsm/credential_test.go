@@ -139,18 +139,18 @@ func TestAPIKeyCreate_Bootstrap(t *testing.T) {
 	if a, b := f.do("", first).APIKey, f.do("", first).APIKey; a.ID != 1 || b.ID != 1 {
 		t.Errorf("the same key twice is %+v and %+v", a, b)
 	}
-	f.fails(CodeConflict, "", other)
+	_ = f.fails(CodeConflict, "", other)
 	stolen := *first
 	stolen.Hash = sha("guess")
-	f.fails(CodeConflict, "", &stolen)
+	_ = f.fails(CodeConflict, "", &stolen)
 	f.do("", &APIKeyCreateBody{Lookup: "u1", Hash: sha("u1"), UserID: "bob"})
 	f.do("", &APIKeyRevokeBody{ID: 1})
-	f.fails(CodeConflict, "", first) // a revoked key is never issued again
+	_ = f.fails(CodeConflict, "", first) // a revoked key is never issued again
 	if k := f.do("", other).APIKey; k.ID != 3 || !k.Operator {
 		t.Errorf("the next one is %+v", k)
 	}
 	old := newFixture(t).open()
 	old.do("", first)
 	old.do("", &APIKeyRevokeBody{ID: 1})
-	old.fails(CodeConflict, "", other) // below version 3 as ever
+	_ = old.fails(CodeConflict, "", other) // below version 3 as ever
 }

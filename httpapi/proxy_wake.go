@@ -42,13 +42,13 @@ type servingSandbox struct {
 func (d *door) serving(ctx context.Context, g grant, wake bool) (servingSandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartWait)
 	defer cancel()
-	granted, row, woken := g.row, g.row, false
+	granted, woken := g.row, false
 	for {
 		v, err := d.view(ctx)
 		if err != nil {
 			return servingSandbox{}, err
 		}
-		row = v.SandboxAny(granted.ID)
+		row := v.SandboxAny(granted.ID)
 		if !isOwned(row) || row.UserID != granted.UserID || row.KeyHash != granted.KeyHash {
 			return servingSandbox{}, errUnauthorized()
 		}

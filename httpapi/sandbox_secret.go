@@ -72,8 +72,7 @@ func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 // environment. A custom one hides a git token of the same name.
 func (c *call) ownSecrets() ([]ownSecret, error) {
 	key := c.r.Header.Get(headerSessionKey)
-	row, err := c.ownSandbox(key)
-	if err != nil {
+	if _, err := c.ownSandbox(key); err != nil {
 		return nil, err
 	}
 	v, err := c.viewWith(cluster.Linearizable)
@@ -81,7 +80,8 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 		return nil, err
 	}
 	// This node may have been behind when it let the sandbox in.
-	if row, err = c.letIn(v.SandboxByKeyHash(hashKey(key)), key); err != nil {
+	row, err := c.letIn(v.SandboxByKeyHash(hashKey(key)), key)
+	if err != nil {
 		return nil, err
 	}
 	byName := map[string]ownSecret{}

@@ -120,10 +120,10 @@ func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
 	f.on(deletion, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "No path to node", http.StatusInternalServerError)
 	})
-	remove()
+	_ = remove()
 	status.Store("disconnected")
 	before := f.count(deletion)
-	remove()
+	_ = remove()
 	if before != 2 || f.count(deletion) != before {
 		t.Errorf("%d deletions were tried, %d of them while Nomad said that the client is away", f.count(deletion), f.count(deletion)-before)
 	}
