@@ -36,6 +36,7 @@ const bobsCanary = "b0bscanary"
 func newFuzzed(t *testing.T) *fuzzed {
 	t.Helper()
 	h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}) // below it, newer routes answer 503
 	f := &fuzzed{harness: h}
 	for user, key := range map[string]string{"alice": h.alice, "bob": h.bob} {
 		canary := user + "sown"

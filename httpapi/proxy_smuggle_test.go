@@ -271,13 +271,24 @@ func TestSiege_PathTricks(t *testing.T) {
 					if s.bobs.count() != before {
 						t.Errorf("%s, %q: bob's sandbox got %+v", way, text, s.bobs.last())
 					}
-					if log := s.logs.String()[seen:]; strings.Contains(log, "operator") && strings.Contains(log, `"status":200`) || strings.Contains(answer, "bvk_") || strings.Contains(answer, `"secrets":[`) {
+					if log := s.logs.String()[seen:]; servedOperator(log) || strings.Contains(answer, "bvk_") || strings.Contains(answer, `"secrets":[`) {
 						t.Errorf("%s, %q: %q\n%s", way, text, answer, log)
 					}
 				}
 			}
 		}
 	}
+}
+
+// servedOperator reports whether a line of the log says that an operator's route
+// was served. HAProxy's own health checks are in the same log.
+func servedOperator(log string) bool {
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "operator") && strings.Contains(line, `"status":200`) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestAPI_SpeaksNoH2C: without TLS the API is HTTP/1.1, so that nothing can be
