@@ -301,10 +301,7 @@ func (n *Node) handleWitness(request witnessRequest) (struct{}, error) {
 	if own, known := request.Records[n.id]; known {
 		own.Acked = 0 // Raft may just be behind
 		if why := own.objection(n.witness.starts(), 0); why != "" {
-			select {
-			case n.broken <- fmt.Errorf("another process has started on a copy of this node's disk: %s; stop one of the two for good (%s)", why, runbook):
-			default:
-			}
+			n.breaks(fmt.Errorf("another process has started on a copy of this node's disk: %s; stop one of the two for good (%s)", why, runbook))
 			return struct{}{}, nil
 		}
 	}

@@ -135,6 +135,7 @@ func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o Resto
 		Index: max(manifest.Index, n.store.Index(), r.LastIndex()) + fsm.IndexStep,
 		// The term that opens next is this one, again.
 		Term: term - 1, SuspendKeys: o.SuspendKeys, KeepKey: o.KeepKey,
+		Revoked: n.store.View().RevokedCertificates(),
 	})
 	if err != nil {
 		return done, fsm.Errorf(fsm.CodeConflict, "%v", err)

@@ -39,9 +39,12 @@ type record struct {
 type witness struct {
 	stable raft.StableStore
 
+	// storing guards stored, which is what the disk has; it is taken before mu.
+	storing sync.Mutex
+	stored  map[raft.ServerID]record
+
 	mu      sync.Mutex
 	records map[raft.ServerID]record
-	stored  map[raft.ServerID]record
 	// matched are, on a leader, the indexes up to which members have its log, in
 	// term.
 	term    uint64
@@ -226,15 +229,19 @@ func (w *witness) keep(servers []raft.Server) {
 
 // store writes what has changed to the disk.
 func (w *witness) store() error {
+	w.storing.Lock()
+	defer w.storing.Unlock()
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if maps.Equal(w.records, w.stored) {
+	records := maps.Clone(w.records)
+	w.mu.Unlock()
+	if maps.Equal(records, w.stored) {
 		return nil
 	}
-	if err := w.write(keyWitness, w.records); err != nil {
+	// Without mu: what is acknowledged meanwhile does not wait for the disk.
+	if err := w.write(keyWitness, records); err != nil {
 		return err
 	}
-	w.stored = maps.Clone(w.records)
+	w.stored = records
 	return nil
 }
 

@@ -28,6 +28,8 @@ type Succession struct {
 	SuspendKeys bool
 	// KeepKey is valid afterwards, known to the state or not; nil for none.
 	KeepKey *APIKey
+	// Revoked are certificates that stay revoked, known to the state or not.
+	Revoked []RevokedCertificate
 }
 
 // Succeeded is what Succeed changed.
@@ -130,6 +132,18 @@ func (t *transaction) succeed(n Succession) {
 		t.meta.Term = n.Term
 	}
 	t.meta.Forgotten = later(t.meta.Forgotten, t.now)
+	t.meta.Revoked = revokedIn(t.meta.Revoked, n.Revoked)
+}
+
+// revokedIn gives the certificates that either list has revoked.
+func revokedIn(old, more []RevokedCertificate) []RevokedCertificate {
+	all := slices.Clone(old)
+	for _, c := range more {
+		if !slices.ContainsFunc(all, func(r RevokedCertificate) bool { return r.Fingerprint == c.Fingerprint }) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // dropMembers drops the members of warm pools: whom they belong to since, the

@@ -173,6 +173,25 @@ func TestSucceed_Members(t *testing.T) {
 
 // TestSucceed_Keys: suspended are all but the one that is kept, known before or
 // not.
+// A restore must not let the certificate of a stolen machine in again.
+func TestSucceed_RevokedCertificatesStayRevoked(t *testing.T) {
+	f := populated(t)
+	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
+	f.do("", &CertificateRevokeBody{Fingerprint: sha("old"), Node: "n1"})
+	n := afterwards(f.store.View(), f.now)
+	n.Revoked = []RevokedCertificate{{Fingerprint: sha("old"), Node: "n1"}, {Fingerprint: sha("stolen"), Node: "n3", Time: f.now}}
+	if _, err := f.store.Succeed(n); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range f.store.View().RevokedCertificates() {
+		got = append(got, c.Fingerprint)
+	}
+	if d := cmp.Diff([]string{sha("old"), sha("stolen")}, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestSucceed_Keys(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -63,8 +63,8 @@ func (p *passage) forward() error {
 		r.Body = &countedBody{ReadCloser: r.Body, traffic: p.traffic}
 	}
 	p.d.proxy.ServeHTTP(p.w, r)
-	if p.r.Method == http.MethodPost && p.w.status/100 == 2 {
-		p.talked()
+	if id, verb := conversationIn(p.to.rest); verb == "events" && p.r.Method == http.MethodPost && p.w.status/100 == 2 {
+		p.talked(id)
 	}
 	p.w.trailers()
 	return nil

@@ -28,10 +28,15 @@ type pausedBody struct {
 }
 
 // errPaused refuses a request that does not wake the paused sandbox it is for.
-func errPaused(row *fsm.Sandbox) *refusal {
-	text := "The sandbox is paused. Resume it, send its conversation a message, or add ?wake=true."
+func (d *door) errPaused(row *fsm.Sandbox) *refusal {
+	text := "The sandbox is paused."
 	if row.State() != fsm.SandboxPaused {
-		text = "The sandbox is being paused. Resume it, or wait and add ?wake=true."
+		text = "The sandbox is being paused."
+	}
+	if d.cfg.Wake {
+		text += " Resume it, send its conversation a message, or add ?wake=true."
+	} else {
+		text += " Resume it first."
 	}
 	return &refusal{status: http.StatusConflict, text: text, body: pausedBody{Detail: text, Status: fsm.SandboxPaused}}
 }
@@ -69,13 +74,9 @@ func isWork(path string) bool {
 	return id != "" && (verb == "events" || verb == "run")
 }
 
-// conversationIn reads the conversation that a path of the agent server is for,
-// "" for none, and what follows it.
+// conversationIn reads the conversation that a path of the agent server's API is
+// for, "" for none, and what follows it.
 func conversationIn(path string) (id, verb string) {
-	rest, sockets := strings.CutPrefix(path, "/sockets/events/")
-	if sockets {
-		return rest, ""
-	}
 	rest, ours := strings.CutPrefix(path, "/api/conversations/")
 	if !ours {
 		return "", ""
@@ -84,12 +85,11 @@ func conversationIn(path string) (id, verb string) {
 	return id, verb
 }
 
-// talked notes that the agent server took a message for the conversation in the
-// path, which moves its updated_at.
-func (p *passage) talked() {
-	id, verb := conversationIn(p.to.rest)
+// talked notes that the agent server took a message for a conversation, by the id
+// in the path, which moves its updated_at.
+func (p *passage) talked(id string) {
 	hex, is := parseUUID(id)
-	if p.d.cfg.Activity == nil || p.grant.port != fsm.PortAgentServer || !is || verb != "events" && verb != "" {
+	if p.d.cfg.Activity == nil || p.grant.port != fsm.PortAgentServer || !is {
 		return
 	}
 	v, err := p.d.server.cluster.View(p.visit.ctx, cluster.Stale)

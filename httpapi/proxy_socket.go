@@ -23,7 +23,8 @@ const (
 	closeUnknown      websocket.StatusCode = 4004
 )
 
-// maxKnocking is how many WebSockets may wait on one node for their first frame.
+// maxKnocking is how many WebSockets may wait on one node for their first frame,
+// or to be closed without having been let in.
 const maxKnocking = 1024
 
 // closeTime bounds saying goodbye to one side of a WebSocket.
@@ -164,6 +165,11 @@ func (s *sockets) refuse(p *passage, ex *exchange, err error) error {
 	if !strings.EqualFold(p.r.Header.Get("Upgrade"), "websocket") {
 		return err
 	}
+	if s.knocking.Add(1) > maxKnocking {
+		s.knocking.Add(-1)
+		return err
+	}
+	defer s.knocking.Add(-1)
 	p.visit = p.d.streams.enroll(p.r.Context())
 	defer p.visit.end()
 	p.clearDeadlines()
@@ -274,7 +280,8 @@ func (s *sockets) bridge(p *passage, client, backend *websocket.Conn) {
 		err error
 	}
 	over := make(chan outcome, 2)
-	go func() { over <- outcome{backend, relay(ctx, backend, client, p.talked)} }()
+	conversation := strings.TrimPrefix(p.to.rest, "/sockets/events/")
+	go func() { over <- outcome{backend, relay(ctx, backend, client, func() { p.talked(conversation) })} }()
 	go func() { over <- outcome{client, relay(ctx, client, backend, func() {})} }()
 	ends := 2
 	select {

@@ -61,7 +61,7 @@ func (d *door) serving(ctx context.Context, g grant, wake bool) (servingSandbox,
 		switch {
 		case row.Desired == fsm.DesiredRunning && (row.State() == fsm.SandboxStarting || row.State() == fsm.SandboxRunning):
 		case row.Desired == fsm.DesiredPaused && !wake:
-			return servingSandbox{}, errPaused(row)
+			return servingSandbox{}, d.errPaused(row)
 		case row.Desired == fsm.DesiredPaused && row.State() == fsm.SandboxPaused && !woken:
 			if err := d.wake(ctx, row, g.credential); err != nil {
 				return servingSandbox{}, err

@@ -104,20 +104,39 @@ func (w *ward) saw(m *fsm.Mark) {
 	}
 }
 
-// verdict is the view's, or what this term knows better: the log is not told of
-// every mark.
-func (w *ward) verdict(v *fsm.View, m *fsm.Mark) fsm.MarkVerdict {
+// known is what this term knows of the marks that were written: what the log was
+// told, and the newest one seen since, for the log is not told of every mark.
+type known struct {
+	view *fsm.View
+	last *fsm.Mark
+}
+
+func (w *ward) known(v *fsm.View) known {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	verdict := v.JudgeMark(w.store, m)
-	if w.last == nil || w.last.History != v.History().ID {
-		return verdict
+	if w.last != nil && w.last.History == v.History().ID {
+		return known{v, w.last}
 	}
+	return known{view: v}
+}
+
+// verdict judges a mark that was read after before was known and before now. A
+// mark is late or lost by what was known first: what is written beside the reading
+// makes neither. It is of this history by what is known now.
+func (w *ward) verdict(before known, now *fsm.View, m *fsm.Mark) fsm.MarkVerdict {
+	if m == nil {
+		if before.last != nil {
+			return fsm.MarkLost
+		}
+		return before.view.JudgeMark(w.store, nil)
+	}
+	verdict := now.JudgeMark(w.store, m)
+	late := before.view.JudgeMark(w.store, m) == fsm.MarkBehind || before.last != nil && m.Before(*before.last)
 	switch {
-	case verdict == fsm.MarkAbsent:
-		return fsm.MarkLost
-	case verdict == fsm.MarkOurs && m.Before(*w.last):
+	case verdict == fsm.MarkOurs && late:
 		return fsm.MarkBehind
+	case verdict == fsm.MarkBehind && !late:
+		return fsm.MarkOurs
 	}
 	return verdict
 }
@@ -227,7 +246,7 @@ func (w *ward) judge(ctx context.Context) (found, error) {
 		return found{}, &NewerHistoryError{Store: w.store, Mark: *f.mark}
 	}
 	return f, w.s.hold(ctx, w.log, func(v *fsm.View) []fsm.Finding {
-		if again := w.verdict(v, f.mark); again != verdict {
+		if again := w.verdict(w.known(v), v, f.mark); again != verdict {
 			return nil
 		}
 		return []fsm.Finding{w.finding(verdict, f.mark)}
@@ -239,6 +258,7 @@ func (w *ward) judge(ctx context.Context) (found, error) {
 // looked at twice: a store's replica may answer with what it had a moment ago.
 func (w *ward) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
 	for fenced := false; ; fenced = true {
+		before := w.known(w.s.store.View())
 		f, err := w.read(ctx)
 		switch {
 		case err != nil && !fenced:
@@ -246,7 +266,7 @@ func (w *ward) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
 		case err != nil:
 			return found{}, "", fmt.Errorf("reading the mark, which spoke against this history, again: %w", err)
 		}
-		verdict := w.verdict(w.s.store.View(), f.mark)
+		verdict := w.verdict(before, w.s.store.View(), f.mark)
 		if fenced || verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent {
 			return f, verdict, nil
 		}

@@ -1,8 +1,11 @@
 package scheduler_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,6 +153,47 @@ func TestMark_NeverBehind_WhileStoresOnlyGoForward(t *testing.T) {
 				w.elapse(time.Duration(rng.IntN(90)) * time.Second)
 				if h := w.view().Hold(); h != nil {
 					t.Fatalf("seed %d: %+v", seed, h)
+				}
+			}
+		})
+	}
+}
+
+// lateAnswers reads a mark and is slow to hand it on.
+type lateAnswers struct {
+	*nomadtest.Nomad
+	by func() time.Duration
+}
+
+// ReadMark implements scheduler.Marks.
+func (n lateAnswers) ReadMark(ctx context.Context) (fsm.Mark, uint64, bool, error) {
+	mark, cas, found, err := n.Nomad.ReadMark(ctx)
+	select {
+	case <-time.After(n.by()):
+	case <-ctx.Done():
+	}
+	return mark, cas, found, err
+}
+
+// A listing reads the mark while the leader writes a newer one: what it was given
+// is older than what was written since, and nothing went back.
+func TestMark_WrittenBesideAListing_IsNotBehind(t *testing.T) {
+	for seed := range uint64(10) {
+		inWorld(t, options(), func(w *world) {
+			var mu sync.Mutex
+			rng := rand.New(rand.NewPCG(seed, 4))
+			w.step()
+			w.backend = lateAnswers{w.nomad, func() time.Duration {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(rng.IntN(2000)) * time.Millisecond
+			}}
+			w.lead()
+			for i := range 400 {
+				w.create(fmt.Sprintf("s%d", i))
+				w.elapse(time.Duration(500+i%7*300) * time.Millisecond)
+				if h := w.view().Hold(); h != nil {
+					t.Fatalf("seed %d, sandbox %d: %+v", seed, i, h)
 				}
 			}
 		})

@@ -217,13 +217,9 @@ type Observed struct {
 // ClientState is how a machine that runs sandboxes is.
 type ClientState string
 
-// The states that matter: fine, or not known; away, as far as the backend can
-// tell; being emptied by its operator.
-const (
-	ClientFine     ClientState = ""
-	ClientAwayNow  ClientState = "away"
-	ClientDraining ClientState = "draining"
-)
+// ClientAwayNow is the state that matters: away, as far as the backend can tell.
+// "" is fine, or not known.
+const ClientAwayNow ClientState = "away"
 
 // Failure is a reason (one of fsm's Reason constants) with its words.
 type Failure struct {

@@ -56,7 +56,8 @@ func removes(step Step) bool { return step == StepRemove || step == StepRemoveOr
 // may be so for hours: it said so, or something runs that can't be stopped.
 func clientMissing(o Observed, err error) bool {
 	away := (*ClientAway)(nil)
-	return errors.As(err, &away) || o.Live > 0
+	// A conflict is another's change of the job, and soon over.
+	return errors.As(err, &away) || o.Live > 0 && fsm.CodeOf(err) != fsm.CodeConflict
 }
 
 // maxPatience bounds the pause between two tries to remove what is on a client

@@ -26,6 +26,8 @@ type world struct {
 	*testing.T
 	cluster *nomadtest.Cluster
 	nomad   *nomadtest.Nomad
+	// backend stands in for nomad towards the scheduler, when set.
+	backend scheduler.Backend
 	secrets *nomadtest.Secrets
 	cfg     scheduler.Config
 	reg     *prometheus.Registry
@@ -80,7 +82,11 @@ func (w *world) fresh() scheduler.Config {
 func (w *world) lead() {
 	w.Helper()
 	w.term++
-	s, err := scheduler.New(w.fresh(), w.cluster.Store, w.cluster, w.nomad, w.nomad, w.secrets)
+	var backend scheduler.Backend = w.nomad
+	if w.backend != nil {
+		backend = w.backend
+	}
+	s, err := scheduler.New(w.fresh(), w.cluster.Store, w.cluster, backend, w.nomad, w.secrets)
 	if err != nil {
 		w.Fatal(err)
 	}

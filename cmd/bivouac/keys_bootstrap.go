@@ -20,7 +20,7 @@ func (p *program) keysBootstrapCommand() *cobra.Command {
 	var configFile, user, name, out string
 	cmd := &cobra.Command{
 		Use:   "bootstrap --config FILE --out FILE",
-		Short: "Issue the first API key of a new cluster, once",
+		Short: "Issue the first API key of a new cluster",
 		Long: `Issue the first API key of a new cluster: an operator's key, kept nowhere but in
 the file that --out names, or printed to stdout. It is asked for over the peer
 port, with the certificate of the node whose configuration is given, so it must

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -174,7 +175,7 @@ func checkTemplate(t fsm.Template) error {
 func projectInVolume(t fsm.Template) bool {
 	switch {
 	case t.Driver != fsm.DriverDocker:
-		return path.IsAbs(t.WorkingDir) || path.Clean(t.WorkingDir) != "."
+		return path.IsAbs(t.WorkingDir) || filepath.IsLocal(t.WorkingDir) && path.Clean(t.WorkingDir) != "."
 	case t.VolumePath == "" || !path.IsAbs(t.WorkingDir):
 		return true // said elsewhere
 	}

@@ -29,13 +29,7 @@ vault {
   jwt_auth_backend_path = "jwt-nomad/"
 }
 
-# On Nomad's servers (the same block on a machine that is both). Nomad keeps 100
-# events for those who come late, which a burst of starts exceeds; whoever missed
-# some lists everything again:
-#
-# server {
-#   event_buffer_size = 10000
-# }
+# On Nomad's servers (the same blocks on a machine that is both):
 #
 # vault {
 #   enabled = true
@@ -45,14 +39,14 @@ vault {
 #   }
 # }
 #
-# and, so that the members of warm pools (priority 30) give way to users' starts
-# (50) where the machines are full:
-#
-#   nomad operator scheduler set-config -preempt-service-scheduler=true
-#
-# A new cluster has it from its servers' configuration:
-#
 # server {
+#   # Nomad keeps 100 events for clients that come late, which a burst of starts
+#   # exceeds; a client that missed some lists everything again.
+#   event_buffer_size = 10000
+#
+#   # The members of warm pools (priority 30) give way to users' starts (50) where
+#   # the machines are full. A cluster that is there already gets it by
+#   # nomad operator scheduler set-config -preempt-service-scheduler=true
 #   default_scheduler_config {
 #     preemption_config {
 #       service_scheduler_enabled = true

@@ -225,9 +225,7 @@ func TestReplacedSecretsComeBack(t *testing.T) {
 	d.node.Start(t)
 	d.node.Ready(t)
 	fresh := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(fresh, []byte(d.Run(t, "keys", "bootstrap", "--config", d.node.Config())+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	d.Run(t, "keys", "bootstrap", "--config", d.node.Config(), "--out", fresh)
 	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base, "--api-key-file", fresh)
 	t.Logf("operator snapshot restore:\n%s", out)
 	for _, want := range []string{

@@ -2,6 +2,7 @@ package nomad_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -21,8 +22,13 @@ func TestPlacement_SilentListOfClients_HoldsUpNobodyElse(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- start(ctx, "first") }()
-	for f.count("GET /v1/nodes") == 0 {
-		pauseBriefly(t)
+	if err := await(t.Context(), func() error {
+		if f.count("GET /v1/nodes") == 0 {
+			return errors.New("nobody has asked for the clients")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	begin := time.Now()
 	short, end := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -42,13 +48,4 @@ func TestPlacement_SilentListOfClients_HoldsUpNobodyElse(t *testing.T) {
 	}
 	cancel()
 	<-done
-}
-
-func pauseBriefly(t *testing.T) {
-	t.Helper()
-	select {
-	case <-time.After(5 * time.Millisecond):
-	case <-t.Context().Done():
-		t.Fatal("the test ended")
-	}
 }

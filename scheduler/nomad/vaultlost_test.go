@@ -78,25 +78,40 @@ func (l *life) up(alloc string) {
 // killed or started again.
 func (l *life) untouched(id, alloc string, d time.Duration) {
 	l.Helper()
+	looked := 0
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		a, _, err := l.s.client.Allocations().Info(alloc, nil)
-		if err == nil {
-			if ts := a.TaskStates["agent"]; ts != nil && (ts.State != "running" || ts.Restarts > 0) || a.ClientStatus == api.AllocClientStatusFailed {
-				for _, e := range ts.Events {
-					l.Logf("%s: %s", e.Type, e.DisplayMessage)
-				}
-				l.Fatalf("the task is %s after %d restarts; sandbox %+v", ts.State, ts.Restarts, l.store.Sandbox(id).Status)
-			}
+		if a, _, err := l.s.client.Allocations().Info(alloc, nil); err == nil {
+			looked++
+			l.running(id, a)
 		}
 		if st := l.store.Sandbox(id).Status; st.State != fsm.SandboxRunning {
 			l.Fatalf("sandbox %+v", st)
 		}
 		select {
 		case <-l.Context().Done():
-			return
+			l.Fatal(l.Context().Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+	if looked == 0 {
+		l.Fatal("Nomad never said how the task is")
+	}
+}
+
+// running fails when an allocation's task does not run, or was started again.
+func (l *life) running(id string, a *api.Allocation) {
+	l.Helper()
+	ts := a.TaskStates["agent"]
+	if ts == nil {
+		l.Fatalf("the allocation is %s and has no task; sandbox %+v", a.ClientStatus, l.store.Sandbox(id).Status)
+	}
+	if ts.State == "running" && ts.Restarts == 0 && a.ClientStatus != api.AllocClientStatusFailed {
+		return
+	}
+	for _, e := range ts.Events {
+		l.Logf("%s: %s", e.Type, e.DisplayMessage)
+	}
+	l.Fatalf("the task is %s after %d restarts; sandbox %+v", ts.State, ts.Restarts, l.store.Sandbox(id).Status)
 }
 
 // shortTokens makes tasks' tokens end soon unless they are renewed.

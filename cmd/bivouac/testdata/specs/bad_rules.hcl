@@ -42,3 +42,9 @@ spec "dot" { # want: spec "dot": working_dir must be a directory below the works
   working_dir = "./"
   port "AGENT_SERVER" {}
 }
+spec "above" { # want: spec "above": working_dir must be a directory below the workspace
+  driver      = "raw_exec"
+  command     = "/agent"
+  working_dir = "project/../../x"
+  port "AGENT_SERVER" {}
+}

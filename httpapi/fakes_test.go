@@ -1,0 +1,308 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
+)
+
+// fakeCluster is a cluster of one, with the real store and faults.
+type fakeCluster struct {
+	mu    sync.Mutex
+	store *fsm.Store
+	index uint64
+	// proposed counts commands that reached the log.
+	proposed int
+	// proposeErr and viewErr fail every Propose and every linearizable View;
+	// lostErr is returned after the command was applied.
+	proposeErr, viewErr, lostErr, readyErr error
+	// viewErrLater becomes viewErr with the next write.
+	viewErrLater error
+	// members are the membership changes that were asked for, unless memberErr
+	// fails them.
+	members   []string
+	memberErr error
+	// behind, when set, is what stale views show; with catchUp until a linearizable
+	// one was asked for or a command applied, as on a real node.
+	behind  *fsm.View
+	catchUp bool
+	// contact is when the leader was last heard.
+	contact time.Time
+	// log holds every encoded command, outcomes what those came to that were
+	// proposed while behind was set.
+	log      [][]byte
+	outcomes []error
+}
+
+func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(c.proposeErr, ctx.Err()); err != nil {
+		return fsm.Result{}, err
+	}
+	if err := cmd.Body.Validate(); err != nil {
+		return fsm.Result{}, err
+	}
+	// Through the log's encoding, as on a real node.
+	b, err := cmd.Encode()
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	decoded, err := fsm.DecodeCommand(b)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	c.log = append(c.log, b)
+	c.index++
+	c.proposed++
+	c.viewErr = firstErr(c.viewErrLater, c.viewErr)
+	res, err := c.store.Apply(c.index, decoded)
+	if c.behind != nil {
+		c.outcomes = append(c.outcomes, err)
+	}
+	c.heard()
+	if c.lostErr != nil {
+		return fsm.Result{}, c.lostErr
+	}
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	// And through the answer's, as on a follower.
+	b, err = json.Marshal(res)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	var out fsm.Result
+	return out, json.Unmarshal(b, &out)
+}
+
+func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (*fsm.View, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if consistency == cluster.Stale {
+		if c.behind != nil {
+			return c.behind, nil
+		}
+		return c.store.View(), nil
+	}
+	if c.viewErr != nil {
+		return nil, c.viewErr
+	}
+	c.heard()
+	return c.store.View(), nil
+}
+
+// heard brings this node's own store up to date.
+func (c *fakeCluster) heard() {
+	if c.catchUp {
+		c.behind = nil
+	}
+}
+
+func (c *fakeCluster) StateSnapshot(ctx context.Context, consistency cluster.Consistency) (*fsm.Snapshot, error) {
+	if _, err := c.View(ctx, consistency); err != nil {
+		return nil, err
+	}
+	return c.store.Snapshot(), nil
+}
+
+// fakeBackups are two backups, of which one is no good.
+type fakeBackups struct{ err error }
+
+func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
+	at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
+	return backup.Report{
+		Node: "n1", Directory: "/backups", Interval: 3600, Retain: 24,
+		Newest: fsm.Backup{File: "b.snap", Node: "n2", Index: 7, Time: at, Size: 100, Failure: "no room", FailedNode: "n1", FailedTime: at},
+		Files: []backup.File{
+			{File: "b.snap", Size: 100, Verified: true, Manifest: snapshotfile.Manifest{Kind: "bivouac-snapshot", Format: 1, Created: at, Index: 7}},
+			{File: "a.snap", Size: 9, Problem: "the file is truncated"},
+		},
+	}, b.err
+}
+
+// fakeRestorer takes no file for a snapshot.
+type fakeRestorer struct{}
+
+func (fakeRestorer) Restore(context.Context, io.ReadSeeker, cluster.RestoreOptions) (cluster.Restored, error) {
+	return cluster.Restored{}, fsm.Errorf(fsm.CodeInvalid, "the file is no snapshot")
+}
+
+func (c *fakeCluster) Status() cluster.Status {
+	return cluster.Status{Node: "n1", ID: "1", State: "leader", Term: 3, Leader: "n1", LeaderID: "1",
+		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1, LastContact: c.contact,
+		Servers: []cluster.Server{{Name: "n1", ID: "1", Address: "127.0.0.1:7001", Voter: true}}}
+}
+
+func (c *fakeCluster) Ready() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readyErr
+}
+
+func (c *fakeCluster) Members(context.Context) []cluster.Member {
+	return []cluster.Member{
+		{Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7, Lag: new(uint64(0)), LastContact: new(int64(0))},
+		{Server: cluster.Server{Name: "n2", ID: "2", Address: "127.0.0.1:7002"}, Role: cluster.RoleNonvoter, Error: "connection refused"},
+	}
+}
+
+func (c *fakeCluster) TransferLeadership(_ context.Context, to string) error {
+	return c.changeMembers("transfer " + to)
+}
+
+func (c *fakeCluster) RemoveServer(_ context.Context, name string, o cluster.RemoveOptions) error {
+	return c.changeMembers(fmt.Sprintf("remove %s %+v", name, o))
+}
+
+func (c *fakeCluster) ReplaceServer(_ context.Context, oldName, newName string, o cluster.RemoveOptions) error {
+	return c.changeMembers(fmt.Sprintf("replace %s %s %+v", oldName, newName, o))
+}
+
+func (c *fakeCluster) changeMembers(what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.memberErr != nil {
+		return c.memberErr
+	}
+	c.members = append(c.members, what)
+	c.viewErr = firstErr(c.viewErrLater, c.viewErr)
+	return nil
+}
+
+func (c *fakeCluster) set(f func(c *fakeCluster)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(c)
+}
+
+func (c *fakeCluster) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.proposed
+}
+
+// fakeSecrets is a secret store in memory, with faults.
+type fakeSecrets struct {
+	mu      sync.Mutex
+	entries map[string][]map[string]string
+	writes  int
+	reads   int
+	err     error
+	// failPath fails the writes of one path.
+	failPath string
+}
+
+var errStoreAway = fsm.Errorf(fsm.CodeSecretStore, "vault is sealed")
+
+func (s *fakeSecrets) Write(_ context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return fsm.SecretRef{}, s.err
+	}
+	if s.failPath != "" && strings.Contains(path, s.failPath) {
+		return fsm.SecretRef{}, errStoreAway
+	}
+	s.writes++
+	s.entries[path] = append(s.entries[path], maps.Clone(data))
+	return fsm.SecretRef{Path: path, Version: len(s.entries[path])}, nil
+}
+
+func (s *fakeSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	s.reads++
+	path, version := ref.Path, ref.Version
+	if version < 1 || version > len(s.entries[path]) {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret")
+	}
+	return maps.Clone(s.entries[path][version-1]), nil
+}
+
+func (s *fakeSecrets) Delete(_ context.Context, path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.entries, path)
+	return s.err
+}
+
+// paths gives where there is something.
+func (s *fakeSecrets) paths() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.entries))
+}
+
+func (s *fakeSecrets) set(f func(s *fakeSecrets)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s)
+}
+
+func (s *fakeSecrets) written() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+// last gives the newest version of an entry.
+func (s *fakeSecrets) last(path string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.entries[path]); n > 0 {
+		return s.entries[path][n-1]
+	}
+	return nil
+}
+
+// fakeAgents answers for the agent servers.
+type fakeAgents struct {
+	mu sync.Mutex
+	fn func(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+	// messages are what was sent, as "url key conversation text run"; sendErr
+	// fails it.
+	messages []string
+	sendErr  error
+}
+
+func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m fsm.Message) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sendErr != nil {
+		return a.sendErr
+	}
+	a.messages = append(a.messages, sprint("%s %s %s %s %v", baseURL, key, id, m.Content[0].Text, m.Run))
+	return nil
+}
+
+func (a *fakeAgents) sent() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.messages)
+}
+
+func (a *fakeAgents) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
+	a.mu.Lock()
+	fn := a.fn
+	a.mu.Unlock()
+	if fn == nil {
+		return nil, errors.New("no agent server")
+	}
+	return fn(ctx, baseURL, key, ids)
+}
