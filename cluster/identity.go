@@ -39,9 +39,15 @@ func (i *identity) startOf(id raft.ServerID) string {
 	return i.starts[id]
 }
 
-func (i *identity) outsideSince() uint64 {
+// outsideSince gives the index as of which this node is no member, 0 while it is
+// one. Entries that it has applied beyond that index came from a leader that counts
+// it: then who said so was behind.
+func (i *identity) outsideSince(applied uint64) uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if applied > i.notMember {
+		return 0
+	}
 	return i.notMember
 }
 
@@ -124,7 +130,7 @@ func (n *Node) outside() error {
 		if s.ID != n.id {
 			continue
 		}
-		if index := n.identity.outsideSince(); index > 0 {
+		if index := n.identity.outsideSince(n.raft.Load().AppliedIndex()); index > 0 {
 			return fmt.Errorf("this node is not a member of the cluster as of index %d: it was removed; stop it, or empty its data directory to let it join again", index)
 		}
 		return nil

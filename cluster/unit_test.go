@@ -466,3 +466,14 @@ func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
 		t.Errorf("two of five: %v", err)
 	}
 }
+
+// A member that lags says of a newcomer that it is none. What the newcomer is sent
+// later speaks against that; a removed node is sent nothing.
+func TestIdentity_OutsideUntilMoreIsApplied(t *testing.T) {
+	i := identity{notMember: 781}
+	for applied, want := range map[uint64]uint64{0: 781, 780: 781, 781: 781, 782: 0} {
+		if got := i.outsideSince(applied); got != want {
+			t.Errorf("with %d applied: outside as of %d, want %d", applied, got, want)
+		}
+	}
+}
