@@ -16,6 +16,7 @@ import (
 // A machine dies, and another under a new name gets its address. It joins, waits as
 // a nonvoter beside the dead voter, and takes its place.
 func TestCluster_Join_AtADeadMembersAddress(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"by time", "by an operator", "beside a dead nonvoter"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { joinAtADeadMembersAddress(t, how) })
@@ -71,6 +72,7 @@ func joinAtADeadMembersAddress(t *testing.T, how string) {
 
 // The member that has lost its address comes back elsewhere and is as before.
 func TestCluster_Join_AtADeadMembersAddress_WhoThenComesBackElsewhere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -127,6 +129,7 @@ func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 // The address of a member that lives stays that member's: the newcomer has it by
 // mistake, and is told.
 func TestCluster_Join_AtALiveMembersAddressIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -63,6 +63,7 @@ func commandEntries(t *testing.T, logs raft.LogStore) (entries, batches int) {
 }
 
 func TestNode_Propose_CommandsThatMeetShareAnEntry(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -91,6 +92,7 @@ func TestNode_Propose_CommandsThatMeetShareAnEntry(t *testing.T) {
 // A node of an older program would stop at an entry with several commands: until
 // every node is known to be new enough there is none.
 func TestNode_Propose_NoBatchesBelowTheirVersion(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.NewStopped(t, 3)
 		defer c.Close()
@@ -128,6 +130,7 @@ func TestNode_Propose_NoBatchesBelowTheirVersion(t *testing.T) {
 // Commands of many callers wait for each other in a batch, but not longer than
 // each caller wants to.
 func TestNode_Propose_ACallerThatLeavesDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -23,16 +23,14 @@ import (
 // most once, one that was refused not at all. BIVOUAC_TEST_SEED repeats a run's
 // faults.
 func TestCluster_Chaos_KeepsItsPromises(t *testing.T) {
-	runs := 8
-	if testing.Short() {
-		runs = 3
-	}
-	for run := range runs {
+	t.Parallel()
+	for run := range histories(2, 8) {
 		seed := rand.Uint64()
 		if s, err := strconv.ParseUint(os.Getenv("BIVOUAC_TEST_SEED"), 10, 64); err == nil {
 			seed = s
 		}
 		t.Run(fmt.Sprint(run), func(t *testing.T) {
+			t.Parallel()
 			t.Logf("BIVOUAC_TEST_SEED=%d", seed)
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed) })
 		})

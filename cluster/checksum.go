@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// callChecksum asks one node for the checksum of its own store. It reads the
-// whole state, so it is for drills, and for an operator in doubt.
+// callChecksum asks a node for the checksum of its store. It reads the whole state: it is for
+// end-to-end tests and for operators.
 const callChecksum = "checksum"
 
-// checksumResponse is one node's state, as one number.
+// checksumResponse is the checksum of one node's state.
 type checksumResponse struct {
 	Index    uint64 `json:"index"`
 	Checksum string `json:"checksum"`
@@ -22,11 +22,10 @@ func (n *Node) handleChecksum() (checksumResponse, error) {
 	return checksumResponse{Index: index, Checksum: sum}, nil
 }
 
-// Checksum gives the asked node's index and the SHA-256, in hex, of its whole
-// state there: nodes at an equal index must give an equal checksum. It asks
-// nobody else, so it answers on a node without a leader too.
+// Checksum returns the node's index and the hex SHA-256 of its whole state at that index. Nodes at
+// the same index must have the same checksum. A node without a leader answers too.
 func (c *PeerClient) Checksum(ctx context.Context) (index uint64, sum string, err error) {
-	raw, err := c.client.call(ctx, c.address, callChecksum, []byte("{}"))
+	raw, err := c.client.Call(ctx, c.address, callChecksum, []byte("{}"))
 	if err != nil {
 		return 0, "", err
 	}

@@ -6,47 +6,40 @@ import (
 	"errors"
 	"log/slog"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
-// PeerClient asks one node over its peer port, with a node's certificate. It
-// is for programs beside a node, such as `bivouac keys bootstrap`, before any
-// API key exists.
+// PeerClient calls one node over its peer port, with a node's certificate. Programs beside a node
+// use it, such as `bivouac keys bootstrap` before any API key exists.
 type PeerClient struct {
 	address string
-	client  *callClient
+	client  *peernet.Client
 }
 
-// NewPeerClient loads the certificate; it connects on the first call. address
-// is the peer address of any node.
-func NewPeerClient(tls TLSConfig, address string) (*PeerClient, error) {
-	creds, err := loadCredentials(tls, slog.New(slog.DiscardHandler))
+// NewPeerClient loads the certificate and connects on the first call. address is the peer address
+// of any node.
+func NewPeerClient(tls peernet.TLSFiles, address string) (*PeerClient, error) {
+	creds, err := peernet.LoadCredentials(tls, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	return &PeerClient{address, newCallClient(creds)}, nil
+	return &PeerClient{address, peernet.NewClient(creds)}, nil
 }
 
-// Propose has the asked node propose cmd; its errors are those of
-// Node.Propose. CodeNoLeader also means that the node was not reached.
+// Propose proposes cmd through the node, with the errors of Node.Propose. CodeNoLeader also means
+// that the node was not reached.
 func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	if err := validate(cmd); err != nil {
 		return fsm.Result{}, err
 	}
 	data, err := cmd.Encode()
 	if err != nil {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeInternal, "%v", err)
-	}
-	raw, err := c.client.call(ctx, c.address, callPropose, data)
-	if errors.Is(err, errNotSent) {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeNoLeader, "%v; nothing was done", err)
-	}
-	if err != nil {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeOutcomeUnknown, "%v", err)
+		return fsm.Result{}, asError(err)
 	}
 	var response proposeResponse
-	if err := json.Unmarshal(raw, &response); err != nil {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeOutcomeUnknown, "reading the node's answer: %v", err)
+	if err := c.ask(ctx, callPropose, data, &response); err != nil {
+		return fsm.Result{}, err
 	}
 	if response.Error != nil {
 		return response.Result, response.Error
@@ -54,24 +47,16 @@ func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, 
 	return response.Result, nil
 }
 
-// RemoveServer is Node.RemoveServer, through the asked node; it is for
-// `bivouac operator remove`. CodeNoLeader also means that the node was not
-// reached.
+// RemoveServer is Node.RemoveServer through the node, for `bivouac operator remove`. CodeNoLeader
+// also means that the node was not reached.
 func (c *PeerClient) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
 	data, err := json.Marshal(removeRequest{name, o})
 	if err != nil {
 		return fsm.Errorf(fsm.CodeInternal, "%v", err)
 	}
-	raw, err := c.client.call(ctx, c.address, callRemove, data)
-	if errors.Is(err, errNotSent) {
-		return fsm.Errorf(fsm.CodeNoLeader, "%v; nothing was done", err)
-	}
-	if err != nil {
-		return fsm.Errorf(fsm.CodeOutcomeUnknown, "%v", err)
-	}
 	var response changeResponse
-	if err := json.Unmarshal(raw, &response); err != nil {
-		return fsm.Errorf(fsm.CodeOutcomeUnknown, "reading the node's answer: %v", err)
+	if err := c.ask(ctx, callRemove, data, &response); err != nil {
+		return err
 	}
 	if response.Error != nil {
 		return response.Error
@@ -79,5 +64,20 @@ func (c *PeerClient) RemoveServer(ctx context.Context, name string, o RemoveOpti
 	return nil
 }
 
-// Close drops the connection.
-func (c *PeerClient) Close() { c.client.close() }
+// ask makes a call that changes state and decodes its JSON response. Its errors are *fsm.Error.
+func (c *PeerClient) ask(ctx context.Context, call string, request []byte, response any) error {
+	raw, err := c.client.Call(ctx, c.address, call, request)
+	if errors.Is(err, peernet.ErrNotSent) {
+		return fsm.Errorf(fsm.CodeNoLeader, "%v; nothing was done", err)
+	}
+	if err != nil {
+		return fsm.Errorf(fsm.CodeOutcomeUnknown, "%v", err)
+	}
+	if err := json.Unmarshal(raw, response); err != nil {
+		return fsm.Errorf(fsm.CodeOutcomeUnknown, "reading the node's answer: %v", err)
+	}
+	return nil
+}
+
+// Close closes the connection.
+func (c *PeerClient) Close() { c.client.Close() }

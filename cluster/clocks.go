@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
 )
 
-// maxClockSpread is how far a voter's clock may be from the leader's.
+// maxClockSpread is the largest accepted difference between a voter's clock and the leader's.
 const maxClockSpread = time.Minute
 
-// ClocksAgree is nil when the clocks of a majority of the voters are within a
-// minute of this node's, which leads, by their last answers. An answer of a
-// program that does not tell the time counts as right.
+// ClocksAgree is nil when, by their last answers, the clocks of a majority of the voters are within
+// a minute of this leader's. An answer without a time counts as right.
 func (n *Node) ClocksAgree(context.Context) error {
 	voters, right, wrong := 0, 0, ""
 	for _, s := range n.servers() {
@@ -21,7 +22,7 @@ func (n *Node) ClocksAgree(context.Context) error {
 			continue
 		}
 		voters++
-		c, heard := n.lookout.get(s.ID)
+		c, heard := n.contacts.get(s.ID)
 		switch {
 		case s.ID == n.id:
 			right++
@@ -29,17 +30,22 @@ func (n *Node) ClocksAgree(context.Context) error {
 		case c.hello.Time.IsZero(), c.ahead.Abs() <= maxClockSpread:
 			right++
 		default:
-			wrong = fmt.Sprintf("; that of %s is off by %s", nodeName(s.ID), c.ahead.Round(time.Second))
+			wrong = fmt.Sprintf(
+				"; that of %s is off by %s", peernet.NodeName(s.ID), c.ahead.Round(time.Second),
+			)
 		}
 	}
 	if right > voters/2 {
 		return nil
 	}
-	return fmt.Errorf("the clocks of %d of %d voters are known to be within %s of this node's%s", right, voters, maxClockSpread, wrong)
+	return fmt.Errorf(
+		"the clocks of %d of %d voters are known to be within %s of this node's%s", right, voters,
+		maxClockSpread, wrong,
+	)
 }
 
-// get gives what is known of a member.
-func (l *lookout) get(id raft.ServerID) (contact, bool) {
+// get returns a member's contact.
+func (l *contactBook) get(id raft.ServerID) (contact, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, ok := l.known[id]

@@ -15,6 +15,7 @@ import (
 // Nodes' clocks differ, and the leader learns it from their hellos: while a majority
 // is not within a minute of its own, it says so.
 func TestNode_ClocksAgree(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		// ahead are the clocks of the leader and the two others.
 		ahead [3]time.Duration
@@ -60,6 +61,7 @@ func TestNode_ClocksAgree(t *testing.T) {
 
 // A member that the leader has not heard in its term says nothing for the clocks.
 func TestNode_ClocksAgree_OnlyWhoWasHeard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,17 @@ func newKey(i int) fsm.Command {
 	})
 }
 
+// histories is how many random histories a test tries: few in make test, many in make e2e, which
+// sets BIVOUAC_DRILL=long for these tests. Each run of either draws new ones.
+func histories(few, many int) int {
+	if os.Getenv("BIVOUAC_DRILL") == "long" {
+		return many
+	}
+	return few
+}
+
 func TestCluster_Forms_AndAppliesOnEveryNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -5,91 +5,78 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"regexp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
 // The log stores a Config may choose.
 const (
-	LogStoreBoltDB = "boltdb"
-	LogStoreWAL    = "wal"
+	LogStoreBoltDB = raftstore.BoltDB
+	LogStoreWAL    = raftstore.WAL
 )
 
 const (
-	// maxCommandBytes bounds one encoded command, on the peer port and in the
-	// log: a start request with its pictures (2 MiB) and what stands around it.
-	// Raft ships 64 entries in one message, so this also bounds memory.
-	maxCommandBytes = 2<<20 + 256<<10
-	// maxCommandAge bounds how late a command may reach the log, on the
-	// leader's clock. The secret collector relies on it: a secret written for a
-	// command that was never proposed is unreferenced for good after this.
+	// maxCommandAge bounds how late a command may reach the log, by the leader's clock. The secret
+	// collector relies on it: a secret of a command that was never proposed is unreferenced after this
+	// time.
 	maxCommandAge = fsm.MaxCommandAge
-	// minTimer is the shortest Raft timer hashicorp/raft accepts.
+	// minTimer is the shortest Raft timer that hashicorp/raft accepts.
 	minTimer = 5 * time.Millisecond
 )
 
-// nodeNamePattern is a DNS label, because the name stands in certificates.
-var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
-// Config is what a node needs to know. Start from DefaultConfig.
+// Config configures a node. Start from DefaultConfig.
 type Config struct {
-	// NodeName is unique in the cluster, a DNS label; the node's certificate
-	// must carry it.
+	// NodeName is a DNS label, unique in the cluster. The node's certificate must have it.
 	NodeName string
-	// DataDir holds Raft's log, snapshots and the node's id. One node, one
-	// directory.
+	// DataDir has Raft's log and snapshots and the node's id. Nodes must not share it.
 	DataDir string
 	// PeerAddress is host:port to listen on for peers; port 0 picks one.
 	PeerAddress string
-	// AdvertiseAddress is host:port by which peers reach this node. Empty means
-	// PeerAddress; port 0 means the port listened on.
+	// AdvertiseAddress is the host:port at which peers reach this node. Empty means PeerAddress; port
+	// 0 means the port it listens on.
 	AdvertiseAddress string
-	// Listener, when set, is used instead of listening on PeerAddress. The node
-	// closes it.
+	// Listener, if set, replaces PeerAddress. The node closes it.
 	Listener net.Listener
 	// TLS names the files of the node's certificate and the cluster CA.
-	TLS TLSConfig
+	TLS peernet.TLSFiles
 
-	// BootstrapExpect is the number of nodes that form the cluster on its first
-	// start, the same on each of them; 0 means: only ever join. It has no effect
-	// once the node has state.
+	// BootstrapExpect is the number of nodes that form the cluster on its first start, the same on
+	// each. 0 only joins. It has no effect once the node has state.
 	BootstrapExpect int
-	// Voters is how many voters the cluster is meant to have: dead ones are
-	// removed only down to it. 0 means BootstrapExpect.
+	// Voters is the wanted number of voters: dead ones are removed only down to it. 0 means
+	// BootstrapExpect.
 	Voters int
-	// DeadAfter is how long a voter must have been silent before a newcomer takes
-	// its place, and the protocol version is raised without it; a nonvoter is just
-	// removed. 0 is never. A new leader counts on from what the last one told.
+	// DeadAfter is how long a voter must be silent before a nonvoter replaces it and the protocol
+	// version is raised without it. A nonvoter is removed after the same time. 0 means never. A new
+	// leader continues to count from its predecessor's report.
 	DeadAfter time.Duration
-	// RetryJoin lists peer addresses to find the cluster by. It may contain
-	// this node's own.
+	// RetryJoin lists peer addresses at which to find the cluster. It may contain this node's own.
 	RetryJoin []string
 
-	// LogStore is LogStoreBoltDB or LogStoreWAL. A node refuses to start when
-	// its data directory holds a log of the other kind.
+	// LogStore is LogStoreBoltDB or LogStoreWAL. A node refuses to start on a data directory with a
+	// log of the other kind.
 	LogStore string
-	// HeartbeatTimeout, ElectionTimeout and LeaderLeaseTimeout are Raft's
-	// timers, the same on every node.
+	// HeartbeatTimeout, ElectionTimeout and LeaderLeaseTimeout are Raft's timers, the same on every
+	// node.
 	HeartbeatTimeout   time.Duration
 	ElectionTimeout    time.Duration
 	LeaderLeaseTimeout time.Duration
-	// CommitTimeout is how long, up to twice, a follower waits to hear that an
-	// entry is committed when no other entry follows: hashicorp/raft tells it with
-	// the next message only. Every write through a follower, and every read on one
-	// just after a write, waits for it. The library's 50 ms make that 80 ms; 3 ms
-	// cost an idle node 2 % of one core.
+	// CommitTimeout is the delay, up to twice, until a follower learns that an entry is committed when
+	// no other entry follows. hashicorp/raft reports it with the next message only. A write through a
+	// follower, and a read on one just after a write, waits for it. The library's 50 ms make that 80
+	// ms; 3 ms cost an idle node 2 % of one core.
 	CommitTimeout time.Duration
-	// ProposeTimeout bounds one Propose, waiting for a leader included.
+	// ProposeTimeout bounds one Propose, including the wait for a leader.
 	ProposeTimeout time.Duration
 	// ReadTimeout bounds one linearizable View; at most MaxReadTimeout.
 	ReadTimeout time.Duration
-	// SnapshotInterval is how often Raft looks whether SnapshotThreshold
-	// entries were written since the last snapshot; TrailingLogs entries stay
-	// after one, so that a peer that was away briefly needs no snapshot.
+	// SnapshotInterval is how often Raft checks for SnapshotThreshold new entries. TrailingLogs
+	// entries stay after a snapshot, so that a peer that was briefly away needs no snapshot.
 	SnapshotInterval  time.Duration
 	SnapshotThreshold uint64
 	TrailingLogs      uint64
@@ -98,23 +85,13 @@ type Config struct {
 	Clock func() time.Time
 	// Logger gets the node's and Raft's own messages. Nil discards them.
 	Logger *slog.Logger
-	// Registerer gets the bivouac_raft_* metrics for the time of Run; wrap it
-	// with a node label when several nodes share one. Nil means none.
+	// Registerer gets the bivouac_raft_* metrics while Run runs. Add a node label when several nodes
+	// share it. Nil registers none.
 	Registerer prometheus.Registerer
 }
 
-// TLSConfig names PEM files. The node reads them again when they change.
-type TLSConfig struct {
-	// CAFile holds the cluster CA's certificates; every peer's must be signed
-	// by one of them.
-	CAFile string
-	// CertFile and KeyFile are the node's own; see Issue.
-	CertFile string
-	KeyFile  string
-}
-
-// DefaultConfig gives the values that were measured (DESIGN.md): everything
-// but names, addresses and files.
+// DefaultConfig returns the measured defaults (cluster/DESIGN.md, "Decisions and trade-offs"): all but
+// names, addresses and files.
 func DefaultConfig() Config {
 	return Config{
 		PeerAddress:        "0.0.0.0:8301",
@@ -132,14 +109,16 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that is out of bounds, each by name with its
-// bound.
+// Validate reports every field that is out of bounds, by name and with its bound.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	if !nodeNamePattern.MatchString(c.NodeName) {
-		bad("NodeName %q must be a DNS label: 1 to 63 of a-z, 0-9 and '-', not beginning or ending with '-'", c.NodeName)
+	if !peernet.ValidNodeName(c.NodeName) {
+		bad(
+			"NodeName %q must be a DNS label: 1 to 63 of a-z, 0-9 and '-', not beginning or ending with '-'",
+			c.NodeName,
+		)
 	}
 	if c.DataDir == "" {
 		bad("DataDir must be set")
@@ -150,7 +129,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.AdvertiseAddress != "" {
-		if host, _, err := net.SplitHostPort(c.AdvertiseAddress); err != nil || unspecified(host) {
+		if host, _, err := net.SplitHostPort(c.AdvertiseAddress); err != nil || peernet.Unspecified(host) {
 			bad("AdvertiseAddress %q must be a host:port that peers can reach", c.AdvertiseAddress)
 		}
 	}
@@ -180,8 +159,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.validateTimers()...)...)
 }
 
-// validateTimers checks the durations and counts; hashicorp/raft would refuse
-// or panic on some of them later.
+// validateTimers checks the durations and counts. hashicorp/raft would refuse some later, or panic.
 func (c Config) validateTimers() []error {
 	var errs []error
 	atLeast := func(name string, d, bound time.Duration) {
@@ -196,21 +174,21 @@ func (c Config) validateTimers() []error {
 	atLeast("ReadTimeout", c.ReadTimeout, minTimer)
 	atLeast("SnapshotInterval", c.SnapshotInterval, minTimer)
 	if c.ElectionTimeout < c.HeartbeatTimeout {
-		errs = append(errs, fmt.Errorf("ElectionTimeout %v must be at least HeartbeatTimeout %v", c.ElectionTimeout, c.HeartbeatTimeout))
+		errs = append(errs, fmt.Errorf(
+			"ElectionTimeout %v must be at least HeartbeatTimeout %v", c.ElectionTimeout, c.HeartbeatTimeout,
+		))
 	}
 	if c.LeaderLeaseTimeout > c.HeartbeatTimeout {
 		errs = append(errs, fmt.Errorf("LeaderLeaseTimeout %v must be at most HeartbeatTimeout %v: a leader must step down before its followers elect another", c.LeaderLeaseTimeout, c.HeartbeatTimeout))
 	}
-	if c.ProposeTimeout > maxCallTimeout || c.ReadTimeout > maxCallTimeout {
-		errs = append(errs, fmt.Errorf("ProposeTimeout %v and ReadTimeout %v must be at most %v", c.ProposeTimeout, c.ReadTimeout, maxCallTimeout))
+	if c.ProposeTimeout > peernet.MaxCallTimeout || c.ReadTimeout > peernet.MaxCallTimeout {
+		errs = append(errs, fmt.Errorf(
+			"ProposeTimeout %v and ReadTimeout %v must be at most %v", c.ProposeTimeout, c.ReadTimeout,
+			peernet.MaxCallTimeout,
+		))
 	}
 	if c.SnapshotThreshold == 0 {
 		errs = append(errs, errors.New("SnapshotThreshold 0 must be at least 1"))
 	}
 	return errs
-}
-
-func unspecified(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "" || (ip != nil && ip.IsUnspecified())
 }

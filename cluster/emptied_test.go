@@ -13,6 +13,7 @@ import (
 // does not vote as the member that it was. Of three, one lacks a write that the
 // two others acknowledged; it and the emptied one are no majority.
 func TestCluster_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -11,21 +11,17 @@ import (
 )
 
 const (
-	// batchVersion is the protocol version from which a log entry, and the body
-	// of callApply, may hold several commands.
-	batchVersion = 2
-	// batchMark is the first byte of an entry with several commands. A command of
-	// its own begins with its type, so with a letter.
+	// batchMark is the first byte of an entry with several commands. A single command begins with a
+	// letter, that of its type.
 	batchMark = 0x01
-	// maxBatch bounds the commands that travel together, and maxBatchBytes their
-	// bytes, one larger command apart.
+	// maxBatch bounds the commands of a batch, maxBatchBytes their bytes. One larger command forms its
+	// own batch.
 	maxBatch      = 512
 	maxBatchBytes = 256 << 10
 )
 
-// joinCommands gives the bytes of a log entry that holds the commands: one alone
-// as fsm.Command.Encode wrote it, several as the mark and then, for each, its
-// length as a uvarint and its bytes.
+// joinCommands encodes a log entry: a single command unchanged; several as the mark and, for each,
+// its length as a uvarint and its bytes.
 func joinCommands(commands [][]byte) []byte {
 	if len(commands) == 1 {
 		return commands[0]
@@ -42,8 +38,7 @@ func joinCommands(commands [][]byte) []byte {
 	return entry
 }
 
-// splitCommands is the inverse of joinCommands. What it gives shares the memory
-// of entry.
+// splitCommands is the inverse of joinCommands. The result shares entry's memory.
 func splitCommands(entry []byte) ([][]byte, error) {
 	if len(entry) == 0 || entry[0] != batchMark {
 		return [][]byte{entry}, nil
@@ -65,9 +60,8 @@ func splitCommands(entry []byte) ([][]byte, error) {
 	return commands, nil
 }
 
-// decodeEntry reads the commands of a log entry. It refuses what this program
-// does not know: a command type, or a protocol version that announces such
-// types.
+// decodeEntry decodes the commands of a log entry. It refuses unknown command types, and a protocol
+// version newer than this program's.
 func decodeEntry(entry []byte) ([]fsm.Command, error) {
 	parts, err := splitCommands(entry)
 	if err != nil {
@@ -77,7 +71,10 @@ func decodeEntry(entry []byte) ([]fsm.Command, error) {
 	for i, part := range parts {
 		cmd, err := fsm.DecodeCommand(part)
 		if raise, ok := cmd.Body.(*fsm.ProtocolRaiseBody); err == nil && ok && raise.Version > fsm.ProtocolVersion {
-			err = fmt.Errorf("the cluster moved to protocol version %d and this node knows %d: upgrade it", raise.Version, fsm.ProtocolVersion)
+			err = fmt.Errorf(
+				"the cluster moved to protocol version %d and this node knows %d: upgrade it", raise.Version,
+				fsm.ProtocolVersion,
+			)
 		}
 		if err != nil {
 			return nil, err

@@ -68,14 +68,15 @@ func FuzzDecodeEntry(f *testing.F) {
 // TestBatcher_Batches: never more than its lanes at a time, in order, within the
 // bounds, one leader's at a time, and none lost.
 func TestBatcher_Batches(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
 		var mu sync.Mutex
 		var order []int
 		var sizes []int
 		busy, most := 0, 0
-		b := batcher{lanes: 2, spawn: goroutines.Go}
-		b.carry = func(batch []*parcel, release func()) {
+		b := batcher{maxInFlight: 2, spawn: goroutines.Go}
+		b.run = func(batch []*proposal, release func()) {
 			mu.Lock()
 			busy++
 			most = max(most, busy)
@@ -103,14 +104,14 @@ func TestBatcher_Batches(t *testing.T) {
 			release() // more than once is no harm
 			time.Sleep(5 * time.Millisecond)
 			for _, p := range batch {
-				p.deliver(attempt{certainty: done, index: uint64(p.slot)})
+				p.resolve(outcome{status: committed, index: uint64(p.slot)})
 			}
 		}
 		one, other := &leadership{}, &leadership{}
 		const count = 2000
-		answers := make(chan delivery, count)
+		answers := make(chan slotOutcome, count)
 		for i := range count {
-			p := &parcel{data: make([]byte, 1+i%700), slot: i, done: answers, leader: one}
+			p := &proposal{data: make([]byte, 1+i%700), slot: i, done: answers, leader: one}
 			if i > 1500 {
 				p.leader = other
 			}
@@ -133,37 +134,39 @@ func TestBatcher_Batches(t *testing.T) {
 
 // slowBatcher has one lane, on which each batch takes a minute.
 func slowBatcher(spawn func(func())) *batcher {
-	return &batcher{lanes: 1, spawn: spawn, carry: func(batch []*parcel, _ func()) {
+	return &batcher{maxInFlight: 1, spawn: spawn, run: func(batch []*proposal, _ func()) {
 		time.Sleep(time.Minute)
 		for _, p := range batch {
-			p.deliver(attempt{certainty: done})
+			p.resolve(outcome{status: committed})
 		}
 	}}
 }
 
 func TestBatcher_Send_WhoGivesUpKnowsWhetherItLeft(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
 		b := slowBatcher(goroutines.Go)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var callers sync.WaitGroup
-		var first, second attempt
-		callers.Go(func() { first = b.send(ctx, &parcel{}) })
+		var first, second outcome
+		callers.Go(func() { first = b.send(ctx, &proposal{}) })
 		synctest.Wait()
-		callers.Go(func() { second = b.send(ctx, &parcel{}) })
+		callers.Go(func() { second = b.send(ctx, &proposal{}) })
 		callers.Wait()
-		if first.certainty != maybeDone || second.certainty != nothingDone {
-			t.Errorf("on its way: %v; still waiting: %v", first.certainty, second.certainty)
+		if first.status != maybeCommitted || second.status != notCommitted {
+			t.Errorf("on its way: %v; still waiting: %v", first.status, second.status)
 		}
-		if patient := b.send(t.Context(), &parcel{}); patient.certainty != done {
-			t.Errorf("the next: %v", patient.certainty)
+		if patient := b.send(t.Context(), &proposal{}); patient.status != committed {
+			t.Errorf("the next: %v", patient.status)
 		}
 		goroutines.Wait()
 	})
 }
 
 func TestBatcher_Send_EndsWithTheLeaderItIsFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
 		b := slowBatcher(goroutines.Go)
@@ -171,8 +174,8 @@ func TestBatcher_Send_EndsWithTheLeaderItIsFor(t *testing.T) {
 		l := &leadership{}
 		l.ctx, l.end = context.WithTimeout(context.Background(), time.Second)
 		defer l.end()
-		if lost := b.send(t.Context(), &parcel{leader: l}); lost.certainty != maybeDone || time.Since(begin) != time.Second {
-			t.Errorf("%v after %v", lost.certainty, time.Since(begin))
+		if lost := b.send(t.Context(), &proposal{leader: l}); lost.status != maybeCommitted || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", lost.status, time.Since(begin))
 		}
 		goroutines.Wait()
 	})

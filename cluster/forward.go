@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hashicorp/raft"
-
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -15,8 +14,6 @@ import (
 const (
 	callApply    = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
 	callPropose  = "propose"  // to any node: an encoded command; proposeResponse
-	callIndex    = "index"    // to the leader: indexRequest, or nothing; indexResponse
-	callTerm     = "term"     // to a voter, by the leader: {}; termResponse
 	callHello    = "hello"    // to any node: helloRequest; helloResponse
 	callPromise  = "promise"  // to a node without state: promiseRequest; promiseResponse
 	callJoin     = "join"     // to any node: joinRequest; changeResponse
@@ -25,12 +22,13 @@ const (
 	callTransfer = "transfer" // to any node: transferRequest; changeResponse
 	callBegin    = "begin"    // to any node: beginRequest; beginResponse
 	callLife     = "life"     // to any node: {}; lifeResponse
-	callWitness  = "witness"  // to a member, by the leader: witnessRequest; {}
+	callRecords  = "witness"  // to a member, by the leader: recordsRequest; {}
 )
 
-// applyResponse is an attempt, on its way between nodes.
+// applyResponse is an outcome as it is sent between nodes.
 type applyResponse struct {
-	Certainty string      `json:"certainty"` // see certaintyNames
+	// Certainty is wireNotCommitted, wireMaybeCommitted or wireCommitted.
+	Certainty string      `json:"certainty"`
 	Index     uint64      `json:"index,omitempty"`
 	Term      uint64      `json:"term,omitempty"`
 	Result    *fsm.Result `json:"result,omitempty"`
@@ -38,16 +36,16 @@ type applyResponse struct {
 }
 
 const (
-	wireNothing = "nothing_done"
-	wireMaybe   = "maybe_done"
-	wireDone    = "done"
+	wireNotCommitted   = "nothing_done"
+	wireMaybeCommitted = "maybe_done"
+	wireCommitted      = "done"
 
-	// maxAnswerBytes bounds the answer to several commands; the room up to
-	// maxCallBytes is for the one that passes it.
-	maxAnswerBytes = maxCallBytes / 2
+	// maxAnswerBytes bounds the answer to several commands. The rest of MaxCallBytes is for the
+	// outcome that exceeds it.
+	maxAnswerBytes = peernet.MaxCallBytes / 2
 )
 
-// proposeResponse is what Propose returned on the node asked.
+// proposeResponse is the result of Propose on the asked node.
 type proposeResponse struct {
 	Result fsm.Result `json:"result"`
 	Error  *fsm.Error `json:"error,omitempty"`
@@ -55,8 +53,7 @@ type proposeResponse struct {
 
 // indexRequest asks for the leader's commit index.
 type indexRequest struct {
-	// Voter is the asking node's own term, as of a moment after the reads began
-	// that wait for the index.
+	// Voter is the calling node's term, read after the reads began that wait for the index.
 	Voter termResponse `json:"voter"`
 }
 
@@ -64,7 +61,7 @@ type indexRequest struct {
 type indexResponse struct {
 	Leads bool   `json:"leads"`
 	Index uint64 `json:"index,omitempty"`
-	// Term is the leader's, in which the entry at Index was made.
+	// Term is the term in which the leader's entry at Index was made.
 	Term uint64 `json:"term,omitempty"`
 }
 
@@ -74,74 +71,77 @@ type termResponse struct {
 	Term uint64 `json:"term"`
 }
 
-// forward sends the command to the leader, together with others that are on
-// their way at the same time. Whatever is not a clear answer may have been
-// applied, unless the call never left.
-func (n *Node) forward(ctx context.Context, l *leadership, data []byte) attempt {
-	p := &parcel{data: data, leader: l}
-	if n.store.View().ProtocolVersion() < batchVersion { // the leader may not know batches
+// forward sends the command to the leader, together with others in flight. A call that was sent and
+// not answered may have been applied.
+func (n *Node) forward(ctx context.Context, l *leadership, data []byte) outcome {
+	p := &proposal{data: data, leader: l}
+	if !n.store.View().Active(fsm.VersionBatches) { // the leader may not know batches
 		ctx, done := whileLeads(ctx, l)
 		defer done()
-		return n.callLeader(ctx, []*parcel{p})[0]
+		return n.callLeader(ctx, []*proposal{p})[0]
 	}
 	return n.outbox.send(ctx, p)
 }
 
-// forwardBatch carries the outbox's batches to the leader.
-func (n *Node) forwardBatch(batch []*parcel, release func()) {
+// forwardBatch sends the outbox's batches to the leader.
+func (n *Node) forwardBatch(batch []*proposal, release func()) {
 	ctx, cancel := context.WithTimeout(n.stopping, n.cfg.ProposeTimeout)
 	defer cancel()
 	calling, done := whileLeads(ctx, batch[0].leader)
-	attempts := n.callLeader(calling, batch)
+	outcomes := n.callLeader(calling, batch)
 	done()
 	release()
-	here, last, term := make(chan struct{}), uint64(0), uint64(0)
-	for _, a := range attempts {
+	inStore, last, term := make(chan struct{}), uint64(0), uint64(0)
+	for _, a := range outcomes {
 		if a.index > last {
 			last, term = a.index, a.term
 		}
 	}
 	for i, p := range batch {
-		attempts[i].here = here
-		p.deliver(attempts[i])
+		outcomes[i].inStore = inStore
+		p.resolve(outcomes[i])
 	}
-	n.learnCommit(batch[0].leader, last, term)
-	// Whoever waits began before this batch left, so nobody waits any longer.
+	n.hintCommit(batch[0].leader, last, term)
+	// All proposers of the batch wait for this index or an earlier one.
 	if last > 0 && n.store.Wait(ctx, last) == nil {
-		close(here)
+		close(inStore)
 	}
 }
 
-// callLeader makes one call with a batch and gives what became of each command.
-func (n *Node) callLeader(ctx context.Context, batch []*parcel) []attempt {
+// callLeader makes one call with a batch and returns the outcome of each command.
+func (n *Node) callLeader(ctx context.Context, batch []*proposal) []outcome {
 	l := batch[0].leader
-	attempts := make([]attempt, len(batch))
+	outcomes := make([]outcome, len(batch))
 	counted := func(result string) { n.metrics.forwarded.WithLabelValues(result).Add(float64(len(batch))) }
 	answer, err := n.network.Call(ctx, n.addressOf(l), callApply, entryOf(batch))
-	if errors.Is(err, errNotSent) {
+	if errors.Is(err, peernet.ErrNotSent) {
 		counted("not_sent")
-		return attempts
+		return outcomes
 	}
 	if err == nil {
-		if err = decodeAttempts(answer, attempts); err == nil {
+		if err = decodeOutcomes(answer, outcomes); err == nil {
 			counted("answered")
-			return attempts
+			return outcomes
 		}
-		n.logger.Error("cluster: the leader's answer makes no sense", "peer", nodeName(l.id), "error", err)
+		n.logger.Error(
+			"cluster: the leader's answer can't be decoded", "peer", peernet.NodeName(l.id), "error", err,
+		)
 	} else {
-		n.logger.Debug("cluster: forwarded commands without an answer", "peer", nodeName(l.id), "error", err)
+		n.logger.Debug(
+			"cluster: no answer to forwarded commands", "peer", peernet.NodeName(l.id), "error", err,
+		)
 	}
 	counted("lost")
-	for i := range attempts {
-		attempts[i] = attempt{certainty: maybeDone}
+	for i := range outcomes {
+		outcomes[i] = outcome{status: maybeCommitted}
 	}
-	return attempts
+	return outcomes
 }
 
-// decodeAttempts reads what encodeAttempts wrote about as many commands.
-func decodeAttempts(answer []byte, attempts []attempt) error {
-	list := make([]applyResponse, 0, len(attempts))
-	if len(attempts) == 1 {
+// decodeOutcomes decodes the answer to len(outcomes) commands.
+func decodeOutcomes(answer []byte, outcomes []outcome) error {
+	list := make([]applyResponse, 0, len(outcomes))
+	if len(outcomes) == 1 {
 		list = list[:1]
 		if err := json.Unmarshal(answer, &list[0]); err != nil {
 			return err
@@ -149,66 +149,66 @@ func decodeAttempts(answer []byte, attempts []attempt) error {
 	} else if err := json.Unmarshal(answer, &list); err != nil {
 		return err
 	}
-	if len(list) != len(attempts) {
-		return fmt.Errorf("%d answers to %d commands", len(list), len(attempts))
+	if len(list) != len(outcomes) {
+		return fmt.Errorf("%d answers to %d commands", len(list), len(outcomes))
 	}
 	for i, w := range list {
-		a, err := w.attempt()
+		a, err := w.outcome()
 		if err != nil {
 			return err
 		}
-		attempts[i] = a
+		outcomes[i] = a
 	}
 	return nil
 }
 
-func (w applyResponse) attempt() (attempt, error) {
-	a := attempt{index: w.Index, term: w.Term, err: w.Error}
+func (w applyResponse) outcome() (outcome, error) {
+	a := outcome{index: w.Index, term: w.Term, err: w.Error}
 	if w.Result != nil {
 		a.result = *w.Result
 	}
 	switch w.Certainty {
-	case wireNothing:
-		a.certainty = nothingDone
-	case wireMaybe:
-		a.certainty = maybeDone
-	case wireDone:
-		a.certainty = done
+	case wireNotCommitted:
+		a.status = notCommitted
+	case wireMaybeCommitted:
+		a.status = maybeCommitted
+	case wireCommitted:
+		a.status = committed
 	default:
-		return attempt{certainty: maybeDone}, fmt.Errorf("unknown certainty %q", w.Certainty)
+		return outcome{status: maybeCommitted}, fmt.Errorf("unknown certainty %q", w.Certainty)
 	}
 	return a, nil
 }
 
-func responseOf(a attempt) applyResponse {
+func responseOf(a outcome) applyResponse {
 	w := applyResponse{Index: a.index, Term: a.term, Error: a.err}
-	switch a.certainty {
-	case nothingDone:
-		w.Certainty = wireNothing
-	case maybeDone:
-		w.Certainty = wireMaybe
-	case done:
-		w.Certainty = wireDone
+	switch a.status {
+	case notCommitted:
+		w.Certainty = wireNotCommitted
+	case maybeCommitted:
+		w.Certainty = wireMaybeCommitted
+	case committed:
+		w.Certainty = wireCommitted
 		w.Result = &a.result
 	}
 	return w
 }
 
-// encodeAttempts answers one command with an object and several with a list.
-// What would make the answer too long is said to be unknown: the proposer asks
-// again, for fewer, and gets the recorded result.
-func encodeAttempts(attempts []attempt) ([]byte, error) {
-	if len(attempts) == 1 {
-		return json.Marshal(responseOf(attempts[0]))
+// encodeOutcomes encodes one outcome as an object and several as a list. An outcome that would make
+// the answer too long becomes unknown: the proposer asks again, for fewer commands, and gets the
+// recorded result.
+func encodeOutcomes(outcomes []outcome) ([]byte, error) {
+	if len(outcomes) == 1 {
+		return json.Marshal(responseOf(outcomes[0]))
 	}
 	answer := []byte{'['}
-	for i, a := range attempts {
+	for i, a := range outcomes {
 		if i > 0 {
 			answer = append(answer, ',')
 		}
 		one, err := json.Marshal(responseOf(a))
 		if err == nil && i > 0 && len(answer)+len(one) > maxAnswerBytes {
-			one, err = json.Marshal(responseOf(attempt{certainty: maybeDone}))
+			one, err = json.Marshal(responseOf(outcome{status: maybeCommitted}))
 		}
 		if err != nil {
 			return nil, err
@@ -218,34 +218,42 @@ func encodeAttempts(attempts []attempt) ([]byte, error) {
 	return append(answer, ']'), nil
 }
 
-// handle is the node's Handler: it answers the peer calls.
+// handle is the node's peernet.Handler: it answers the peer calls.
 func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([]byte, error) {
 	if err := n.directed(ctx, from); err != nil {
 		return nil, err
 	}
 	switch name {
 	case callBegin:
-		return answer(request, func(r beginRequest) (beginResponse, error) { return n.handleBegin(ctx, from, r) })
+		return answer(
+			request, func(r beginRequest) (beginResponse, error) { return n.handleBegin(ctx, from, r) },
+		)
 	case callLife:
 		return answer(request, func(struct{}) (lifeResponse, error) { return n.handleLife(), nil })
-	case callWitness:
-		return answer(request, n.handleWitness)
+	case callRecords:
+		return answer(request, n.handleRecords)
 	case callApply:
 		return n.handleApply(ctx, request)
 	case callPropose:
 		return n.handlePropose(ctx, request)
-	case callIndex:
+	case peernet.CallIndex:
 		return n.handleIndex(ctx, request)
-	case callTerm:
+	case peernet.CallTerm:
 		return answer(request, func(struct{}) (termResponse, error) { return n.handleTerm() })
 	case callChecksum:
 		return answer(request, func(struct{}) (checksumResponse, error) { return n.handleChecksum() })
 	case callHello:
-		return answer(request, func(r helloRequest) (helloResponse, error) { return n.handleHello(from, r) })
+		return answer(
+			request, func(r helloRequest) (helloResponse, error) { return n.handleHello(from, r) },
+		)
 	case callPromise:
-		return answer(request, func(r promiseRequest) (promiseResponse, error) { return n.handlePromise(from, r) })
+		return answer(
+			request, func(r promiseRequest) (promiseResponse, error) { return n.handlePromise(from, r) },
+		)
 	case callJoin:
-		return answer(request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) })
+		return answer(
+			request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) },
+		)
 	case callRemove:
 		return answer(request, func(r removeRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name, r.RemoveOptions))}, nil
@@ -262,7 +270,7 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	return nil, fmt.Errorf("unknown peer call %q", name)
 }
 
-// answer decodes a request, has fn answer it and encodes that.
+// answer decodes a request, calls fn and encodes its response.
 func answer[Q, A any](request []byte, fn func(Q) (A, error)) ([]byte, error) {
 	var q Q
 	if err := json.Unmarshal(request, &q); err != nil {
@@ -275,7 +283,7 @@ func answer[Q, A any](request []byte, fn func(Q) (A, error)) ([]byte, error) {
 	return json.Marshal(a)
 }
 
-// optional is err as data, nil for nil.
+// optional converts err for a response, nil for nil.
 func optional(err error) *fsm.Error {
 	if err == nil {
 		return nil
@@ -283,11 +291,10 @@ func optional(err error) *fsm.Error {
 	return asError(err)
 }
 
-// decodeForeign reads a command another node sent. One this node does not know
-// comes from a newer program.
+// decodeForeign decodes a command from another node. An unknown command comes from a newer program.
 func decodeForeign(request []byte) (fsm.Command, *fsm.Error) {
-	if len(request) > maxCommandBytes {
-		return fsm.Command{}, fsm.Errorf(fsm.CodeInvalid, "the command is larger than %d bytes", maxCommandBytes)
+	if len(request) > fsm.MaxCommandBytes {
+		return fsm.Command{}, fsm.Errorf(fsm.CodeInvalid, "the command is larger than %d bytes", fsm.MaxCommandBytes)
 	}
 	cmd, err := fsm.DecodeCommand(request)
 	if err != nil {
@@ -296,53 +303,54 @@ func decodeForeign(request []byte) (fsm.Command, *fsm.Error) {
 	return cmd, validate(cmd)
 }
 
-// handleApply answers callApply. It never forwards: the asking node knows best
-// how long to go on.
+// handleApply answers callApply. It never forwards: the calling node decides how long to retry.
 func (n *Node) handleApply(ctx context.Context, request []byte) ([]byte, error) {
 	parts, err := splitCommands(request)
 	if err != nil {
 		return nil, err
 	}
-	attempts := make([]attempt, len(parts))
+	outcomes := make([]outcome, len(parts))
 	ctx, leave, err := n.enter(ctx, n.cfg.ProposeTimeout)
 	if err != nil {
-		return encodeAttempts(attempts)
+		return encodeOutcomes(outcomes)
 	}
 	defer leave()
-	n.applyForeign(ctx, parts, attempts)
-	return encodeAttempts(attempts)
+	n.applyForeign(ctx, parts, outcomes)
+	return encodeOutcomes(outcomes)
 }
 
-// applyForeign applies commands another node sent and notes what became of each.
-func (n *Node) applyForeign(ctx context.Context, parts [][]byte, attempts []attempt) {
-	answers := make(chan delivery, len(parts))
-	parcels := make([]*parcel, 0, len(parts))
+// applyForeign applies commands of another node and stores their outcomes.
+func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outcome) {
+	answers := make(chan slotOutcome, len(parts))
+	proposals := make([]*proposal, 0, len(parts))
 	for i, part := range parts {
 		cmd, refusal := decodeForeign(part)
 		if refusal == nil {
 			refusal = n.admit(cmd)
 		}
 		if refusal != nil {
-			attempts[i] = attempt{err: refusal}
+			outcomes[i] = outcome{err: refusal}
 			continue
 		}
-		parcels = append(parcels, &parcel{cmd: cmd, data: part, exact: true, slot: i, done: answers})
+		proposals = append(
+			proposals, &proposal{cmd: cmd, data: part, decoded: true, slot: i, done: answers},
+		)
 	}
-	if len(parcels) == 0 || !n.awaitOpen(ctx) {
+	if len(proposals) == 0 || !n.awaitOpen(ctx) {
 		return
 	}
-	for _, p := range parcels {
-		attempts[p.slot] = attempt{certainty: maybeDone}
+	for _, p := range proposals {
+		outcomes[p.slot] = outcome{status: maybeCommitted}
 	}
-	n.entries.add(parcels...)
-	for range parcels {
+	n.entries.add(proposals...)
+	for range proposals {
 		select {
 		case d := <-answers:
-			attempts[d.slot] = d.attempt
+			outcomes[d.slot] = d.outcome
 		case <-ctx.Done():
-			for _, p := range parcels {
+			for _, p := range proposals {
 				if n.entries.withdraw(p) {
-					attempts[p.slot] = attempt{}
+					outcomes[p.slot] = outcome{}
 				}
 			}
 			return
@@ -384,17 +392,11 @@ func (n *Node) handleIndex(ctx context.Context, request []byte) ([]byte, error) 
 	return json.Marshal(response)
 }
 
-// indexFor gives the commit index to a node that told its term: among three that
-// is all there is to know, among more the other voters' words can be shared.
-func (n *Node) indexFor(ctx context.Context, told termResponse) (uint64, error) {
-	voters := 0
-	for _, s := range n.servers() {
-		if s.Suffrage == raft.Voter {
-			voters++
-		}
+// indexFor returns the commit index for a node that reported its term. Among three voters that
+// answer completes the majority; among more, the round is shared.
+func (n *Node) indexFor(ctx context.Context, claimed termResponse) (uint64, error) {
+	if claimed.ID == "" || voters(n.servers()) > 3 {
+		return n.leaderReads.join(ctx, n.stopping)
 	}
-	if told.ID == "" || voters > 3 {
-		return n.indexes.join(ctx, n.stopping)
-	}
-	return n.verified(told)
+	return n.verified(claimed)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -16,63 +15,61 @@ import (
 )
 
 const (
-	// guardTimeout bounds what asking the members costs a start, objectionTimeout how
-	// long their answers are waited for while the node runs already.
+	// guardTimeout bounds how long a start waits for the members. objectionTimeout bounds the wait for
+	// late answers while the node runs.
 	guardTimeout     = time.Second
 	objectionTimeout = 30 * time.Second
-	// lifeTimeout bounds looking whether a former process still answers; it is part
-	// of a guardTimeout.
+	// lifeTimeout bounds the check for another process of the same node; it is part of guardTimeout.
 	lifeTimeout = guardTimeout / 2
 )
 
-// beginRequest asks a member, before Raft starts, whether it objects.
+// beginRequest asks a member, before Raft starts, whether it objects to the start.
 type beginRequest struct {
 	Member member `json:"member"`
-	// Starts are those on the disk, the present one last; Last is the last log
-	// index on it.
+	// Starts are those on the disk, the current one last; Last is the last log index on it.
 	Starts []start `json:"starts"`
 	Last   uint64  `json:"last"`
-	// Goes: nobody has objected, and the node starts.
+	// Goes: no member has objected and the node starts.
 	Goes bool `json:"goes,omitempty"`
 }
 
-// beginResponse holds the objection, "" for none.
+// beginResponse has the objection, "" for none.
 type beginResponse struct {
 	Objection string `json:"objection,omitempty"`
 }
 
-// lifeResponse says which process answers.
+// lifeResponse identifies the process that answers.
 type lifeResponse struct {
 	ID    string `json:"id"`
 	Start start  `json:"start"`
 }
 
-// witnessRequest is what a leader knows of all members.
-type witnessRequest struct {
+// recordsRequest has the leader's records of all members.
+type recordsRequest struct {
 	Records map[raft.ServerID]record `json:"records"`
-	// Silent is for how many milliseconds the leader has heard nothing of members.
+	// Silent has the milliseconds since the leader heard each silent member.
 	Silent map[raft.ServerID]int64 `json:"silent,omitempty"`
 }
 
-// guard draws the nonce of this start and asks the members whether they object to
-// it. One objection stops the node; silence does not.
+// guard stores this start and asks the members whether they object. One objection stops the node.
+// Missing answers do not.
 func (n *Node) guard(ctx context.Context) error {
 	fresh, err := n.empty()
 	if err != nil {
 		return err
 	}
-	if err := n.witness.begin(uuid.NewString()); err != nil {
+	if err := n.records.begin(uuid.NewString()); err != nil {
 		return err
 	}
 	if fresh {
-		n.witness.pass()
+		n.records.markPassed()
 		return nil
 	}
 	last, err := n.lastIndex()
 	if err != nil {
 		return err
 	}
-	request := beginRequest{Member: n.self(), Starts: n.witness.starts(), Last: last}
+	request := beginRequest{Member: n.self(), Starts: n.records.starts(), Last: last}
 	if err := n.askMembers(ctx, request); err != nil {
 		return err
 	}
@@ -80,11 +77,11 @@ func (n *Node) guard(ctx context.Context) error {
 	if err := n.askMembers(ctx, request); err != nil {
 		return err
 	}
-	n.witness.pass()
+	n.records.markPassed()
 	return nil
 }
 
-// empty reports whether the disk holds nothing of Raft's.
+// empty reports whether the disk holds no Raft state.
 func (n *Node) empty() (bool, error) {
 	has, err := raft.HasExistingState(n.storage.Logs, n.storage.Stable, n.storage.Snapshots)
 	if err != nil {
@@ -109,16 +106,21 @@ func (n *Node) lastIndex() (uint64, error) {
 	return last, nil
 }
 
-// objection is what a member at an address has against a start.
+// diskRunbook tells the operator what to do about an objection.
+const diskRunbook = "bivouac runbook disk"
+
+// objection is the reason that the member at an address gave.
 type objection struct{ address, why string }
 
 func (n *Node) objected(o objection) error {
-	return fmt.Errorf("the member at %s objects to the start of this node: %s; %s", o.address, o.why, n.storage.remedy())
+	return fmt.Errorf(
+		"the member at %s objects to the start of this node: %s; %s", o.address, o.why,
+		n.storage.Remedy(),
+	)
 }
 
-// askMembers puts the request to all members and waits for guardTimeout. The first
-// objection is the error. One that comes later, as from a member under load, is looked
-// into while the node runs.
+// askMembers sends the request to all members and waits for guardTimeout. The first objection is
+// the error. Later objections are checked again while the node runs.
 func (n *Node) askMembers(ctx context.Context, request beginRequest) error {
 	ctx, end := context.WithTimeout(ctx, objectionTimeout)
 	stop := context.AfterFunc(n.stopping, end)
@@ -156,21 +158,20 @@ func (n *Node) askMembers(ctx context.Context, request beginRequest) error {
 	return nil
 }
 
-// askAgain stops the node when the member at an address, which objected late, still
-// does. By then the node may have acknowledged more than the request told, so only its
-// starts are in question.
+// askAgain asks a member that objected late once more, and stops the node if it still objects. The
+// node may have acknowledged more entries meanwhile, so only its starts count.
 func (n *Node) askAgain(ctx context.Context, address string, self member) {
-	request := beginRequest{Member: self, Starts: n.witness.starts(), Last: math.MaxUint64}
+	request := beginRequest{Member: self, Starts: n.records.starts(), Last: math.MaxUint64}
 	var response beginResponse
 	if n.ask(ctx, address, callBegin, request, &response) == nil && response.Objection != "" {
-		n.breaks(n.objected(objection{address, response.Objection}))
+		n.failWith(n.objected(objection{address, response.Objection}))
 	}
 }
 
-// memberAddresses are those of the last known members and of RetryJoin, without
-// this node's own.
+// memberAddresses are the addresses of the last known members and of RetryJoin, without this node's
+// own.
 func (n *Node) memberAddresses() []string {
-	known := n.witness.addresses()
+	known := n.records.addresses()
 	delete(known, n.id)
 	all := map[string]bool{}
 	for _, a := range slices.AppendSeq(slices.Clone(n.cfg.RetryJoin), maps.Values(known)) {
@@ -180,18 +181,11 @@ func (n *Node) memberAddresses() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// remedy is what to do with a disk that others object to.
-func (s *Storage) remedy() string {
-	where := "the data directory"
-	if s.disk != nil {
-		where = s.disk.dir
-	}
-	return fmt.Sprintf("do not run it: move %s away and start the node with an empty one, and it fetches everything from the others (%s)", where, runbook)
-}
-
 // handleBegin answers callBegin.
-func (n *Node) handleBegin(ctx context.Context, from string, request beginRequest) (beginResponse, error) {
-	if err := n.introduce(from, request.Member); err != nil {
+func (n *Node) handleBegin(
+	ctx context.Context, from string, request beginRequest,
+) (beginResponse, error) {
+	if err := n.checkCaller(from, request.Member); err != nil {
 		return beginResponse{}, err
 	}
 	m := request.Member
@@ -200,30 +194,32 @@ func (n *Node) handleBegin(ctx context.Context, from string, request beginReques
 		return beginResponse{}, errors.New("a node can't ask itself")
 	}
 	term, commit := n.leads()
-	known := n.witness.get(id, term, commit)
+	known := n.records.get(id, term, commit)
 	if why := known.objection(request.Starts, request.Last); why != "" {
 		n.logger.Error("cluster: this node objects to the start of another", "peer", m.Name, "error", why)
 		return beginResponse{Objection: why}, nil
 	}
 	present := request.Starts[len(request.Starts)-1]
-	if where := n.stillLives(ctx, id, m.Address, present); where != "" {
+	if where := n.otherProcess(ctx, id, m.Address, present); where != "" {
 		return beginResponse{Objection: "a process of this node still answers at " + where + "; stop one of the two"}, nil
 	}
 	if request.Goes {
-		n.witness.heard(id, present, m.Address)
-		if err := n.witness.store(); err != nil {
+		n.records.heard(id, present, m.Address)
+		if err := n.records.store(); err != nil {
 			return beginResponse{}, err
 		}
 	}
 	return beginResponse{}, nil
 }
 
-// stillLives gives the address at which another process of the node answers, "" for
-// none. The one that starts answers at its own.
-func (n *Node) stillLives(ctx context.Context, id raft.ServerID, own string, present start) string {
+// otherProcess returns the address at which another process of the node answers, "" for none. The
+// starting process answers at its own address.
+func (n *Node) otherProcess(
+	ctx context.Context, id raft.ServerID, own string, present start,
+) string {
 	ctx, cancel := context.WithTimeout(ctx, lifeTimeout)
 	defer cancel()
-	former := map[string]bool{n.witness.addresses()[id]: true}
+	former := map[string]bool{n.records.addresses()[id]: true}
 	if a, known := n.addresses.get(id); known {
 		former[a] = true
 	}
@@ -241,12 +237,11 @@ func (n *Node) stillLives(ctx context.Context, id raft.ServerID, own string, pre
 
 // handleLife answers callLife.
 func (n *Node) handleLife() lifeResponse {
-	return lifeResponse{ID: string(n.id), Start: n.witness.present()}
+	return lifeResponse{ID: string(n.id), Start: n.records.currentStart()}
 }
 
-// leads gives the term that this node leads in and what is committed in it; 0 for
-// none. The term is read last: a commit index of another leader comes with a newer
-// one.
+// leads returns the term that this node leads and its commit index, 0 for none. The term is read
+// last: a commit index from another leader comes with a newer term.
 func (n *Node) leads() (term, commit uint64) {
 	r, t := n.raft.Load(), n.terms.get()
 	if r == nil || t == nil {
@@ -259,24 +254,27 @@ func (n *Node) leads() (term, commit uint64) {
 	return t.number, commit
 }
 
-// spread tells all members what this leader knows of them. told is what each was
-// told last.
-func (n *Node) spread(ctx context.Context, servers []raft.Server, contacts map[raft.ServerID]contact, told map[raft.ServerID]map[raft.ServerID]record) error {
+// shareRecords sends the leader's records to all members. sent has the records each member got
+// last.
+func (n *Node) shareRecords(
+	ctx context.Context, servers []raft.Server, contacts map[raft.ServerID]contact,
+	sent map[raft.ServerID]map[raft.ServerID]record,
+) error {
 	for id, c := range contacts {
 		if c.alive {
-			n.witness.heard(id, c.hello.Life, c.hello.Member.Address)
+			n.records.heard(id, c.hello.Life, c.hello.Member.Address)
 		}
 	}
 	term, commit := n.leads()
 	if term == 0 {
 		return nil
 	}
-	records := n.witness.gather(servers, n.id, term, commit)
-	n.witness.merge(records)
-	n.witness.keep(servers)
+	records := n.records.gather(servers, n.id, term, commit)
+	n.records.merge(records)
+	n.records.keep(servers)
 	silent := silentIn(contacts, time.Now())
 	due := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
-		return s.ID == n.id || !contacts[s.ID].alive || len(silent) == 0 && maps.Equal(told[s.ID], records)
+		return s.ID == n.id || !contacts[s.ID].alive || len(silent) == 0 && maps.Equal(sent[s.ID], records)
 	})
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -284,52 +282,28 @@ func (n *Node) spread(ctx context.Context, servers []raft.Server, contacts map[r
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.whereIs(s), callWitness, witnessRequest{records, silent}, &struct{}{}) == nil {
+			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{records, silent}, &struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
-				told[s.ID] = records
+				sent[s.ID] = records
 			}
 		})
 	}
 	wg.Wait()
-	return n.witness.store()
+	return n.records.store()
 }
 
-// handleWitness answers callWitness. A start of this very node that its disk does
-// not know of is another process's, on a copy of the disk.
-func (n *Node) handleWitness(request witnessRequest) (struct{}, error) {
+// handleRecords answers callRecords. A start of this node that its disk does not know is that of
+// another process, on a copy of the disk.
+func (n *Node) handleRecords(request recordsRequest) (struct{}, error) {
 	if own, known := request.Records[n.id]; known {
 		own.Acked = 0 // Raft may just be behind
-		if why := own.objection(n.witness.starts(), 0); why != "" {
-			n.breaks(fmt.Errorf("another process has started on a copy of this node's disk: %s; stop one of the two for good (%s)", why, runbook))
+		if why := own.objection(n.records.starts(), 0); why != "" {
+			n.failWith(fmt.Errorf("another process has started on a copy of this node's disk: %s; stop one of the two for good (%s)", why, diskRunbook))
 			return struct{}{}, nil
 		}
 	}
-	n.silences.set(request.Silent, time.Now())
-	n.witness.merge(request.Records)
-	return struct{}{}, n.witness.store()
-}
-
-// InstallSnapshot implements raft.Transport: a member that has taken a snapshot has
-// all that is in it.
-func (f *feed) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	err := f.Transport.InstallSnapshot(id, target, args, resp, data)
-	if err == nil && resp.Success && f.matched != nil {
-		f.matched(id, args.Term, args.LastLogIndex)
-	}
-	return err
-}
-
-// acknowledged notes what a member has, by its answer to a leader's entries.
-func (f *feed) acknowledged(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
-	if f.matched == nil || !resp.Success || resp.Term != args.Term {
-		return
-	}
-	index := args.PrevLogEntry
-	if len(args.Entries) > 0 {
-		index = args.Entries[len(args.Entries)-1].Index
-	}
-	if index > 0 {
-		f.matched(id, args.Term, index)
-	}
+	n.silent.set(request.Silent, time.Now())
+	n.records.merge(request.Records)
+	return struct{}{}, n.records.store()
 }

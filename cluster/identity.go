@@ -5,24 +5,27 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
 )
 
-// identity is what this node knows of who is who.
+// identity tracks the processes behind the members' ids.
 type identity struct {
 	// start is this process's nonce.
 	start string
 
 	mu sync.Mutex
-	// starts are the newest nonces heard of members.
+	// starts are the newest nonces of members.
 	starts map[raft.ServerID]string
-	// notMember is the newest index as of which this node was said to be no member,
-	// 0 while it is one.
+	// notMember is the newest index as of which a peer reported that this node is no member, 0 while
+	// it is one.
 	notMember uint64
 }
 
 func (i *identity) init(start string) { i.start, i.starts = start, map[raft.ServerID]string{} }
 
-// heard notes the nonce of a member's process.
+// heard records the nonce of a member's process.
 func (i *identity) heard(id, start string) {
 	if id == "" || start == "" {
 		return
@@ -32,17 +35,17 @@ func (i *identity) heard(id, start string) {
 	i.starts[raft.ServerID(id)] = start
 }
 
-// startOf gives the newest nonce heard of a member, "" for none.
+// startOf returns a member's newest nonce, "" for none.
 func (i *identity) startOf(id raft.ServerID) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.starts[id]
 }
 
-// outsideSince gives the index as of which this node is no member, 0 while it is
-// one. Entries that it has applied beyond that index came from a leader that counts
-// it: then who said so was behind.
-func (i *identity) outsideSince(applied uint64) uint64 {
+// notMemberSince returns the index as of which this node is no member, 0 while it is one. Entries
+// applied beyond that index came from a leader that counts this node as a member, so the report was
+// outdated.
+func (i *identity) notMemberSince(applied uint64) uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if applied > i.notMember {
@@ -51,45 +54,50 @@ func (i *identity) outsideSince(applied uint64) uint64 {
 	return i.notMember
 }
 
-// greet implements host.
-func (n *Node) greet(to raft.ServerID) greeting {
+// greet returns this node's greeting.
+func (n *Node) greet(to raft.ServerID) peernet.Greeting {
 	v := n.store.View()
 	h := v.History()
-	return greeting{Cluster: v.ClusterID(), History: h.ID, Parents: h.Parents, From: string(n.id), To: string(to), Start: n.identity.start}
+	return peernet.Greeting{Cluster: v.ClusterID(), History: h.ID, Parents: h.Parents, From: string(n.id), To: string(to), Start: n.identity.start}
 }
 
-// welcome implements host. A caller that is no member is told so and let in all the
-// same: this node's configuration may be older than the caller's.
-func (n *Node) welcome(caller greeting) greetingAnswer {
-	answer := greetingAnswer{greeting: n.greet(""), NotMember: n.absence(caller.From), Index: n.store.Index()}
+// peerHost is the node as its peer port sees it. It implements peernet.Host.
+type peerHost struct{ *Node }
+
+// Greet implements peernet.Host.
+func (n peerHost) Greet(to raft.ServerID) peernet.Greeting { return n.greet(to) }
+
+// Welcome implements peernet.Host. A caller that is no member is told so in the answer and stays
+// connected: this node's configuration may be older than the caller's.
+func (n peerHost) Welcome(caller peernet.Greeting) peernet.GreetingAnswer {
+	answer := peernet.GreetingAnswer{Greeting: n.greet(""), NotMember: n.notMemberAsOf(caller.From), Index: n.store.Index()}
 	if caller.To != string(n.id) {
 		answer.Refused = fmt.Sprintf("this is %s, not %s", n.id, caller.To)
 		return answer
 	}
-	if answer.Refused = stranger(answer.greeting, caller); answer.Refused == "" {
+	if answer.Refused = peernet.Mismatch(answer.Greeting, caller); answer.Refused == "" {
 		n.identity.heard(caller.From, caller.Start)
 	}
 	return answer
 }
 
-// met implements host.
-func (n *Node) met(to raft.ServerID, address string, answer greetingAnswer) {
+// Met implements peernet.Host.
+func (n peerHost) Met(to raft.ServerID, address string, answer peernet.GreetingAnswer) {
 	if answer.From != string(to) {
-		n.another(to, raft.ServerAddress(address), raft.ServerID(answer.From))
+		n.onWrongMember(to, raft.ServerAddress(address), raft.ServerID(answer.From))
 	}
-	if stranger(n.greet(""), answer.greeting) != "" {
+	if peernet.Mismatch(n.greet(""), answer.Greeting) != "" {
 		return
 	}
 	n.identity.heard(answer.From, answer.Start)
-	n.belongs(answer.NotMember, answer.Index)
+	n.noteMembership(answer.NotMember, answer.Index)
 }
 
-// speaksOlder implements host.
-func (n *Node) speaksOlder() bool { return n.store.View().ProtocolVersion() < identityVersion }
+// SpeaksOlder implements peernet.Host.
+func (n peerHost) SpeaksOlder() bool { return !n.store.View().Active(fsm.VersionHistory) }
 
-// absence gives the index of this node's store if its configuration lacks the
-// member, else 0.
-func (n *Node) absence(id string) uint64 {
+// notMemberAsOf returns this store's index if the configuration lacks the member, else 0.
+func (n *Node) notMemberAsOf(id string) uint64 {
 	servers := n.servers()
 	for _, s := range servers {
 		if string(s.ID) == id {
@@ -102,10 +110,10 @@ func (n *Node) absence(id string) uint64 {
 	return n.store.Index()
 }
 
-// belongs takes what another node says of this one as of its index: no member when
-// notMember is set, else one. The first counts where this node's own log does not go
-// further; the second where the other's state is as new as the first.
-func (n *Node) belongs(notMember, index uint64) {
+// noteMembership takes a peer's report about this node as of the peer's index. "No member" counts
+// unless this node's own log is longer. "Member" counts if the peer's state is as recent as the "no
+// member" report.
+func (n *Node) noteMembership(notMember, index uint64) {
 	r := n.raft.Load()
 	if r == nil || len(n.servers()) == 0 {
 		return
@@ -123,14 +131,14 @@ func (n *Node) belongs(notMember, index uint64) {
 	}
 }
 
-// outside says why this node is no member of its cluster, nil while it is one.
-func (n *Node) outside() error {
+// notMemberError says why this node is no member of its cluster, nil while it is one.
+func (n *Node) notMemberError() error {
 	servers := n.servers()
 	for _, s := range servers {
 		if s.ID != n.id {
 			continue
 		}
-		if index := n.identity.outsideSince(n.raft.Load().AppliedIndex()); index > 0 {
+		if index := n.identity.notMemberSince(n.raft.Load().AppliedIndex()); index > 0 {
 			return fmt.Errorf("this node is not a member of the cluster as of index %d: it was removed; stop it, or empty its data directory to let it join again", index)
 		}
 		return nil

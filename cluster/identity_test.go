@@ -14,6 +14,7 @@ import (
 // TestCluster_RemovedNode_IsNotReadyAndSaysSo: whether it heard of its removal by
 // itself, was away, or starts again.
 func TestCluster_RemovedNode_IsNotReadyAndSaysSo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 4)
 		defer c.Close()

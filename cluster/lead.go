@@ -17,14 +17,14 @@ import (
 const (
 	// openRetry is the pause between attempts to open a term.
 	openRetry = 20 * time.Millisecond
-	// leadRetryMin and leadRetryMax bound the pause before a failed Lead
-	// function is run again in the same term.
+	// leadRetryMin and leadRetryMax bound the pause before a failed Lead function runs again in the
+	// same term.
 	leadRetryMin = 100 * time.Millisecond
 	leadRetryMax = 10 * time.Second
 )
 
-// term is one term this node leads. It is open, that is, its first command was
-// applied to this node's store. ctx ends with the term.
+// term is an open term that this node leads: its first command is applied to this store. ctx ends
+// with the term.
 type term struct {
 	number uint64
 	ctx    context.Context
@@ -48,13 +48,11 @@ func (w *termWatch) set(t *term) {
 	w.current = t
 }
 
-// Lead runs fn once for each term this node leads, never twice at a time, until
-// ctx ends or the node stops; then it returns nil. fn starts when everything
-// committed before its term is in this node's store. Its context ends when the
-// term does, at the latest LeaderLeaseTimeout after a majority was last heard;
-// Lead goes on only when fn has returned. An error of fn is logged and fn run
-// again, with growing pauses, while the term lasts; nil means it is done for
-// this term.
+// Lead runs fn once for each term this node leads, until ctx ends or the node stops; then it
+// returns nil. fn starts when this store holds everything committed before the term. Its context
+// ends with the term, at the latest LeaderLeaseTimeout after a majority was last heard. Runs never
+// overlap: Lead waits until fn has returned. An error of fn is logged and fn runs again, with
+// growing pauses, while the term lasts. nil ends fn's work for the term.
 func (n *Node) Lead(ctx context.Context, fn func(ctx context.Context, term uint64) error) error {
 	ctx, leave, err := n.enter(ctx, 0)
 	if err != nil {
@@ -90,7 +88,7 @@ func (n *Node) nextTerm(ctx context.Context) *term {
 	}
 }
 
-// leadTerm runs fn until it is content or the term over.
+// leadTerm runs fn until it returns nil or the term ends.
 func (n *Node) leadTerm(ctx context.Context, t *term, fn func(context.Context, uint64) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -106,7 +104,9 @@ func (n *Node) leadTerm(ctx context.Context, t *term, fn func(context.Context, u
 			return
 		}
 		wait := pause.NextBackOff()
-		n.logger.Error("cluster: the leader's work failed and is started again", "term", t.number, "error", err, "duration", wait)
+		n.logger.Error(
+			"cluster: leader loop failed, restarting", "term", t.number, "error", err, "duration", wait,
+		)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -114,8 +114,8 @@ func (n *Node) leadTerm(ctx context.Context, t *term, fn func(context.Context, u
 	}
 }
 
-// watchTerms opens each term this node wins and ends it when it is lost. Raft
-// waits for us to take each notice, so "lost and won again" is seen as both.
+// watchTerms opens each term that this node wins and closes it when it is lost. Raft waits until
+// each notice is received, so "lost and won again" arrives as two notices.
 func (n *Node) watchTerms(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -128,9 +128,9 @@ func (n *Node) watchTerms(ctx context.Context) {
 	}
 }
 
-// holdTerm lasts as long as one term of this node's leadership, or until its disk
-// stops to answer or a restore replaces the state. It reports whether this node leads on: the next notice was a
-// new term again, or the disk answers again and nobody else was elected.
+// holdTerm runs for one term of this node's leadership. It ends early when the disk stalls or a
+// restore replaces the state. It reports whether this node still leads: a new term began, or the
+// disk answers again and no other node was elected.
 func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	r := n.raft.Load()
 	termCtx, end := context.WithCancel(ctx)
@@ -142,12 +142,12 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		n.refreshLeader(r)
 	}()
 	n.refreshLeader(r)
-	unfit, _, why := n.fitness.watch()
+	ineligible, _, why := n.eligibility.watch()
 	if why != nil {
-		return n.abdicate(ctx, r)
+		return n.giveUpLeadership(ctx, r)
 	}
 	opening.Go(func() { n.openTerm(termCtx, r) })
-	stalled, _ := n.storage.disk.stall()
+	stalled, _ := n.storage.Watchdog().Stall()
 	select {
 	case leads = <-n.notify:
 	case <-ctx.Done():
@@ -158,14 +158,14 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		close(p.begun)
 		<-p.over
 		leads = r.State() == raft.Leader
-	case <-unfit:
+	case <-ineligible:
 		end()
 		n.terms.set(nil)
-		leads = n.abdicate(ctx, r)
+		leads = n.giveUpLeadership(ctx, r)
 	case <-stalled:
 		end()
 		n.terms.set(nil)
-		_, healed := n.storage.disk.stall()
+		_, healed := n.storage.Watchdog().Stall()
 		select {
 		case leads = <-n.notify:
 		case <-ctx.Done():
@@ -176,18 +176,18 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	return leads
 }
 
-// openTerm applies term.open and publishes the term. Until then this node
-// answers no reads as the leader: the no-op that begins a term never reaches
-// the store, so an index from before could wait for ever.
+// openTerm applies term.open and publishes the term. Before that this node serves no linearizable
+// reads: the no-op that begins a term never reaches the store, so a read could wait for its index
+// without end.
 //
-// A Raft that takes no entries because it believes itself to be handing over,
-// though it leads, will not recover: the node ends, so that another leads.
+// A leader whose Raft refuses entries because of a transfer that never ends can't recover. The node
+// stops so that another one leads.
 func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 	begin := time.Now()
 	for ctx.Err() == nil {
 		number := r.CurrentTerm()
 		err := n.applyTermOpen(ctx, r, number)
-		// The entry is of this term if the term has not moved meanwhile.
+		// The entry belongs to this term if the term has not changed meanwhile.
 		if err == nil && r.State() == raft.Leader && r.CurrentTerm() == number {
 			n.terms.set(&term{number: number, ctx: ctx})
 			n.leaders.touch()
@@ -198,7 +198,7 @@ func (n *Node) openTerm(ctx context.Context, r *raft.Raft) {
 			n.logger.Warn("cluster: opening the term", "term", number, "error", err)
 		}
 		if raftfix.Stuck(err, time.Since(begin)) {
-			n.breaks(fmt.Errorf("opening term %d: %w", number, err))
+			n.failWith(fmt.Errorf("opening term %d: %w", number, err))
 			return
 		}
 		select {

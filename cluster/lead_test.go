@@ -63,6 +63,7 @@ func (l *leads) follow(ctx context.Context, n *cluster.Node, i int, linger time.
 }
 
 func TestNode_Lead_EndsWithTheTermAndBeginsWithTheNext(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -85,6 +86,7 @@ func TestNode_Lead_EndsWithTheTermAndBeginsWithTheNext(t *testing.T) {
 }
 
 func TestNode_Lead_LostAndWonAgainRunsAnew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -110,6 +112,7 @@ func TestNode_Lead_LostAndWonAgainRunsAnew(t *testing.T) {
 }
 
 func TestNode_Lead_FailedWorkIsStartedAgainWithPauses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -142,6 +145,7 @@ func TestNode_Lead_FailedWorkIsStartedAgainWithPauses(t *testing.T) {
 }
 
 func TestNode_Lead_StoppingNodeWaitsForItsWork(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

@@ -5,19 +5,20 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
 )
 
-// leaderWatch is what this node knows of who leads.
+// leaderWatch tracks the leader that this node knows.
 type leaderWatch struct {
 	mu      sync.Mutex
 	current *leadership
-	// changed closes when current is replaced, or this node's term opens.
+	// changed is closed when current is replaced or this node's term opens.
 	changed chan struct{}
 }
 
-// leadership is one leader as this node sees it. ctx ends when the node sees
-// another, or none: a call to a leader that vanished must not hang until its
-// timeout.
+// leadership is one leader as this node sees it. ctx ends when the node sees another one or none,
+// so that a call to a lost leader does not wait for its timeout.
 type leadership struct {
 	id      raft.ServerID // empty: no leader
 	address string
@@ -37,7 +38,7 @@ func (w *leaderWatch) get() (*leadership, <-chan struct{}) {
 	return w.current, w.changed
 }
 
-// refresh asks Raft who leads now.
+// refresh reads the leader from Raft.
 func (w *leaderWatch) refresh(r *raft.Raft) (changed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +57,7 @@ func (w *leaderWatch) refresh(r *raft.Raft) (changed bool) {
 	return true
 }
 
-// wake makes everybody look again. The caller holds mu.
+// wake wakes all waiters. The caller holds mu.
 func (w *leaderWatch) wake() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -68,7 +69,7 @@ func (w *leaderWatch) touch() {
 	w.wake()
 }
 
-// observeLeader keeps the watch current for the time of Run.
+// observeLeader keeps the watch current while Run runs.
 func (n *Node) observeLeader(r *raft.Raft, tasks *sync.WaitGroup) *raft.Observer {
 	events := make(chan raft.Observation, 1)
 	observer := raft.NewObserver(events, false, func(o *raft.Observation) bool {
@@ -95,14 +96,15 @@ func (n *Node) refreshLeader(r *raft.Raft) {
 	}
 	n.metrics.leaderChanges.Inc()
 	if l, _ := n.leaders.get(); l.id != "" {
-		n.logger.Info("cluster: leader", "peer", nodeName(l.id), "address", l.address, "term", r.CurrentTerm())
+		n.logger.Info(
+			"cluster: leader", "peer", peernet.NodeName(l.id), "address", l.address, "term", r.CurrentTerm(),
+		)
 	} else {
 		n.logger.Warn("cluster: no leader", "term", r.CurrentTerm())
 	}
 }
 
-// awaitLeader waits until there is a leader that can be asked: a peer, or this
-// node once its term is open.
+// awaitLeader waits for a leader that can be asked: a peer, or this node once its term is open.
 func (n *Node) awaitLeader(ctx context.Context) (*leadership, error) {
 	for ctx.Err() == nil {
 		l, changed := n.leaders.get()
@@ -117,8 +119,8 @@ func (n *Node) awaitLeader(ctx context.Context) (*leadership, error) {
 	return nil, ctx.Err()
 }
 
-// awaitOpen reports whether this node leads, once its term is open: who hears of
-// a new leader asks it while it still opens its term.
+// awaitOpen reports whether this node leads, once its term is open. A peer may ask a new leader
+// that still opens its term.
 func (n *Node) awaitOpen(ctx context.Context) bool {
 	for {
 		l, changed := n.leaders.get()

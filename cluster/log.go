@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLogger gives hashicorp/raft an hclog.Logger whose messages go to logger.
-// hclog's own intercept logger does the work; the sink only translates.
+// raftLogger returns an hclog.Logger that writes hashicorp/raft's messages to logger.
 func raftLogger(logger *slog.Logger) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclogLevel(logger)})
 	l.RegisterSink(logSink{logger})
@@ -20,8 +19,8 @@ func raftLogger(logger *slog.Logger) hclog.Logger {
 
 type logSink struct{ logger *slog.Logger }
 
-// Accept implements hclog.SinkAdapter. Keys of our closed list stay keys; the
-// library's others become part of the message.
+// Accept implements hclog.SinkAdapter. Keys of the project's closed list stay keys. The library's
+// others become part of the message.
 func (s logSink) Accept(name string, level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
 	ctx := context.Background()
@@ -68,7 +67,7 @@ func slogLevel(l hclog.Level) slog.Level {
 	}
 }
 
-// hclogLevel is the level below which raft need not even format.
+// hclogLevel is the lowest level that logger records, so that raft need not format the others.
 func hclogLevel(l *slog.Logger) hclog.Level {
 	ctx := context.Background()
 	switch {

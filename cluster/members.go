@@ -14,26 +14,26 @@ const (
 	RoleNonvoter = "nonvoter"
 )
 
-// Member is a Server that was asked how it is.
+// Member is a Server with what it reported about itself.
 type Member struct {
 	Server
 	// Role is one of the Role constants, as the asked node sees it.
 	Role string `json:"role"`
-	// Error says why what only the member itself knows is missing.
+	// Error says why the fields below are missing.
 	Error string `json:"error,omitempty"`
 	State string `json:"state,omitempty"`
 	// KnownVersion is the newest protocol version the node knows.
 	KnownVersion int    `json:"known_version,omitempty"`
 	AppliedIndex uint64 `json:"applied_index,omitempty"`
-	// Lag is how many log entries it lacks of the newest that any member told of.
+	// Lag is how many log entries it is behind the newest index that any member reported.
 	Lag *uint64 `json:"lag,omitempty"`
-	// LastContact is how many milliseconds ago the leader heard it; nil for
-	// never in the leader's term, or without a leader.
+	// LastContact is the milliseconds since the leader heard it. It is nil without a leader, or when
+	// the leader has not heard it in its term.
 	LastContact *int64 `json:"last_contact_ms,omitempty"`
 }
 
-// Members asks every member how it is, all at the same time and for a second at
-// most; those that do not answer carry an Error.
+// Members asks all members in parallel, for a second at most. A member that does not answer has an
+// Error.
 func (n *Node) Members(ctx context.Context) []Member {
 	ctx, leave, err := n.enter(ctx, helloTimeout)
 	if err != nil {
@@ -64,18 +64,18 @@ func (n *Node) Members(ctx context.Context) []Member {
 	return members
 }
 
-// ownHello is what this node would answer itself.
+// ownHello is this node's own hello response.
 func (n *Node) ownHello(s Status) helloResponse {
-	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard(), Life: n.witness.told(), Unfit: n.MustNotLead() != nil}
+	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard(), Life: n.records.passedStart(), Unfit: n.MustNotLead() != nil}
 }
 
-// heard gives how long ago this node heard the members, while it leads.
+// heard returns the milliseconds since this node heard each member, while it leads.
 func (n *Node) heard() map[string]int64 {
 	t := n.terms.get()
 	if t == nil {
 		return nil
 	}
-	heard := n.lookout.ages(t.number, time.Now())
+	heard := n.contacts.ages(t.number, time.Now())
 	heard[string(n.id)] = 0
 	return heard
 }
@@ -90,8 +90,7 @@ func roleOf(s Server, leader string) string {
 	return RoleNonvoter
 }
 
-// complete fills in what the answers tell. What the leader says of the others is
-// taken where it answered.
+// complete fills the members from their answers. Contact times come from the leader's answer.
 func complete(members []Member, answers []helloResponse, status Status) {
 	newest := status.CommitIndex
 	var heard map[string]int64

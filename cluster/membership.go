@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -28,29 +28,23 @@ type member struct {
 	Address string `json:"address"`
 }
 
-// joinRequest asks to be a member, or to have one's address corrected.
+// joinRequest asks to become a member, or to have the address corrected.
 type joinRequest struct {
 	Member member `json:"member"`
 	// Protocol is the newest protocol version the node knows.
 	Protocol int `json:"protocol"`
 }
 
-// changeResponse says whether a membership change was made.
+// changeResponse has the error of a membership change, nil when it was made.
 type changeResponse struct {
 	Error *fsm.Error `json:"error,omitempty"`
-}
-
-// nodeName gives the name in a node id.
-func nodeName(id raft.ServerID) string {
-	name, _, _ := strings.Cut(string(id), ".")
-	return name
 }
 
 func (n *Node) self() member {
 	return member{ID: string(n.id), Name: n.cfg.NodeName, Address: n.network.Addr()}
 }
 
-// servers gives Raft's latest configuration, nil before Run.
+// servers returns Raft's latest configuration, nil before Run.
 func (n *Node) servers() []raft.Server {
 	r := n.raft.Load()
 	if r == nil {
@@ -59,8 +53,10 @@ func (n *Node) servers() []raft.Server {
 	return r.GetConfiguration().Configuration().Servers
 }
 
-// atLeader runs change on the leader: here, or by the peer call.
-func (n *Node) atLeader(ctx context.Context, call string, request any, change func(context.Context, *raft.Raft) error) error {
+// atLeader runs change on the leader: here, or by a peer call.
+func (n *Node) atLeader(
+	ctx context.Context, call string, request any, change func(context.Context, *raft.Raft) error,
+) error {
 	ctx, leave, err := n.enter(ctx, changeTimeout)
 	if err != nil {
 		return err
@@ -68,7 +64,7 @@ func (n *Node) atLeader(ctx context.Context, call string, request any, change fu
 	defer leave()
 	l, err := n.awaitLeader(ctx)
 	if err != nil {
-		return n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "the cluster has no leader; nothing was done"))
+		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "the cluster has no leader; nothing was done"))
 	}
 	if l.id == n.id {
 		return change(ctx, n.raft.Load())
@@ -91,7 +87,7 @@ func (n *Node) atLeader(ctx context.Context, call string, request any, change fu
 	return nil
 }
 
-// changed turns the error of a membership change into one for the caller.
+// changed turns the error of a membership change into the caller's error.
 func (n *Node) changed(err error) error {
 	switch moved := errMoved(err); {
 	case err == nil:
@@ -99,17 +95,18 @@ func (n *Node) changed(err error) error {
 	case moved != nil:
 		return moved
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		return n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
+		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	default:
-		return n.gaveUp(fsm.Errorf(fsm.CodeOutcomeUnknown, "changing the membership: %v", err))
+		return n.orStopping(fsm.Errorf(fsm.CodeOutcomeUnknown, "changing the membership: %v", err))
 	}
 }
 
-// handleJoin answers callJoin, forwarding it to the leader. Only the node
-// itself may ask for itself.
-func (n *Node) handleJoin(ctx context.Context, from string, request joinRequest) (changeResponse, error) {
+// handleJoin answers callJoin and forwards it to the leader. A node may only join as itself.
+func (n *Node) handleJoin(
+	ctx context.Context, from string, request joinRequest,
+) (changeResponse, error) {
 	m := request.Member
-	if nodeName(raft.ServerID(m.ID)) != m.Name {
+	if peernet.NodeName(raft.ServerID(m.ID)) != m.Name {
 		return changeResponse{}, fmt.Errorf("node id %q does not belong to the name %q", m.ID, m.Name)
 	}
 	l, _ := n.leaders.get()
@@ -122,13 +119,16 @@ func (n *Node) handleJoin(ctx context.Context, from string, request joinRequest)
 	return changeResponse{Error: optional(err)}, nil
 }
 
-// admitMember adds the node as a nonvoter, or corrects its address. It runs on
-// the leader and is safe to repeat.
+// admitMember adds the node as a nonvoter, or corrects its address. It runs on the leader and can
+// be repeated.
 func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinRequest) error {
 	m := request.Member
 	id, address := raft.ServerID(m.ID), raft.ServerAddress(m.Address)
 	if has := n.store.View().ProtocolVersion(); request.Protocol < has {
-		return fsm.Errorf(fsm.CodeProtocol, "node %q knows protocol version %d and the cluster uses %d: upgrade the node", m.Name, request.Protocol, has)
+		return fsm.Errorf(
+			fsm.CodeProtocol, "node %q knows protocol version %d and the cluster uses %d: upgrade the node",
+			m.Name, request.Protocol, has,
+		)
 	}
 	n.addresses.learn(m)
 	servers, _, err := n.configuration(r)
@@ -142,10 +142,10 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 	for _, s := range servers {
 		switch {
 		case s.ID == id:
-		case nodeName(s.ID) == m.Name:
+		case peernet.NodeName(s.ID) == m.Name:
 			err = n.replace(ctx, r, s)
 		case s.Address == address:
-			err = n.vacate(ctx, r, s, m)
+			err = n.reassignAddress(ctx, r, s, m)
 		}
 		if err != nil {
 			return err
@@ -161,11 +161,11 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 
 // replace removes the former owner of a name, unless it is alive.
 func (n *Node) replace(ctx context.Context, r *raft.Raft, former raft.Server) error {
-	name := nodeName(former.ID)
-	hello, err := n.hello(ctx, n.whereIs(former))
+	name := peernet.NodeName(former.ID)
+	hello, err := n.hello(ctx, n.currentAddress(former))
 	if former.ID == n.id || (err == nil && hello.Member.ID == string(former.ID)) {
 		return fsm.Errorf(fsm.CodeConflict, "the name %q belongs to a live node with another id; give the new node another name, or remove the old one", name)
 	}
-	n.logger.Warn("cluster: a node comes back without its data; its former self is removed", "peer", name)
+	n.logger.Warn("cluster: a node returns with an empty disk; removing its former id", "peer", name)
 	return n.changed(n.await(ctx, r.RemoveServer(former.ID, 0, changeTimeout)))
 }

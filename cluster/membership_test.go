@@ -27,10 +27,11 @@ func names(n *cluster.Node) string {
 }
 
 func TestCluster_Forms_WhateverTheStartOrder(t *testing.T) {
-	const runs = 60
-	for run := range runs {
+	t.Parallel()
+	for run := range histories(15, 60) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(run), func(t *testing.T) {
+			t.Parallel()
 			t.Logf("seed %d", seed)
 			synctest.Test(t, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 0))
@@ -69,6 +70,7 @@ func TestCluster_Forms_WhateverTheStartOrder(t *testing.T) {
 }
 
 func TestCluster_Forms_NotBeforeAllExpectedHaveMet(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.NewStopped(t, 3)
 		defer c.Close()
@@ -89,6 +91,7 @@ func TestCluster_Forms_NotBeforeAllExpectedHaveMet(t *testing.T) {
 }
 
 func TestCluster_Join_NewNodeBecomesAVoterWhenCaughtUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -110,6 +113,7 @@ func TestCluster_Join_NewNodeBecomesAVoterWhenCaughtUp(t *testing.T) {
 }
 
 func TestCluster_Join_NodeWithoutItsDiskReplacesItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -131,6 +135,7 @@ func TestCluster_Join_NodeWithoutItsDiskReplacesItself(t *testing.T) {
 }
 
 func TestCluster_Join_NameOfALiveNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -149,6 +154,7 @@ func TestCluster_Join_NameOfALiveNodeIsRefused(t *testing.T) {
 }
 
 func TestCluster_Join_MovedNodeIsFoundAtItsNewAddress(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -172,6 +178,7 @@ func TestCluster_Join_MovedNodeIsFoundAtItsNewAddress(t *testing.T) {
 }
 
 func TestCluster_Remove_NodeIsGoneEvenTheLeader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 4)
 		defer c.Close()
@@ -203,6 +210,7 @@ func TestCluster_Remove_NodeIsGoneEvenTheLeader(t *testing.T) {
 }
 
 func TestCluster_Stop_HandsLeadershipOver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -224,6 +232,7 @@ func TestCluster_Stop_HandsLeadershipOver(t *testing.T) {
 }
 
 func TestCluster_Restart_AllNodesInAnyOrderKeepTheState(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -250,6 +259,7 @@ func TestCluster_Restart_AllNodesInAnyOrderKeepTheState(t *testing.T) {
 }
 
 func TestNode_Members_SayHowTheyAre(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

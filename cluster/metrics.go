@@ -9,7 +9,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// metrics are the node's bivouac_raft_* metrics.
+// metrics are the node's bivouac_raft_* metrics and its certificate's.
 type metrics struct {
 	node *Node
 
@@ -23,13 +23,13 @@ type metrics struct {
 
 	state, term, commit, applied, contact, members, ready, expires *prometheus.Desc
 
-	// expiry is when the node's certificate ends; nil without one.
+	// expiry returns when the node's certificate ends; nil without one.
 	expiry func() time.Time
 }
 
 func newMetrics(n *Node) *metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("bivouac_raft_"+name, help, labels, nil)
+		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &metrics{
 		node: n,
@@ -50,23 +50,23 @@ func newMetrics(n *Node) *metrics {
 			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
 		}),
 		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_wrong_answers_total", Help: "Connections and messages of Raft's that another member answered than was asked; such an answer counts for nothing.",
+			Name: "bivouac_raft_wrong_answers_total", Help: "Connections and Raft messages that another member answered than was asked; such an answer is ignored.",
 		}),
 		leaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders given up because their process is another one than led.",
+			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders dropped because their process was restarted.",
 		}),
-		state:   desc("state", "1 for the state this node is in.", "state"),
-		term:    desc("term", "Current term."),
-		commit:  desc("commit_index", "Highest index known to be committed."),
-		applied: desc("applied_index", "Index of the store."),
-		contact: desc("last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
-		members: desc("members", "Members in the configuration.", "voter"),
-		ready:   desc("ready", "1 when the node can serve."),
-		expires: desc("certificate_expiry_timestamp_seconds", "When the node's peer certificate ends."),
+		state:   desc("bivouac_raft_state", "1 for the state this node is in.", "state"),
+		term:    desc("bivouac_raft_term", "Current term."),
+		commit:  desc("bivouac_raft_commit_index", "Highest index known to be committed."),
+		applied: desc("bivouac_raft_applied_index", "Index of the store."),
+		contact: desc("bivouac_raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
+		members: desc("bivouac_raft_members", "Members in the configuration.", "voter"),
+		ready:   desc("bivouac_raft_ready", "1 when the node can serve."),
+		expires: desc("bivouac_peer_certificate_expiry_timestamp_seconds", "When the node's peer certificate expires, in Unix seconds."),
 	}
 }
 
-// register adds the metrics for as long as the node runs.
+// register adds the metrics while the node runs.
 func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
 	if r == nil {
 		return func() {}, nil
@@ -133,12 +133,12 @@ func truth(b bool) float64 {
 
 // proposed records one Propose.
 func (m *metrics) proposed(begin time.Time, err error) {
-	m.proposeDuration.WithLabelValues(outcome(err)).Observe(time.Since(begin).Seconds())
+	m.proposeDuration.WithLabelValues(outcomeLabel(err)).Observe(time.Since(begin).Seconds())
 }
 
-// outcome groups the errors of a Propose: the cluster's own by code, all of
-// Apply's refusals as one.
-func outcome(err error) string {
+// outcomeLabel groups the errors of Propose: the cluster's own by code, all refusals of Apply as
+// one.
+func outcomeLabel(err error) string {
 	var e *fsm.Error
 	if !errors.As(err, &e) {
 		return "ok"

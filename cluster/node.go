@@ -12,82 +12,80 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
 const (
-	// transferTimeout bounds handing leadership over before stopping.
+	// transferTimeout bounds the leadership transfer before a stop.
 	transferTimeout = 2 * time.Second
-	// drainTimeout bounds waiting for Raft to answer what is on its way before
-	// it is shut down; it answers at once unless the disk hangs.
+	// drainTimeout bounds the wait for Raft's pending answers before its shutdown. Raft answers at
+	// once unless the disk hangs.
 	drainTimeout = 5 * time.Second
 )
 
-// ErrAbrupt, as the cause of the end of Run's context, makes the node stop
-// without handing leadership over: the nearest thing to a crash that one
-// process can do to a part of itself. For tests.
+// ErrAbrupt, as the cause of Run's cancelled context, stops the node without a leadership transfer.
+// Tests use it to simulate a crash within one process.
 var ErrAbrupt = errors.New("stop abruptly")
 
-// Node is one member of the cluster. All methods may be called at any time,
-// from any goroutine; before Run and after it they answer that there is no
-// leader, or that the node stops.
+// Node is one member of the cluster. All methods may be called at any time from any goroutine.
+// Before Run they report that there is no leader, after it that the node stops.
 type Node struct {
 	cfg     Config
 	id      raft.ServerID
 	logger  *slog.Logger
 	store   *fsm.Store
-	machine *machine
-	storage Storage
+	raftFSM *raftFSM
+	storage raftstore.Store
 	network Network
 	metrics *metrics
 
 	// raft is nil until Run has started it.
 	raft  atomic.Pointer[raft.Raft]
-	feed  atomic.Pointer[feed]
+	hints atomic.Pointer[hintTransport]
 	inbox *raftfix.Inbox // Run's
-	// another is told of members that answer for others.
-	another func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
-	// transfers are this node's handovers.
+	// onWrongMember is called when a member answers for another.
+	onWrongMember func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
+	// transfers begins leadership transfers.
 	transfers raftfix.Transfers
 	started   atomic.Bool
-	// notify gets every beginning and end of this node's leadership, in order.
+	// notify receives each beginning and end of this node's leadership, in order.
 	notify chan bool
-	// pauses stop the work of a leader; leading is held by that work.
+	// pauses suspend the leader's work; leading is read-locked by that work.
 	pauses  chan leadPause
 	leading sync.RWMutex
-	// broken gets the error of a Raft that must be started anew.
+	// broken receives the error of a Raft that must be restarted.
 	broken chan error
 
-	// calls are the public calls in progress; futures are goroutines that wait
-	// for Raft, guarding ones that wait for late objections to the start. stopping
-	// ends when Run begins to stop.
-	calls    gate
+	// calls are the public calls in progress. futures are goroutines that wait for Raft, guarding
+	// those that wait for late objections to the start. stopping ends when Run begins to stop.
+	calls    peernet.Gate
 	futures  sync.WaitGroup
 	guarding sync.WaitGroup
 	stopping context.Context
 	stop     context.CancelFunc
 
-	leaders   leaderWatch
-	terms     termWatch
-	indexes   rounds // the leader's: commit index, verified
-	reads     rounds // this node's: the index to wait for
-	quickest  quickest
-	entries   batcher // the leader's: commands for the log
-	outbox    batcher // commands for the leader
-	formation formation
-	addresses addressBook
-	identity  identity
-	lookout   lookout
-	fitness   fitness
-	witness   witness
-	silences  silences
-	caughtUp  atomic.Bool
+	leaders      leaderWatch
+	terms        termWatch
+	leaderReads  readBatcher // the leader's: commit index, verified
+	reads        readBatcher // this node's: the index to wait for
+	fastestVoter fastestVoter
+	entries      batcher // the leader's: commands for the log
+	outbox       batcher // commands for the leader
+	bootstrap    bootstrapState
+	addresses    addressBook
+	identity     identity
+	contacts     contactBook
+	eligibility  eligibility
+	records      memberRecords
+	silent       silentMembers
+	caughtUp     atomic.Bool
 }
 
-// New opens the data directory and listens on the peer address; it starts
-// nothing. store must be empty and is the node's from now on: nobody else may
-// write it.
+// New opens the data directory and listens on the peer address. It starts nothing. store must be
+// empty; from then on only the node may write it.
 func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("cluster configuration: %w", err)
@@ -95,24 +93,21 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	creds, err := loadCredentials(cfg.TLS, cfg.Logger)
+	creds, err := peernet.LoadCredentials(cfg.TLS, cfg.NodeName, cfg.Logger)
 	if err != nil {
 		return nil, err
-	}
-	if creds.node != cfg.NodeName {
-		return nil, fmt.Errorf("NodeName is %q but %s was issued to node %q; %s", cfg.NodeName, cfg.TLS.CertFile, creds.node, remedy)
 	}
 	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
 	if err != nil {
 		return nil, err
 	}
-	if err := storage.checkCopy(cfg.DataDir); err != nil {
+	if err := storage.CheckCopy(cfg.DataDir); err != nil {
 		return nil, errors.Join(err, storage.Close())
 	}
-	if err := storage.notePlace(cfg.DataDir); err != nil {
+	if err := storage.RecordFiles(cfg.DataDir); err != nil {
 		return nil, errors.Join(err, storage.Close())
 	}
-	port, err := openPeerPort(cfg, creds)
+	port, err := peernet.Open(portOptions(cfg), creds)
 	if err != nil {
 		return nil, errors.Join(err, storage.Close())
 	}
@@ -120,14 +115,15 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, port.Close(), storage.Close())
 	}
-	n.metrics.expiry = creds.expiry
+	n.metrics.expiry = creds.Expiry
 	return n, nil
 }
 
-// NewWith is New with the storage and the network handed in; clustertest's are
-// in memory. cfg is used as it is, apart from its files and addresses. The node
-// closes both at the end of Run.
-func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*Node, error) {
+// NewWith is New with a given storage and network; clustertest keeps both in memory. It uses cfg
+// without its files and addresses. Run closes both.
+func NewWith(
+	cfg Config, store *fsm.Store, storage raftstore.Store, network Network,
+) (*Node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -137,44 +133,43 @@ func NewWith(cfg Config, store *fsm.Store, storage Storage, network Network) (*N
 	}
 	n := &Node{
 		cfg: cfg, id: id, logger: cfg.Logger.With("node", cfg.NodeName),
-		store: store, machine: newMachine(store), storage: storage, network: network,
+		store: store, raftFSM: newRaftFSM(store), storage: storage, network: network,
 		notify: make(chan bool, 1), pauses: make(chan leadPause), broken: make(chan error, 1),
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.metrics = newMetrics(n)
-	n.another = n.answeredByAnother()
+	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
-	n.fitness.init()
+	n.eligibility.init()
 	n.addresses.init(n.self(), n.servers)
-	n.indexes = rounds{run: n.verifiedIndex, spawn: n.futures.Go}
-	n.reads = rounds{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
-	n.entries = batcher{carry: n.appendEntry, spawn: n.futures.Go, lanes: 1}
-	n.outbox = batcher{carry: n.forwardBatch, spawn: n.futures.Go, lanes: forwardLanes}
-	if err := errors.Join(n.formation.init(storage.Stable), n.witness.init(storage.Stable)); err != nil {
+	n.leaderReads = readBatcher{run: n.verifiedIndex, spawn: n.futures.Go}
+	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
+	n.entries = batcher{run: n.appendEntry, spawn: n.futures.Go, maxInFlight: 1}
+	n.outbox = batcher{run: n.forwardBatch, spawn: n.futures.Go, maxInFlight: maxForwards}
+	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable)); err != nil {
 		return nil, err
 	}
-	if port, ok := network.(*peerPort); ok {
-		port.identify(n)
+	if port, ok := network.(*peernet.Port); ok {
+		port.Identify(peerHost{n})
 	}
 	return n, nil
 }
 
-// nodeID reads the node's id, or draws it on the first start: "<name>.<random>",
-// so that Raft's configuration tells the name of every member, and a node that
-// lost its disk is not taken for the one that had it.
+// nodeID reads the node's id, or stores a new one on the first start: "<name>.<random>". Raft's
+// configuration so has every member's name, and a node that lost its disk is another member.
 func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
-	id, err := getString(stable, keyNodeID)
+	id, err := raftstore.Get(stable, raftstore.KeyNodeID)
 	if err != nil {
 		return "", fmt.Errorf("reading node id: %w", err)
 	}
 	if id == "" {
 		id = newNodeID(name)
-		if err := stable.Set(keyNodeID, []byte(id)); err != nil {
+		if err := raftstore.Set(stable, raftstore.KeyNodeID, id); err != nil {
 			return "", fmt.Errorf("storing node id: %w", err)
 		}
 	}
-	if owner := nodeName(raft.ServerID(id)); owner != name {
+	if owner := peernet.NodeName(raft.ServerID(id)); owner != name {
 		return "", fmt.Errorf("the data directory belongs to node %q, this is %q", owner, name)
 	}
 	return raft.ServerID(id), nil
@@ -182,10 +177,10 @@ func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
 
 func newNodeID(name string) string { return name + "." + uuid.NewString()[:13] }
 
-// Run takes part in the cluster until ctx ends, then hands leadership over if
-// it leads, and stops; it returns when every goroutine has ended and the data
-// directory is closed. It returns an error when the node must not go on: a log
-// entry or snapshot it does not understand, most of all. Run once only.
+// Run takes part in the cluster until ctx ends. Then it transfers leadership if it leads, and
+// stops. It returns when every goroutine has ended and the data directory is closed. It returns an
+// error when the node must not go on, as with a log entry or snapshot that it can't decode. Call it
+// once.
 func (n *Node) Run(ctx context.Context) error {
 	if !n.started.CompareAndSwap(false, true) {
 		return errors.New("cluster: Run was called twice")
@@ -198,7 +193,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.guarding.Wait()
 	var tasks sync.WaitGroup
 	served := make(chan error, 1)
-	// From now on, so that nodes that start together can ask each other.
+	// Serve from here on, so that nodes that start together can ask each other.
 	tasks.Go(func() { served <- n.network.Serve(n.stopping, n.handle) })
 	var r *raft.Raft
 	if err = n.guard(ctx); err == nil {
@@ -206,55 +201,55 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		n.stop()
-		n.calls.close()
+		n.calls.Close()
 		tasks.Wait()
-		n.release()
+		n.stopTransport()
 		return errors.Join(err, n.close())
 	}
 	observer := n.observeLeader(r, &tasks)
 	n.raft.Store(r)
 	tasks.Go(func() { n.watchTerms(n.stopping) })
-	tasks.Go(func() { n.form(n.stopping) })
+	tasks.Go(func() { n.keepMembership(n.stopping) })
 	tasks.Go(func() { n.catchUp(n.stopping) })
-	tasks.Go(func() { _ = n.Lead(n.stopping, n.tend) })
-	n.watchDisk(&tasks)
+	tasks.Go(func() { _ = n.Lead(n.stopping, n.reconcileMembers) })
+	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 
 	select {
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), ErrAbrupt) {
-			n.handOver(r)
+			n.transferBeforeStop(r)
 		}
-	case <-n.machine.failed:
-		err = fmt.Errorf("cluster: the node stops: %w", n.machine.failure())
+	case <-n.raftFSM.failed:
+		err = fmt.Errorf("cluster: the node stops: %w", n.raftFSM.failure())
 	case err = <-served:
 		err = fmt.Errorf("cluster: serving the peer port: %w", err)
 	case err = <-n.broken:
 		err = fmt.Errorf("cluster: the node stops: %w", err)
-	case <-n.storage.disk.failures():
-		err = fmt.Errorf("cluster: the node stops: %w", n.storage.disk.failure())
+	case <-n.storage.Watchdog().Failed():
+		err = fmt.Errorf("cluster: the node stops: %w", n.storage.Watchdog().Failure())
 	}
 	n.stop()
-	n.calls.close()
+	n.calls.Close()
 	end := func() error {
 		tasks.Wait()
 		n.drain()
 		r.DeregisterObserver(observer)
-		// The network goes first: Raft's goroutines may be waiting for a peer.
+		// The network closes before Raft has ended: Raft's goroutines may wait for a peer.
 		down := r.Shutdown()
 		n.inbox.Shut()
 		err := errors.Join(n.network.Close(), down.Error())
-		n.release()
-		return errors.Join(err, n.storage.noteEnd(), n.storage.Close())
+		n.stopTransport()
+		return errors.Join(err, n.storage.MarkEnd(), n.storage.Close())
 	}
-	if n.storage.disk.trouble() != nil {
+	if n.storage.Watchdog().Trouble() != nil {
 		return errors.Join(err, n.abandon(r, end))
 	}
 	return errors.Join(err, end())
 }
 
-// startRaft brings Raft up from what the storage holds.
+// startRaft starts Raft on the storage.
 func (n *Node) startRaft() (*raft.Raft, error) {
 	logger := raftLogger(n.logger)
 	conf := raft.DefaultConfig()
@@ -266,19 +261,18 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	conf.SnapshotThreshold = n.cfg.SnapshotThreshold
 	conf.TrailingLogs = n.cfg.TrailingLogs
 	conf.CommitTimeout = n.cfg.CommitTimeout
-	// Unbuffered: while Raft is busy with one entry, the commands that come gather
-	// into the next (batch.go).
+	// Unbuffered: while Raft handles one entry, arriving commands form the next (batch.go).
 	conf.BatchApplyCh = false
 	conf.NotifyCh = n.notify
 	conf.Logger = logger
 	conf.NoLegacyTelemetry = true
-	// A node that was removed goes on as a follower nobody calls; the operator
-	// stops it. Shutting Raft down under us would end nothing in an orderly way.
+	// A removed node goes on as a follower without a leader, and the operator stops it. A shutdown of
+	// Raft alone would leave the node half stopped.
 	conf.ShutdownOnRemove = false
-	transport := n.holdOff(logger)
+	transport := n.newTransport(logger)
 	r, err := n.newRaft(conf, transport)
-	if failure := n.machine.failure(); failure != nil {
-		// Raft would have gone on with an older snapshot, if it had one.
+	if failure := n.raftFSM.failure(); failure != nil {
+		// With an older snapshot Raft would have started from that.
 		if r != nil {
 			err = errors.Join(err, r.Shutdown().Error())
 		}
@@ -287,28 +281,26 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting raft: %w", err)
 	}
-	if n.storage.arm != nil {
-		n.storage.arm()
-	}
+	n.storage.Arm()
 	transport.Open(r)
 	return r, nil
 }
 
-// handOver gives leadership to the most advanced follower, so that stopping
-// costs the users no election.
-func (n *Node) handOver(r *raft.Raft) {
+// transferBeforeStop transfers leadership to the most advanced follower, so that a stop causes no
+// election timeout.
+func (n *Node) transferBeforeStop(r *raft.Raft) {
 	if r.State() != raft.Leader || len(r.GetConfiguration().Configuration().Servers) < 2 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), transferTimeout)
 	defer cancel()
-	if err := n.handOn(ctx, r); err != nil {
+	if err := n.transferToAny(ctx, r); err != nil {
 		n.logger.Warn("cluster: stopping without a successor", "error", err)
 	}
 }
 
-// await waits for one of Raft's futures, or for the end of ctx; then the future
-// is left to a goroutine that drain waits for.
+// await waits for one of Raft's futures or for the end of ctx. A future left behind is awaited by
+// drain.
 func (n *Node) await(ctx context.Context, f raft.Future) error {
 	done := make(chan error, 1)
 	n.futures.Go(func() { done <- f.Error() })
@@ -320,15 +312,15 @@ func (n *Node) await(ctx context.Context, f raft.Future) error {
 	}
 }
 
-// drain waits until Raft has answered everything it was asked: a future that
-// is pending when Raft shuts down may never be.
+// drain waits until Raft has answered all calls. A future that is pending at Raft's shutdown may
+// never be answered.
 func (n *Node) drain() {
 	drained := make(chan struct{})
 	go func() { n.futures.Wait(); close(drained) }()
 	select {
 	case <-drained:
 	case <-time.After(drainTimeout):
-		n.logger.Warn("cluster: stopping while raft still works on proposals")
+		n.logger.Warn("cluster: stopping while raft still has pending calls")
 	}
 }
 
@@ -336,12 +328,12 @@ func (n *Node) close() error {
 	return errors.Join(n.network.Close(), n.storage.Close())
 }
 
-// PeerAddr is the address by which peers reach this node.
+// PeerAddr is the address at which peers reach this node.
 func (n *Node) PeerAddr() string { return n.network.Addr() }
 
-// enter begins a public call: its context ends with the node too.
+// enter begins a public call. Its context also ends when the node stops.
 func (n *Node) enter(ctx context.Context, timeout time.Duration) (context.Context, func(), error) {
-	if !n.calls.enter() {
+	if !n.calls.Enter() {
 		return nil, nil, errStopping()
 	}
 	var cancel context.CancelFunc
@@ -351,7 +343,7 @@ func (n *Node) enter(ctx context.Context, timeout time.Duration) (context.Contex
 		ctx, cancel = context.WithCancel(ctx)
 	}
 	stop := context.AfterFunc(n.stopping, cancel)
-	return ctx, func() { stop(); cancel(); n.calls.leave() }, nil
+	return ctx, func() { stop(); cancel(); n.calls.Leave() }, nil
 }
 
 func errStopping() *fsm.Error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 type child struct {
 	Name, Dir, Address, LogStore string
 	Peers                        []string
-	TLS                          cluster.TLSConfig
+	TLS                          peernet.TLSFiles
 }
 
 func runChild(config string) error {
@@ -156,7 +157,7 @@ func killNine(t *testing.T, logStore string) {
 		want := written() + 100
 		eventually(t, func() bool { return written() >= want }, func() string { return fmt.Sprintf("writes stand still at %d", written()) })
 	}
-	for round := range 8 {
+	for round := range histories(5, 8) {
 		progress()
 		i := rand.IntN(3)
 		if round == 4 { // the power fails everywhere

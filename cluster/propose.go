@@ -8,41 +8,39 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// certainty is what one attempt at a command tells of its fate.
-type certainty int
+// commitStatus says what is known about a command after one attempt.
+type commitStatus int
 
 const (
-	// nothingDone: this attempt did not and will not apply the command.
-	nothingDone certainty = iota
-	// maybeDone: it may have, or may yet.
-	maybeDone
-	// done: the answer is Apply's own, from a committed entry.
-	done
+	// notCommitted: this attempt did not apply the command and never will.
+	notCommitted commitStatus = iota
+	// maybeCommitted: the attempt may have applied the command, or may do so later.
+	maybeCommitted
+	// committed: the result is Apply's own, from a committed entry.
+	committed
 )
 
-// attempt is the outcome of trying a command once.
-type attempt struct {
-	certainty certainty
-	// index and term are those of the log entry, with done.
+// outcome is the result of one attempt to propose a command.
+type outcome struct {
+	status commitStatus
+	// index and term are those of the log entry, when committed.
 	index, term uint64
 	result      fsm.Result
-	// err is Apply's refusal, with done; with nothingDone a refusal before the
-	// log, after which trying again is no use. Otherwise nil.
+	// err is Apply's refusal when committed. When notCommitted it is a refusal before the log; another
+	// attempt would fail too. Else it is nil.
 	err *fsm.Error
-	// here, if set, is closed when this node's store has the entry.
-	here <-chan struct{}
+	// inStore, if set, is closed when this node's store has the entry.
+	inStore <-chan struct{}
 }
 
-// Propose has the cluster apply cmd and returns what Apply answered, once this
-// node's own store has it too: a View taken afterwards here, even a stale one,
-// shows it. Any node may be asked.
+// Propose applies cmd in the cluster and returns Apply's result after this node's store has the
+// entry too. A View taken here afterwards, even a stale one, shows it. Every node accepts it.
 //
-// All errors are *fsm.Error. Apply's own refusals come back as they are.
-// Before the log: CodeInvalid, CodeProtocol, CodeNoLeader when no leader was
-// found within ProposeTimeout, CodeTimeout when ctx ended first or the command
-// is too old, CodeShuttingDown; then nothing was done. CodeOutcomeUnknown: it
-// may have been applied, or may yet be; proposing the same command again, with
-// the same id, is safe and tells. Propose itself does so until its time is up.
+// All errors are *fsm.Error. Apply's refusals come back unchanged. Errors before the log, with
+// nothing done: CodeInvalid, CodeProtocol, CodeNoLeader (no leader within ProposeTimeout),
+// CodeTimeout (ctx ended first, or the command is too old) and CodeShuttingDown. CodeOutcomeUnknown
+// means that the command may have been applied, or may be later. Proposing it again with the same
+// id is safe and returns its result; Propose does so itself until its time ends.
 func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	begin := time.Now()
 	result, err := n.propose(ctx, cmd)
@@ -60,10 +58,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 	}
 	data, err := cmd.Encode()
 	if err != nil {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeInternal, "%v", err)
-	}
-	if len(data) > maxCommandBytes {
-		return fsm.Result{}, fsm.Errorf(fsm.CodeInvalid, "the request is too large: %d bytes as a command, at most %d", len(data), maxCommandBytes)
+		return fsm.Result{}, asError(err)
 	}
 	ctx, leave, err := n.enter(caller, n.cfg.ProposeTimeout)
 	if err != nil {
@@ -71,25 +66,25 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 	}
 	defer leave()
 
-	sent := false // an earlier attempt may have been applied
+	sent := false // an earlier attempt may have applied the command
 	wait := retryMin
 	for {
 		l, err := n.awaitLeader(ctx)
 		if err != nil {
-			return fsm.Result{}, n.unproposed(caller, sent)
+			return fsm.Result{}, n.proposeError(caller, sent)
 		}
-		a := n.try(ctx, l, cmd, data)
+		a := n.proposeOnce(ctx, l, cmd, data)
 		switch {
-		case a.certainty == done:
-			// The answer stands even if this node does not catch up in time.
+		case a.status == committed:
+			// The result stands even if this node does not catch up in time.
 			n.awaitStore(ctx, a)
 			return a.result, a.err
-		case a.certainty == maybeDone:
+		case a.status == maybeCommitted:
 			sent = true
 		case a.err != nil && !sent:
 			return fsm.Result{}, a.err
 		case a.err != nil:
-			return fsm.Result{}, n.unproposed(caller, sent)
+			return fsm.Result{}, n.proposeError(caller, sent)
 		}
 		select {
 		case <-time.After(wait):
@@ -101,20 +96,20 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 	}
 }
 
-// awaitStore waits until this node's store has what was done.
-func (n *Node) awaitStore(ctx context.Context, a attempt) {
-	if a.here == nil {
+// awaitStore waits until this node's store has the committed entry.
+func (n *Node) awaitStore(ctx context.Context, a outcome) {
+	if a.inStore == nil {
 		_ = n.store.Wait(ctx, a.index)
 		return
 	}
 	select {
-	case <-a.here:
+	case <-a.inStore:
 	case <-ctx.Done():
 	}
 }
 
-// unproposed is the error for a command whose time ran out.
-func (n *Node) unproposed(caller context.Context, sent bool) *fsm.Error {
+// proposeError is the error of a command whose time ended.
+func (n *Node) proposeError(caller context.Context, sent bool) *fsm.Error {
 	switch {
 	case sent:
 		return &fsm.Error{Code: fsm.CodeOutcomeUnknown, RetryAfter: retryAfter,
@@ -133,13 +128,13 @@ func validate(cmd fsm.Command) *fsm.Error {
 	if cmd.ID == "" || cmd.Body == nil || cmd.Type != cmd.Body.CommandType() {
 		return fsm.Errorf(fsm.CodeInvalid, "a command needs an id and a body of its type")
 	}
-	if err := cmd.Body.Validate(); err != nil {
+	if err := fsm.Validate(cmd.Body); err != nil {
 		return asError(err)
 	}
 	return nil
 }
 
-// asError makes any error one that can travel.
+// asError turns any error into one that can be sent to a peer.
 func asError(err error) *fsm.Error {
 	var e *fsm.Error
 	if errors.As(err, &e) {
@@ -148,23 +143,25 @@ func asError(err error) *fsm.Error {
 	return fsm.Errorf(fsm.CodeInternal, "%v", err)
 }
 
-// try makes one attempt: here if this node leads, else at the leader.
-func (n *Node) try(ctx context.Context, l *leadership, cmd fsm.Command, data []byte) attempt {
+// proposeOnce makes one attempt: here if this node leads, else at the leader.
+func (n *Node) proposeOnce(
+	ctx context.Context, l *leadership, cmd fsm.Command, data []byte,
+) outcome {
 	if l.id == n.id {
 		return n.apply(ctx, cmd, data)
 	}
 	return n.forward(ctx, l, data)
 }
 
-// apply puts the command into the log; this node leads, as far as it knows.
-func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) attempt {
+// apply appends the command to the log while this node believes that it leads.
+func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) outcome {
 	if n.terms.get() == nil {
-		return attempt{}
+		return outcome{}
 	}
 	if err := n.admit(cmd); err != nil {
-		return attempt{err: err}
+		return outcome{err: err}
 	}
-	return n.entries.send(ctx, &parcel{cmd: cmd, data: data})
+	return n.entries.send(ctx, &proposal{cmd: cmd, data: data})
 }
 
 // admit is the leader's last check before the log.
@@ -173,7 +170,7 @@ func (n *Node) admit(cmd fsm.Command) *fsm.Error {
 		return &fsm.Error{Code: fsm.CodeTimeout, RetryAfter: retryAfter,
 			Message: "the command's time is more than a minute from the leader's clock; nothing was done; if this repeats, the nodes' clocks differ"}
 	}
-	if needs, has := fsm.MinVersion(cmd.Type), n.store.View().ProtocolVersion(); needs > has {
+	if !n.store.View().Active(fsm.MinVersion(cmd.Type)) {
 		return &fsm.Error{Code: fsm.CodeProtocol, RetryAfter: time.Minute,
 			Message: "not every node of the cluster knows this yet; finish the upgrade and try again"}
 	}

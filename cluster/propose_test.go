@@ -19,6 +19,7 @@ import (
 func asFSM(err error, e **fsm.Error) bool { return errors.As(err, e) }
 
 func TestNode_Propose_NoLeaderRefusesInTimeAndDidNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -44,6 +45,7 @@ func TestNode_Propose_NoLeaderRefusesInTimeAndDidNothing(t *testing.T) {
 }
 
 func TestNode_Propose_CallerGivesUpIsTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -59,6 +61,7 @@ func TestNode_Propose_CallerGivesUpIsTimeout(t *testing.T) {
 }
 
 func TestNode_Propose_LostAnswersApplyOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// The answers of every command are lost twice; the third gets through.
 		c := clustertest.New(t, 3)
@@ -84,6 +87,7 @@ func TestNode_Propose_LostAnswersApplyOnce(t *testing.T) {
 }
 
 func TestNode_Propose_UnknownOutcomeIsSaidAndRepeatingIsSafe(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -107,6 +111,7 @@ func TestNode_Propose_UnknownOutcomeIsSaidAndRepeatingIsSafe(t *testing.T) {
 }
 
 func TestNode_Propose_SurvivesTheLossOfTheLeader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -139,6 +144,7 @@ func TestNode_Propose_SurvivesTheLossOfTheLeader(t *testing.T) {
 }
 
 func TestNode_Propose_RefusalOfApplyIsTheSameFromEveryNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -161,6 +167,7 @@ func TestNode_Propose_RefusalOfApplyIsTheSameFromEveryNode(t *testing.T) {
 }
 
 func TestNode_Propose_InvalidOldAndHugeNeverReachTheLog(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -181,7 +188,7 @@ func TestNode_Propose_InvalidOldAndHugeNeverReachTheLog(t *testing.T) {
 		mixed := newKey(4)
 		mixed.Body = &fsm.APIKeyRevokeBody{ID: 1}
 		huge := newKey(5)
-		huge.Fingerprint = strings.Repeat("x", 3<<20)
+		huge.Fingerprint = strings.Repeat("x", fsm.MaxCommandBytes)
 		for i := range 3 {
 			for name, test := range map[string]struct {
 				cmd  fsm.Command
@@ -202,6 +209,7 @@ func TestNode_Propose_InvalidOldAndHugeNeverReachTheLog(t *testing.T) {
 }
 
 func TestNode_Propose_StoppedNodeSaysSo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -224,6 +232,7 @@ func TestNode_Propose_StoppedNodeSaysSo(t *testing.T) {
 }
 
 func TestNode_Propose_WaitsForALeaderDuringAnElection(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -243,6 +252,7 @@ func TestNode_Propose_WaitsForALeaderDuringAnElection(t *testing.T) {
 // nothing else follows; whoever wrote or read through the follower does not wait
 // for that.
 func TestNode_Propose_AFollowerLearnsWhatItWroteAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 400 * time.Millisecond
 		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.CommitTimeout = slow })

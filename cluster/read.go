@@ -11,60 +11,58 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Consistency is how new a View must be.
+// Consistency is how recent a View must be.
 type Consistency int
 
 const (
-	// Linearizable shows every command acknowledged anywhere before the call.
+	// Linearizable shows every command that any node acknowledged before the call.
 	Linearizable Consistency = iota
-	// Stale shows what this node has, without asking anybody.
+	// Stale shows this node's store without asking another node.
 	Stale
 )
 
 const (
-	// roundTimeout bounds one round, so that an answer that was lost costs the
-	// requests that shared it little.
+	// roundTimeout bounds one round, so that a lost answer delays the reads that share it only
+	// briefly.
 	roundTimeout = time.Second
 	// retryMin and retryMax bound the pause between attempts of one call.
 	retryMin = 10 * time.Millisecond
 	retryMax = 250 * time.Millisecond
-	// retryAfter is what clients are told when there is no leader: an election
-	// takes half a second.
+	// retryAfter is the delay that clients get when there is no leader. An election takes half a
+	// second.
 	retryAfter = time.Second
 )
 
-// askPatience is how long the voters that were asked first may take before the
-// others are asked as well.
-const askPatience = 5 * time.Millisecond
+// slowVoterAfter is how long the first voters asked may take before all others are asked too.
+const slowVoterAfter = 5 * time.Millisecond
 
-// errNotLeader is the answer of a node that can't decide: it does not lead, or
-// not any more, or its term is not open yet.
+// errNotLeader: this node does not lead, or its term is not open yet.
 var errNotLeader = errors.New("not the leader")
 
-// View returns a picture of the store. Stale never fails. Linearizable fails,
-// within ReadTimeout, with CodeNoLeader when no leader could confirm, with
-// CodeTimeout when this node's store lags behind the leader's answer, and with
-// CodeShuttingDown.
+// View returns an immutable view of the store. Stale never fails. Linearizable fails within
+// ReadTimeout: CodeNoLeader when no leader confirmed the read, CodeTimeout when this node's store
+// is behind the read index, and CodeShuttingDown.
 //
-// The linearizable read is Ongaro's read index (dissertation, section 6.4): the
-// leader notes its commit index, makes sure that a majority is in no later term
-// than its own, and answers the index; the asking node waits for its own store.
+// A linearizable read is Ongaro's read index (dissertation, section 6.4). The leader notes its
+// commit index, verifies that a majority is in no later term, and returns the index. The reading
+// node waits until its own store reaches it.
 func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	if c == Stale {
 		return n.store.View(), nil
 	}
-	if !n.calls.enter() {
+	if !n.calls.Enter() {
 		return nil, errStopping()
 	}
-	defer n.calls.leave()
+	defer n.calls.Leave()
 	n.metrics.readWaiters.Inc()
 	defer n.metrics.readWaiters.Dec()
 	deadline := time.Now().Add(n.cfg.ReadTimeout)
-	// Two rounds, one in progress and its own, are all a read waits for as a rule:
-	// they end in time by themselves.
+	// A read waits for two rounds as a rule: the current one and its own. Both end by themselves, so
+	// this path needs no timer.
 	if n.cfg.ReadTimeout > 2*roundTimeout {
 		if index, err := n.reads.join(ctx, n.stopping); err == nil {
 			return n.viewAt(ctx, index, deadline)
@@ -82,33 +80,35 @@ func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 		case <-ctx.Done():
 		case <-n.stopping.Done():
 		}
-		return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
+		return nil, n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
 	}
 }
 
-// StateSnapshot gives the whole state at one index, to be written to a file. It
-// is at least as new as View's answer of the same consistency would be, and
-// fails as View does.
+// StateSnapshot returns the whole state at one index, ready to be written to a file. It is at least
+// as recent as View with the same consistency, and fails like View.
 func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot, error) {
 	if _, err := n.View(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := n.machine.failure(); err != nil {
+	if err := n.raftFSM.failure(); err != nil {
 		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
 	}
 	return n.store.Snapshot(), nil
 }
 
-// viewAt gives a picture that shows the index.
+// viewAt returns a view once the store has reached the index.
 func (n *Node) viewAt(ctx context.Context, index uint64, deadline time.Time) (*fsm.View, error) {
 	if n.store.Index() >= index || n.catchUpTo(ctx, index, deadline) {
 		return n.store.View(), nil
 	}
-	return nil, n.gaveUp(fsm.Errorf(fsm.CodeTimeout, "this node is behind: it has index %d and the read needs %d", n.store.Index(), index))
+	return nil, n.orStopping(fsm.Errorf(
+		fsm.CodeTimeout, "this node is behind: it has index %d and the read needs %d", n.store.Index(),
+		index,
+	))
 }
 
-// catchUpTo waits until this node's store has the index, and reports whether it
-// came to that before the deadline, the end of ctx and the node's.
+// catchUpTo waits until this node's store reaches the index. It returns false when the deadline,
+// ctx or the node ends first.
 func (n *Node) catchUpTo(ctx context.Context, index uint64, deadline time.Time) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -117,8 +117,8 @@ func (n *Node) catchUpTo(ctx context.Context, index uint64, deadline time.Time) 
 	return n.store.Wait(ctx, index) == nil
 }
 
-// gaveUp is e, or that the node is stopping.
-func (n *Node) gaveUp(e *fsm.Error) error {
+// orStopping returns e with a retry delay, or the shutdown error while the node stops.
+func (n *Node) orStopping(e *fsm.Error) error {
 	if n.stopping.Err() != nil {
 		return errStopping()
 	}
@@ -126,8 +126,7 @@ func (n *Node) gaveUp(e *fsm.Error) error {
 	return e
 }
 
-// readIndex runs one round of this node's reads: on the leader itself, or by a
-// call to it.
+// readIndex runs one round for this node's reads: on the leader directly, else by a peer call.
 func (n *Node) readIndex() (uint64, error) {
 	ctx, cancel := context.WithTimeout(n.stopping, roundTimeout)
 	defer cancel()
@@ -138,19 +137,20 @@ func (n *Node) readIndex() (uint64, error) {
 	ctx, done := whileLeads(ctx, l)
 	defer done()
 	if l.id == n.id {
-		return n.indexes.join(ctx, n.stopping)
+		return n.leaderReads.join(ctx, n.stopping)
 	}
 	r := n.raft.Load()
 	if r == nil {
 		return 0, errNotLeader
 	}
-	// This node's own term, told after the round began, is one answer less for the
-	// leader to wait for.
-	request, err := json.Marshal(indexRequest{Voter: termResponse{ID: string(n.id), Term: r.CurrentTerm()}})
+	// This node's term, read after the round began, saves the leader one voter's answer.
+	request, err := json.Marshal(
+		indexRequest{Voter: termResponse{ID: string(n.id), Term: r.CurrentTerm()}},
+	)
 	if err != nil {
 		return 0, err
 	}
-	answer, err := n.network.Call(ctx, n.addressOf(l), callIndex, request)
+	answer, err := n.network.Call(ctx, n.addressOf(l), peernet.CallIndex, request)
 	if err != nil {
 		return 0, err
 	}
@@ -161,24 +161,24 @@ func (n *Node) readIndex() (uint64, error) {
 	if !response.Leads {
 		return 0, errNotLeader
 	}
-	n.learnCommit(l, response.Index, response.Term)
+	n.hintCommit(l, response.Index, response.Term)
 	return response.Index, nil
 }
 
-// verifiedIndex runs one round of the leader: its answer was the commit index
-// of the whole cluster at some moment of the round.
+// verifiedIndex runs one round on the leader. At some moment of the round the result was the commit
+// index of the whole cluster.
 func (n *Node) verifiedIndex() (uint64, error) { return n.verified(termResponse{}) }
 
-// verified is verifiedIndex with one voter's own word on its term, if it has an
-// id; that was given after the reads began which wait for the index.
-func (n *Node) verified(told termResponse) (uint64, error) {
+// verified is verifiedIndex with the term that one voter reported, if claimed has an id. The voter
+// read it after the waiting reads began.
+func (n *Node) verified(claimed termResponse) (uint64, error) {
 	t := n.terms.get()
 	r := n.raft.Load()
 	if t == nil || r == nil || t.ctx.Err() != nil {
 		return 0, errNotLeader
 	}
 	index := r.CommitIndex()
-	if err := n.confirm(t, r.GetConfiguration().Configuration().Servers, told); err != nil {
+	if err := n.confirm(t, r.GetConfiguration().Configuration().Servers, claimed); err != nil {
 		return 0, err
 	}
 	if r.State() != raft.Leader || r.CurrentTerm() != t.number {
@@ -187,13 +187,14 @@ func (n *Node) verified(told termResponse) (uint64, error) {
 	return index, nil
 }
 
-// confirm makes sure that a majority of the voters, this node included, is in no
-// later term than t: then nobody can have been elected before the asking began. It
-// asks as many as it takes, those that answered last time first, and the others
-// when one fails or is slow. told is what one voter has said without being asked.
-// raft.VerifyLeader would do with answers to heartbeats that were sent before, and so
-// rests on timing; a handover, which waits for no timeout, could slip between.
-func (n *Node) confirm(t *term, servers []raft.Server, told termResponse) error {
+// confirm verifies that a majority of the voters, this node included, is in no later term than t.
+// Then no other leader was elected before the round began. It asks as few voters as needed, the
+// last one to answer first, and the others when one fails or is slow. claimed is one voter's term,
+// reported with the call.
+//
+// raft.VerifyLeader accepts heartbeats that were sent earlier and so relies on timing. A leadership
+// transfer waits for no timeout and could slip in between.
+func (n *Node) confirm(t *term, servers []raft.Server, claimed termResponse) error {
 	ctx, cancel := context.WithTimeout(t.ctx, roundTimeout)
 	defer cancel()
 	voters, granted := 0, 0
@@ -204,9 +205,9 @@ func (n *Node) confirm(t *term, servers []raft.Server, told termResponse) error 
 		}
 		voters++
 		switch {
-		case s.ID == n.id, told.ID == string(s.ID) && told.Term <= t.number:
+		case s.ID == n.id, claimed.ID == string(s.ID) && claimed.Term <= t.number:
 			granted++
-		case told.ID == string(s.ID):
+		case claimed.ID == string(s.ID):
 			return fmt.Errorf("%w: %w", errNotLeader, errNewerTerm)
 		default:
 			others = append(others, s)
@@ -215,11 +216,10 @@ func (n *Node) confirm(t *term, servers []raft.Server, told termResponse) error 
 	if granted > voters/2 {
 		return nil
 	}
-	return n.askTerms(ctx, t, n.quickest.order(others), voters/2+1-granted)
+	return n.askTerms(ctx, t, n.fastestVoter.order(others), voters/2+1-granted)
 }
 
-// askTerms asks voters, in order, until as many as needed have answered that they
-// are in no later term.
+// askTerms asks voters, in order, until enough have answered that they are in no later term.
 func (n *Node) askTerms(ctx context.Context, t *term, voters []raft.Server, needed int) error {
 	type reply struct {
 		from raft.ServerID
@@ -235,7 +235,7 @@ func (n *Node) askTerms(ctx context.Context, t *term, voters []raft.Server, need
 		}
 	}
 	ask(needed)
-	slow := time.NewTimer(askPatience)
+	slow := time.NewTimer(slowVoterAfter)
 	defer slow.Stop()
 	var errs []error
 	for granted := 0; granted < needed; {
@@ -247,7 +247,7 @@ func (n *Node) askTerms(ctx context.Context, t *term, voters []raft.Server, need
 			switch {
 			case a.err == nil:
 				granted++
-				n.quickest.answered(a.from)
+				n.fastestVoter.answered(a.from)
 			case errors.Is(a.err, errNewerTerm):
 				return fmt.Errorf("%w: %w", errNotLeader, a.err)
 			default:
@@ -262,13 +262,13 @@ func (n *Node) askTerms(ctx context.Context, t *term, voters []raft.Server, need
 	return nil
 }
 
-// quickest remembers which voter answered last, to ask it first.
-type quickest struct{ id atomic.Value }
+// fastestVoter remembers the voter that answered last. The next round asks it first.
+type fastestVoter struct{ id atomic.Value }
 
-func (q *quickest) answered(id raft.ServerID) { q.id.Store(id) }
+func (q *fastestVoter) answered(id raft.ServerID) { q.id.Store(id) }
 
-// order gives the voters with that one first.
-func (q *quickest) order(voters []raft.Server) []raft.Server {
+// order moves that voter to the front.
+func (q *fastestVoter) order(voters []raft.Server) []raft.Server {
 	for i, s := range voters {
 		if s.ID == q.id.Load() {
 			voters[0], voters[i] = voters[i], voters[0]
@@ -277,13 +277,13 @@ func (q *quickest) order(voters []raft.Server) []raft.Server {
 	return voters
 }
 
-// errNewerTerm: a voter is in a later term than the one who asks.
+// errNewerTerm: a voter is in a later term than this leader.
 var errNewerTerm = errors.New("a voter has moved to a newer term")
 
 // askTerm asks one voter whether it has moved past the term.
 func (n *Node) askTerm(ctx context.Context, s raft.Server, number uint64) error {
 	var response termResponse
-	if err := n.ask(ctx, addressFor(s.ID, n.whereIs(s)), callTerm, struct{}{}, &response); err != nil {
+	if err := n.ask(ctx, peernet.AddressFor(s.ID, n.currentAddress(s)), peernet.CallTerm, struct{}{}, &response); err != nil {
 		return err
 	}
 	switch {
@@ -295,8 +295,8 @@ func (n *Node) askTerm(ctx context.Context, s raft.Server, number uint64) error 
 	return nil // an older term: it has not voted for anybody newer either
 }
 
-// handleTerm answers callTerm. Raft stores a new term before it acts on it, a
-// vote included, so "still in the old term" is never said too late.
+// handleTerm answers callTerm. Raft stores a new term before it acts on it, votes included, so the
+// answer is never older than the voter's acts.
 func (n *Node) handleTerm() (termResponse, error) {
 	r := n.raft.Load()
 	if r == nil {
@@ -305,34 +305,33 @@ func (n *Node) handleTerm() (termResponse, error) {
 	return termResponse{ID: string(n.id), Term: r.CurrentTerm()}, nil
 }
 
-// rounds lets calls that wait at the same time share one run of an expensive
-// question. A call may only share a run that starts after the call arrived: an
-// answer from before could be too old for it.
-type rounds struct {
+// readBatcher lets concurrent reads share one round of a costly call. A read may only share a round
+// that starts after the read arrived: an earlier answer could be too old for it.
+type readBatcher struct {
 	run func() (uint64, error)
-	// spawn starts the goroutine that runs rounds.
+	// spawn starts the goroutine that runs the rounds.
 	spawn func(func())
-	// started, if set, is called for each run.
+	// started, if set, is called for each round.
 	started func()
 
 	mu      sync.Mutex
-	next    *round // gathers calls; nil when nobody waits for a run to start
+	next    *readRound // gathers calls; nil when nobody waits for a run to start
 	running bool
 }
 
-type round struct {
+type readRound struct {
 	done  chan struct{}
 	calls int // that share it; the rounds' mu guards it
 	index uint64
 	err   error
 }
 
-// join waits for the answer of the next run, or for the end of either context.
-func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
+// join waits for the result of the next round, or for the end of either context.
+func (s *readBatcher) join(ctx, stopping context.Context) (uint64, error) {
 	s.mu.Lock()
 	r := s.next
 	if r == nil {
-		r = &round{done: make(chan struct{})}
+		r = &readRound{done: make(chan struct{})}
 		s.next = r
 	}
 	r.calls++
@@ -351,8 +350,8 @@ func (s *rounds) join(ctx, stopping context.Context) (uint64, error) {
 	}
 }
 
-// gather lets calls join that are ready to run: a round costs as much as many.
-func (s *rounds) gather() {
+// gather lets runnable reads join: a round costs the same for one read and for many.
+func (s *readBatcher) gather() {
 	gather(func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -363,8 +362,8 @@ func (s *rounds) gather() {
 	})
 }
 
-// loop runs rounds, one after the other, while calls wait.
-func (s *rounds) loop() {
+// loop runs rounds, one after the other, while reads wait.
+func (s *readBatcher) loop() {
 	for {
 		s.gather()
 		s.mu.Lock()

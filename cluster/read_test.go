@@ -18,6 +18,7 @@ import (
 )
 
 func TestNode_Read_CutOffLeaderRefuses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -50,6 +51,7 @@ func TestNode_Read_CutOffLeaderRefuses(t *testing.T) {
 }
 
 func TestNode_Read_RefusalSaysWhenToTryAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -74,22 +76,22 @@ func TestNode_Read_RefusalSaysWhenToTryAgain(t *testing.T) {
 // what was acknowledged before it began, and reads work again after every heal.
 // BIVOUAC_TEST_SEED repeats a run.
 func TestNode_Read_NeverStaleUnderPartitions(t *testing.T) {
-	runs := 10
-	if testing.Short() {
-		runs = 3
-	}
+	t.Parallel()
 	var reads, refused atomic.Int64
-	for run := range runs {
+	t.Cleanup(func() {
+		t.Logf("%d linearizable reads, none stale, %d refused while cut off", reads.Load(), refused.Load())
+	})
+	for run := range histories(2, 10) {
 		seed := rand.Uint64()
 		if s, err := strconv.ParseUint(os.Getenv("BIVOUAC_TEST_SEED"), 10, 64); err == nil {
 			seed = s
 		}
 		t.Run(fmt.Sprint(run), func(t *testing.T) {
+			t.Parallel()
 			t.Logf("BIVOUAC_TEST_SEED=%d", seed)
 			synctest.Test(t, func(t *testing.T) { partitionedReads(t, seed, &reads, &refused) })
 		})
 	}
-	t.Logf("%d linearizable reads, none stale, %d refused while cut off", reads.Load(), refused.Load())
 }
 
 func partitionedReads(t *testing.T, seed uint64, reads, refused *atomic.Int64) {
@@ -160,6 +162,7 @@ func partitionedReads(t *testing.T, seed uint64, reads, refused *atomic.Int64) {
 
 // Each of a term's first reads needs an index the store really reaches.
 func TestNode_Read_WorksRightAfterEveryElection(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -189,6 +192,7 @@ func TestNode_Read_WorksRightAfterEveryElection(t *testing.T) {
 }
 
 func TestNode_Read_ManyShareFewRounds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -235,6 +239,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 // What a follower says of itself saves the leader a question: with three voters
 // a read on a follower is one call, and one on the leader too.
 func TestNode_Read_AsksNobodyMoreThanItTakes(t *testing.T) {
+	t.Parallel()
 	for count, want := range map[int][2]int64{3: {0, 1}, 5: {2, 2}} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

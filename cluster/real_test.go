@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -26,7 +27,7 @@ import (
 type real struct {
 	t     testing.TB
 	dir   string
-	ca    cluster.PEM
+	ca    peernet.PEM
 	store string
 	nodes []*realNode
 }
@@ -45,7 +46,7 @@ func newReal(t testing.TB, count int, logStore string) *real {
 	t.Helper()
 	r := &real{t: t, dir: t.TempDir(), store: logStore}
 	var err error
-	if r.ca, err = cluster.NewCA(time.Now(), time.Hour); err != nil {
+	if r.ca, err = peernet.NewCA(time.Now(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	var addresses []string
@@ -102,18 +103,18 @@ func testLogger(t testing.TB) *slog.Logger {
 }
 
 // issue writes a certificate for node into files named after file.
-func (r *real) issue(file, node string, ca cluster.PEM, lifetime time.Duration) cluster.TLSConfig {
+func (r *real) issue(file, node string, ca peernet.PEM, lifetime time.Duration) peernet.TLSFiles {
 	r.t.Helper()
 	begin := time.Now()
 	if lifetime < 0 {
 		begin = begin.Add(10 * lifetime)
 		lifetime = -lifetime
 	}
-	pair, err := cluster.Issue(ca, node, []string{"127.0.0.1", "localhost"}, begin, lifetime)
+	pair, err := peernet.Issue(ca, node, []string{"127.0.0.1", "localhost"}, begin, lifetime)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	files := cluster.TLSConfig{
+	files := peernet.TLSFiles{
 		CAFile: filepath.Join(r.dir, file+"-ca.pem"), CertFile: filepath.Join(r.dir, file+".pem"), KeyFile: filepath.Join(r.dir, file+"-key.pem"),
 	}
 	for name, data := range map[string][]byte{files.CAFile: r.ca.Certificate, files.CertFile: pair.Certificate, files.KeyFile: pair.Key} {
@@ -223,10 +224,10 @@ func (r *real) leader() int {
 	return leader
 }
 
-// eventually waits for a condition with a ticker, for half a minute.
+// eventually waits for a condition with a ticker. The limit is for a machine busy with other tests.
 func eventually(t testing.TB, ok func() bool, what func() string) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(90 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -308,7 +309,7 @@ func TestReal_ThreeNodes_FormRestartAndLoseOne(t *testing.T) {
 	}
 }
 
-func TestReal_Formation_OneNodeAfterTheOther(t *testing.T) {
+func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.start(2)
 	r.start(0)
@@ -455,7 +456,7 @@ func TestReal_New_FailsCleanly(t *testing.T) {
 
 func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
 	r := newReal(t, 4, cluster.LogStoreBoltDB)
-	foreign, err := cluster.NewCA(time.Now(), time.Hour)
+	foreign, err := peernet.NewCA(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -30,7 +31,7 @@ func survivorDisk(t *testing.T, kind string, poison uint64) Config {
 			t.Fatal(err)
 		}
 	}
-	check(s.Stable.Set(keyNodeID, []byte("n1.old")))
+	check(raftstore.Set(s.Stable, raftstore.KeyNodeID, "n1.old"))
 	check(s.Stable.SetUint64([]byte("CurrentTerm"), 23))
 	check(s.Stable.SetUint64([]byte("LastVoteTerm"), 22))
 	members := raft.Configuration{Servers: []raft.Server{{ID: "n1.old", Address: "127.0.0.1:9"}, {ID: "n2.old", Address: "127.0.0.1:1"}}}
@@ -75,7 +76,7 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for point, want := range map[string]string{recoverNoted: "n1.old", recoverWritten: done.ID, recoverDone: done.ID} {
+		for point, want := range map[string]string{raftstore.PointNoted: "n1.old", raftstore.PointWritten: done.ID, recoverDone: done.ID} {
 			killed := cfg
 			killed.DataDir = copies[point]
 			disk, err := DescribeDisk(killed)

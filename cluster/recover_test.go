@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -96,11 +97,16 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 				if s.State == cluster.StateLeader || r.nodes[0].node.Ready() == nil || s.AppliedIndex > fsm.IndexStep {
 					t.Fatalf("the old disk takes part: %+v", s)
 				}
+				if s = r.nodes[2].node.Status(); s.Leader == "n0" {
+					t.Fatalf("the old disk leads: %+v", s)
+				}
 				<-tick.C
 			}
-			if s := r.nodes[2].node.Status(); s.Leader == "n0" || s.State == cluster.StateCandidate {
-				t.Fatalf("the old disk disturbs the cluster: %+v", s)
-			}
+			// On a busy machine the others may just elect a leader.
+			eventually(t, func() bool {
+				s := r.nodes[2].node.Status()
+				return s.Leader == "n1" || s.Leader == "n2"
+			}, func() string { return fmt.Sprintf("the old disk disturbs the cluster: %+v", r.nodes[2].node.Status()) })
 		})
 	}
 }

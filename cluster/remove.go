@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -15,30 +16,27 @@ type removeRequest struct {
 	RemoveOptions
 }
 
-// RemoveOptions are an operator's wishes about a removal.
+// RemoveOptions are the operator's options for a removal.
 type RemoveOptions struct {
-	// Force removes the node although the voters that answer and remain are no
-	// majority.
+	// Force removes the node even if the remaining living voters are no majority.
 	Force bool `json:"force,omitempty"`
-	// Revoke refuses the node's certificate from then on, on every node.
-	// Fingerprint names it, where the leader has not seen it; see Fingerprint.
+	// Revoke makes every node refuse the node's certificate from then on. Fingerprint names the
+	// certificate when the leader has not seen it; see peernet.Fingerprint.
 	Revoke      bool   `json:"revoke,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// replaceRequest names a member and the one that takes its place.
+// replaceRequest names a member and its replacement.
 type replaceRequest struct {
 	Old string `json:"old"`
 	New string `json:"new"`
 	RemoveOptions
 }
 
-// RemoveServer takes the node of that name out of the cluster for good. It may
-// be asked of any node. The removed node, if it still runs, must be stopped by
-// the operator; to come back it needs an empty data directory. Removing the
-// leader hands leadership over first. An unknown name is CodeNotFound. The only
-// voter can't be removed, and without Force nobody whose absence would stop the
-// cluster (CodeConflict).
+// RemoveServer removes the named node from the cluster for good. Every node accepts it. The
+// operator stops the removed node; it needs an empty data directory to come back. The leader
+// transfers leadership before it is removed. Errors: CodeNotFound for an unknown name; CodeConflict
+// for the only voter and, without Force, for a node whose removal would leave no majority.
 func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
 	return n.atLeader(ctx, callRemove, removeRequest{name, o}, func(ctx context.Context, r *raft.Raft) error {
 		servers, index, err := n.configuration(r)
@@ -52,11 +50,11 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 		case target.Suffrage == raft.Voter && voters(servers) == 1:
 			return fsm.Errorf(fsm.CodeConflict, "node %q is the only voter", name)
 		}
-		if err := n.mayGo(ctx, r, servers, target, o); err != nil {
+		if err := n.checkRemovable(ctx, r, servers, target, o); err != nil {
 			return err
 		}
 		if target.ID == n.id {
-			return n.leaveTo(ctx, r, func() error { return n.RemoveServer(ctx, name, o) })
+			return n.transferThen(ctx, r, func() error { return n.RemoveServer(ctx, name, o) })
 		}
 		if err := n.revoke(ctx, target, o); err != nil {
 			return err
@@ -66,9 +64,9 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 	})
 }
 
-// ReplaceServer has the node newName vote in the place of the node oldName, which
-// is removed: the newcomer is promoted first, so that no configuration on the way
-// tolerates less than the one before. It may be asked of any node.
+// ReplaceServer makes the node newName vote in place of the node oldName, which is removed. The new
+// node is promoted first, so no intermediate configuration tolerates fewer failures. Every node
+// accepts it.
 func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o RemoveOptions) error {
 	return n.atLeader(ctx, callReplace, replaceRequest{oldName, newName, o}, func(ctx context.Context, r *raft.Raft) error {
 		servers, index, err := n.configuration(r)
@@ -86,9 +84,18 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 		case former.ID == next.ID:
 			return fsm.Errorf(fsm.CodeInvalid, "node %q can't take its own place", oldName)
 		}
-		for _, s := range n.seats(r, servers, n.askAll(ctx, servers)) {
+		states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
+		if next.Suffrage == raft.Voter && !o.Force && weakens(states, former.ID) {
+			return fsm.Errorf(fsm.CodeConflict, "node %q votes already, so without node %q the cluster would tolerate one failure less: "+
+				"start a new node to replace it, or remove it (bivouac operator remove)", newName, oldName)
+		}
+		for _, s := range states {
 			if s.id == next.ID && (!s.alive || !s.voter && !s.ready && next.ID != n.id) {
-				return fsm.Errorf(fsm.CodeConflict, "node %q has not caught up, or does not answer; wait until it has (bivouac operator members)", newName)
+				return fsm.Errorf(
+					fsm.CodeConflict,
+					"node %q has not caught up, or does not answer; wait until it has (bivouac operator members)",
+					newName,
+				)
 			}
 		}
 		if next.Suffrage != raft.Voter {
@@ -101,31 +108,37 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 	})
 }
 
-// mayGo refuses a removal that would leave no majority of living voters.
-func (n *Node) mayGo(ctx context.Context, r *raft.Raft, servers []raft.Server, target raft.Server, o RemoveOptions) error {
+// checkRemovable refuses a removal that leaves no majority of living voters.
+func (n *Node) checkRemovable(
+	ctx context.Context, r *raft.Raft, servers []raft.Server, target raft.Server, o RemoveOptions,
+) error {
 	if target.Suffrage != raft.Voter || o.Force {
 		return nil
 	}
-	seats := n.seats(r, servers, n.askAll(ctx, servers))
-	if removable(seats, target.ID) {
+	states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
+	if removable(states, target.ID) {
 		return nil
 	}
 	var silent []string
-	for _, s := range seats {
+	for _, s := range states {
 		if s.voter && !s.alive && s.id != target.ID {
-			silent = append(silent, nodeName(s.id))
+			silent = append(silent, peernet.NodeName(s.id))
 		}
 	}
 	return fsm.Errorf(fsm.CodeConflict,
 		"without node %q too few of the other voters would be left to go on: %s does not answer; start or remove it first, or remove %q with force",
-		nodeName(target.ID), strings.Join(silent, ", "), nodeName(target.ID))
+		peernet.NodeName(target.ID), strings.Join(silent, ", "), peernet.NodeName(target.ID))
 }
 
-// leaveTo hands leadership over and has the successor do the rest.
-func (n *Node) leaveTo(ctx context.Context, r *raft.Raft, rest func() error) error {
+// transferThen transfers leadership; the successor runs rest.
+func (n *Node) transferThen(ctx context.Context, r *raft.Raft, rest func() error) error {
 	mine, _ := n.leaders.get()
-	if err := n.handOn(ctx, r); err != nil {
-		return fsm.Errorf(fsm.CodeConflict, "node %q leads and could not hand over: %v; try again", n.cfg.NodeName, err)
+	if err := n.transferToAny(ctx, r); err != nil {
+		return fsm.Errorf(
+			fsm.CodeConflict,
+			"node %q leads and could not hand over: %v; try again in another term, or stop that node",
+			n.cfg.NodeName, err,
+		)
 	}
 	select {
 	case <-mine.ctx.Done():
@@ -137,7 +150,7 @@ func (n *Node) leaveTo(ctx context.Context, r *raft.Raft, rest func() error) err
 // serverNamed finds a member by its name.
 func serverNamed(servers []raft.Server, name string) (raft.Server, bool) {
 	for _, s := range servers {
-		if nodeName(s.ID) == name {
+		if peernet.NodeName(s.ID) == name {
 			return s, true
 		}
 	}
@@ -154,13 +167,13 @@ func voters(servers []raft.Server) (count int) {
 	return count
 }
 
-// transferRequest names the successor; empty is the most advanced follower.
+// transferRequest names the successor, "" for the most advanced follower.
 type transferRequest struct {
 	To string `json:"to,omitempty"`
 }
 
-// TransferLeadership has the leader hand over to the voter of that name, or with
-// an empty one to its most advanced follower. It may be asked of any node.
+// TransferLeadership moves leadership to the named voter, or to the most advanced follower if to is
+// empty. Every node accepts it.
 func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	return n.atLeader(ctx, callTransfer, transferRequest{to}, func(ctx context.Context, r *raft.Raft) error {
 		mine, _ := n.leaders.get()
@@ -171,13 +184,13 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		if err := n.await(ctx, future); err != nil {
 			return fsm.Errorf(fsm.CodeConflict, "leadership was not handed over: %v", err)
 		}
-		return n.succeeded(ctx, mine, to)
+		return n.awaitSuccessor(ctx, mine, to)
 	})
 }
 
-// succeeded waits for the next leader after mine, and is nil if it is the node of
-// that name, or if none is wanted: who is told to stand for election may lose it.
-func (n *Node) succeeded(ctx context.Context, mine *leadership, to string) error {
+// awaitSuccessor waits for the leader after mine. It is an error when another node than to was
+// elected: a successor may lose its election.
+func (n *Node) awaitSuccessor(ctx context.Context, mine *leadership, to string) error {
 	if to == "" {
 		return nil
 	}
@@ -188,17 +201,20 @@ func (n *Node) succeeded(ctx context.Context, mine *leadership, to string) error
 	l, err := n.awaitLeader(ctx)
 	switch {
 	case err != nil:
-		return fsm.Errorf(fsm.CodeConflict, "node %q was told to lead, and nobody is known to lead yet; look at the members (bivouac operator members)", to)
-	case nodeName(l.id) != to:
-		return fsm.Errorf(fsm.CodeConflict, "node %q was told to lead, and node %q was elected; try again", to, nodeName(l.id))
+		return fsm.Errorf(fsm.CodeConflict, "node %q was asked to lead, and no leader is known yet; look at the members (bivouac operator members)", to)
+	case peernet.NodeName(l.id) != to:
+		return fsm.Errorf(
+			fsm.CodeConflict, "node %q was asked to lead, and node %q was elected; try again", to,
+			peernet.NodeName(l.id),
+		)
 	}
 	return nil
 }
 
-// transfer begins to hand over; nil when the named node leads already.
+// transfer begins the leadership transfer; nil when the named node leads already.
 func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Future, error) {
 	if to == "" {
-		return n.begin(r, n.successors(ctx, r))
+		return n.beginTransfer(r, n.successors(ctx, r))
 	}
 	servers, _, err := n.configuration(r)
 	if err != nil {
@@ -213,13 +229,16 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 	case next.ID == n.id:
 		return nil, nil
 	}
-	return n.begin(r, []raft.Server{next})
+	return n.beginTransfer(r, []raft.Server{next})
 }
 
-// errMoved is what a membership change is refused with when another came first.
+// errMoved is the error of a membership change that another one preceded, else nil.
 func errMoved(err error) error {
 	if err == nil || !strings.Contains(err.Error(), "configuration changed since") {
 		return nil
 	}
-	return fsm.Errorf(fsm.CodeConflict, "the membership changed meanwhile; nothing was done: look at the members and try again")
+	return fsm.Errorf(
+		fsm.CodeConflict,
+		"the membership changed meanwhile; nothing was done: look at the members and try again",
+	)
 }

@@ -15,6 +15,7 @@ import (
 // A removal that would leave no majority of living voters is refused, whichever
 // node it names, and the cluster goes on.
 func TestCluster_Remove_RefusedWhereTheOthersAreNoMajority(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -41,9 +42,28 @@ func TestCluster_Remove_RefusedWhereTheOthersAreNoMajority(t *testing.T) {
 	})
 }
 
+// A member that votes already takes nobody's place: the cluster of three would be one
+// of two, which tolerates no failure.
+func TestCluster_Replace_RefusedWhereTheNewOneVotesAlready(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		c.Settle()
+		err := c.Node(0).ReplaceServer(t.Context(), "n1", "n2", cluster.RemoveOptions{})
+		if fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), "votes already") {
+			t.Errorf("replacing n1 by n2, which both vote: %v, want CodeConflict", err)
+		}
+		if got := names(c.Node(0)); got != "n0 n1 n2" {
+			t.Errorf("members are %s", got)
+		}
+	})
+}
+
 // n0 dies and n3 joins under a new name. It does not vote beside the dead one,
 // and takes its place when that has been silent for long; then another may die.
 func TestCluster_DeadVoter_IsReplacedByANewcomer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const deadAfter = time.Minute
 		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.DeadAfter = deadAfter })
@@ -83,6 +103,7 @@ func TestCluster_DeadVoter_IsReplacedByANewcomer(t *testing.T) {
 // With nobody to take its place a dead voter stays a member, and so it does where
 // nothing is removed of the leader's own accord.
 func TestCluster_DeadVoter_Stays(t *testing.T) {
+	t.Parallel()
 	for name, deadAfter := range map[string]time.Duration{"without a newcomer": time.Minute, "switched off": 0} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -108,6 +129,7 @@ func TestCluster_DeadVoter_Stays(t *testing.T) {
 // The operator does not wait: the newcomer takes the dead one's place at once, or a
 // living one's, the leader's too.
 func TestCluster_Replace_TakesThePlace(t *testing.T) {
+	t.Parallel()
 	for _, who := range []string{"dead", "living", "leader"} {
 		t.Run(who, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { replaceOne(t, who) })
@@ -155,6 +177,7 @@ func replaceOne(t *testing.T, who string) {
 }
 
 func TestCluster_TransferLeadership_ToANamedVoter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -180,6 +203,7 @@ func TestCluster_TransferLeadership_ToANamedVoter(t *testing.T) {
 // A voter that never told what it knows holds the protocol version up until it is
 // dead, and no longer.
 func TestCluster_DeadVoter_DoesNotHoldUpTheVersion(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const deadAfter = time.Minute
 		c := clustertest.NewStopped(t, 3, func(_ int, cfg *cluster.Config) { cfg.DeadAfter = deadAfter })
@@ -207,6 +231,7 @@ func TestCluster_DeadVoter_DoesNotHoldUpTheVersion(t *testing.T) {
 
 // A nonvoter that is silent for long is removed, like a voter, and not before.
 func TestCluster_DeadNonvoter_IsRemoved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const deadAfter = time.Minute
 		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.DeadAfter = deadAfter })
@@ -235,6 +260,7 @@ func TestCluster_DeadNonvoter_IsRemoved(t *testing.T) {
 // A new leader counts on how long a member has been silent, if the former told it
 // just before. Whoever was cut off so long that it can't know counts anew.
 func TestCluster_DeadMember_IsCountedAcrossLeaders(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const deadAfter = 2 * time.Minute
 		c := clustertest.New(t, 5, func(_ int, cfg *cluster.Config) { cfg.DeadAfter, cfg.Voters = deadAfter, 3 })

@@ -10,12 +10,13 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Replay applies the log in the data directory of a node that does not run to a
-// new, empty store, one command after the other, and calls each after every one;
-// an error of it ends the replay. logStore is the node's Config.LogStore. The
-// log must begin at its first entry: a node that takes snapshots cuts it off. The
-// last entries may never have been committed. It is for drills.
-func Replay(dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error) (last uint64, err error) {
+// Replay applies the log of a stopped node to a new store, one command at a time, and calls each
+// after every command; its error ends the replay. logStore is the node's Config.LogStore. The log
+// must begin at its first entry, so the node must not have taken snapshots. The last entries may
+// not be committed. It is for end-to-end tests.
+func Replay(
+	dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error,
+) (last uint64, err error) {
 	storage, err := openStorage(dir, logStore, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err

@@ -7,41 +7,60 @@ import (
 )
 
 const (
-	// replicateRetryMin and replicateRetryMax bound the pause before entries are
-	// sent again to a peer that was not reached.
+	// replicateRetryMin and replicateRetryMax bound the pause before entries are sent again to an
+	// unreachable peer.
 	replicateRetryMin = 10 * time.Millisecond
 	replicateRetryMax = 250 * time.Millisecond
+	// maxMessageBytes bounds the entries of one message. 64 entries of the maximum size would need 80
+	// MB/s to arrive within raftTimeout; a peer on a slower link would never catch up.
+	maxMessageBytes = 8 << 20
 )
 
-// AppendEntries implements raft.Transport. A leader's entries are sent again
-// until the peer has answered, as long as this node leads in their term and the
-// peer is a member: hashicorp/raft doubles its pause with every failure, up to
-// 10 s, and nothing ends it early. A peer that was away and is back would have
-// the leader's heartbeats at once, so that nobody is elected, and no entries for
-// up to that long; when the majority needs it, no write is acknowledged
-// meanwhile. Heartbeats have a bound of their own, half their timeout.
-func (f *feed) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+// AppendEntries implements raft.Transport. It retries a leader's entries until the peer answers,
+// while this node leads in their term and the peer is a member. hashicorp/raft doubles its pause
+// with each failure, up to 10 s. A peer that came back would get heartbeats, so that no node is
+// elected, but no entries; a write that needs it would wait. Heartbeats are not retried: Raft sends
+// them at half their timeout.
+func (h *hintTransport) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	pause := replicateRetryMin
+	// Raft continues after the last entry of the answered request. Heartbeats are not changed: an
+	// earlier receiver may still read them.
+	if first := within(args.Entries, maxMessageBytes); len(first) < len(args.Entries) {
+		args.Entries = first
+	}
 	for {
-		err := f.Transport.AppendEntries(id, target, args, resp)
+		err := h.Transport.AppendEntries(id, target, args, resp)
 		if err == nil {
-			f.acknowledged(id, args, resp)
+			h.acknowledged(id, args, resp)
 		}
-		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || f.sends == nil || !f.sends(id, target, args.Term) {
+		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.resend == nil || !h.resend(id, target, args.Term) {
 			return err
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, replicateRetryMax)
-		case <-f.done:
+		case <-h.done:
 			return err
 		}
 	}
 }
 
-// sends reports whether this node leads in that term and the peer is a member,
-// at that address.
-func (n *Node) sends(id raft.ServerID, target raft.ServerAddress, term uint64) bool {
+// within returns the first entries that fit into limit bytes together, at least one.
+func within(entries []*raft.Log, limit int) []*raft.Log {
+	total := 0
+	for i, e := range entries {
+		if total += len(e.Data) + len(e.Extensions); total > limit && i > 0 {
+			return entries[:i]
+		}
+	}
+	return entries
+}
+
+// resend reports whether this node leads in the term and the peer is a member at that address.
+func (n *Node) resend(id raft.ServerID, target raft.ServerAddress, term uint64) bool {
 	r := n.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false

@@ -12,6 +12,7 @@ import (
 // long is part of the majority as soon as it is back. hashicorp/raft's own pause
 // before it tries such a peer again grows to 10 s.
 func TestReplication_PeerIsBack_GetsEntriesAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name       string
 		away, back func(c *clustertest.Cluster, i int)

@@ -14,33 +14,34 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// restoreTimeout bounds how long Raft may take to begin with a restore.
+// restoreTimeout bounds how long Raft may take to begin a restore.
 const restoreTimeout = 30 * time.Second
 
-// RestoreOptions are an operator's wishes about a restore.
+// RestoreOptions are the operator's options for a restore.
 type RestoreOptions struct {
 	// SuspendKeys suspends every API key of the file.
 	SuspendKeys bool
-	// KeepKey stays valid: the key of the operator who restores.
+	// KeepKey stays valid: the key of the restoring operator.
 	KeepKey *fsm.APIKey
-	// Force restores although the cluster has a state that is lost by it.
+	// Force restores although the present state of the cluster is lost by it.
 	Force bool
 }
 
-// Restored says what a restore has done.
+// Restored describes a finished restore.
 type Restored struct {
 	fsm.Succeeded
 	// Manifest is the file's.
 	Manifest snapshotfile.Manifest `json:"manifest"`
 }
 
-// Restore replaces the whole state by that of a snapshot file, as the first state
-// of a new history. It is for a cluster of one member: the others join it with
-// empty data directories. The file is read twice. CodeConflict refuses it while
-// the cluster has other members, or a state that would be lost; CodeInvalid a
-// file that is no snapshot, is damaged or was written by a newer program. Then
-// nothing has changed.
-func (n *Node) Restore(ctx context.Context, file io.ReadSeeker, o RestoreOptions) (Restored, error) {
+// Restore replaces the whole state by that of a snapshot file, as the first state of a new history.
+// It needs a cluster of one member; others join afterwards with empty data directories. The file is
+// read twice. CodeConflict: the cluster has other members, or state that would be lost.
+// CodeInvalid: the file is no snapshot, is damaged, or is from a newer program. Both change
+// nothing.
+func (n *Node) Restore(
+	ctx context.Context, file io.ReadSeeker, o RestoreOptions,
+) (Restored, error) {
 	ctx, leave, err := n.enter(ctx, 0)
 	if err != nil {
 		return Restored{}, err
@@ -69,7 +70,7 @@ func (n *Node) Restore(ctx context.Context, file io.ReadSeeker, o RestoreOptions
 	return done, nil
 }
 
-// mayRestore refuses where a restore would split or destroy something.
+// mayRestore refuses a restore that would split the cluster or destroy state.
 func (n *Node) mayRestore(o RestoreOptions) error {
 	if members := n.servers(); len(members) != 1 || members[0].ID != n.id {
 		return fsm.Errorf(fsm.CodeConflict,
@@ -77,7 +78,7 @@ func (n *Node) mayRestore(o RestoreOptions) error {
 			len(members), restoreRunbook)
 	}
 	if n.terms.get() == nil {
-		return n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead yet; nothing was done"))
+		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead yet; nothing was done"))
 	}
 	if o.Force {
 		return nil
@@ -92,8 +93,8 @@ func (n *Node) mayRestore(o RestoreOptions) error {
 	return nil
 }
 
-// restoreRunbook is where a restore is described.
-const restoreRunbook = "ops/runbooks/restore.md"
+// restoreRunbook describes a restore.
+const restoreRunbook = "bivouac runbook restore"
 
 // loadFile verifies a snapshot file and loads its state.
 func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
@@ -121,9 +122,11 @@ func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
 	return manifest, store, nil
 }
 
-// restore makes the state the first of a new history and hands it to Raft. The
-// leadership is paused.
-func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o RestoreOptions) (Restored, error) {
+// restore makes the state the first of a new history and hands it to Raft, while the leader's work
+// is paused.
+func (n *Node) restore(
+	manifest snapshotfile.Manifest, store *fsm.Store, o RestoreOptions,
+) (Restored, error) {
 	r := n.raft.Load()
 	term := r.CurrentTerm()
 	done := Restored{Manifest: manifest}
@@ -133,7 +136,7 @@ func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o Resto
 		Detail: fmt.Sprintf("restored from a snapshot of %s, index %d; what happened since is lost",
 			manifest.Created.UTC().Format(time.RFC3339), manifest.Index),
 		Index: max(manifest.Index, n.store.Index(), r.LastIndex()) + fsm.IndexStep,
-		// The term that opens next is this one, again.
+		// The next term to open is this one again.
 		Term: term - 1, SuspendKeys: o.SuspendKeys, KeepKey: o.KeepKey,
 		Revoked: n.store.View().RevokedCertificates(),
 	})
@@ -155,25 +158,27 @@ func (n *Node) restore(manifest snapshotfile.Manifest, store *fsm.Store, o Resto
 	if err != nil {
 		return done, fmt.Errorf("writing the state: %w", err)
 	}
-	// The library puts the snapshot one behind the index of its metadata.
+	// hashicorp/raft stores the snapshot at the index after that of the metadata.
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: done.Index - 1, Term: term, Size: size}
 	switch err := r.Restore(meta, scratch, restoreTimeout); {
 	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrNotLeader):
-		return done, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"))
+		return done, n.orStopping(
+			fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"),
+		)
 	case err != nil:
 		return done, fsm.Errorf(fsm.CodeOutcomeUnknown, "restoring: %v", err)
 	}
 	return done, nil
 }
 
-// leadPause asks the leader to stand still: begun is closed when its term has no
-// context any more, over ends it.
+// leadPause suspends the leader's work: begun is closed when the term's context has ended, over
+// ends the pause.
 type leadPause struct {
 	begun, over chan struct{}
 }
 
-// pauseLeading ends what this node does as the leader, and returns when all of
-// that has ended; Raft leads on. resume opens the term again, as a new one.
+// pauseLeading ends the leader's work on this node and returns when all of it has ended. Raft still
+// leads. resume opens the term again, as a new one.
 func (n *Node) pauseLeading(ctx context.Context) (resume func(), err error) {
 	p := leadPause{begun: make(chan struct{}), over: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
@@ -181,7 +186,9 @@ func (n *Node) pauseLeading(ctx context.Context) (resume func(), err error) {
 	select {
 	case n.pauses <- p:
 	case <-ctx.Done():
-		return nil, n.gaveUp(fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"))
+		return nil, n.orStopping(
+			fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"),
+		)
 	}
 	<-p.begun
 	n.leading.Lock()

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -44,7 +45,16 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			r := newReal(t, 3, logStore)
 			r.startAll()
 			r.put(t.Context(), 0, 7)
-			file, was := r.save(1), r.nodes[1].store.View()
+			// The view is that of the saved state, and the leader has raised the protocol version.
+			var file *bytes.Reader
+			var was *fsm.View
+			eventually(t, func() bool {
+				was = r.nodes[1].store.View()
+				file = r.save(1)
+				return was.ProtocolVersion() == fsm.ProtocolVersion && r.nodes[1].store.Index() == was.Index()
+			}, func() string {
+				return fmt.Sprintf("n1 is not at rest: protocol version %d, index %d", was.ProtocolVersion(), was.Index())
+			})
 			if _, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
 				t.Errorf("on a cluster of three: %v", err)
 			}

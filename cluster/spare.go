@@ -5,34 +5,36 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
 const (
-	// spareBytes is the room that a SpareFile leaves for the log and Raft's
-	// snapshots: a node whose log finds no room stops.
+	// spareBytes is the space that a SpareFile leaves free for the log and Raft's snapshots. A node
+	// whose log finds no space stops.
 	spareBytes = 256 << 20
-	// spareStep is how much is written between two looks at the room left.
+	// spareStep is how much is written between two checks of the free space.
 	spareStep = 4 << 20
 )
 
-// ErrNoRoom is why a SpareFile takes no more.
+// ErrNoRoom is the error of a write for lack of free space.
 var ErrNoRoom = errors.New("no room to spare")
 
-// SpareFile is a file beside the log: a snapshot on its way to an operator, a
-// backup. It is written only while its file system has room to spare.
+// SpareFile is a file on the log's file system, such as a snapshot or a backup. It fails before it
+// fills the file system.
 type SpareFile struct {
 	f *os.File
-	// free is freeBytes.
+	// free is raftstore.Free.
 	free func(dir string) (uint64, error)
-	// unchecked is how much may be written before the next look.
+	// unchecked is how much may be written before the next check.
 	unchecked int
 }
 
 // Spare makes f a SpareFile.
-func Spare(f *os.File) *SpareFile { return &SpareFile{f: f, free: freeBytes} }
+func Spare(f *os.File) *SpareFile { return &SpareFile{f: f, free: raftstore.Free} }
 
-// NewScratch makes a file below dir that nobody else sees: its name is removed
-// at once, so that nothing is left when the process ends.
+// NewScratch makes an unnamed temporary file in dir. It disappears when it is closed or the process
+// ends.
 func NewScratch(dir string) (*SpareFile, error) {
 	f, err := os.CreateTemp(dir, "scratch-*")
 	if err != nil {
@@ -53,7 +55,10 @@ func (s *SpareFile) Write(b []byte) (int, error) {
 			return 0, fmt.Errorf("looking for room in %s: %w", dir, err)
 		}
 		if free < spareBytes+uint64(len(b)) {
-			return 0, fmt.Errorf("%w: the file system of %s has %d MiB left, and %d stay free for the log: make room", ErrNoRoom, dir, free>>20, spareBytes>>20)
+			return 0, fmt.Errorf(
+				"%w: the file system of %s has %d MiB left, and %d stay free for the log: make room", ErrNoRoom,
+				dir, free>>20, spareBytes>>20,
+			)
 		}
 		s.unchecked = len(b) + spareStep
 	}

@@ -44,6 +44,7 @@ func saved(t testing.TB, s *fsm.Snapshot) *fsm.View {
 // TestNode_StateSnapshot_OfAFollowerThatLags: it waits until it has what was
 // acknowledged before the snapshot was asked for.
 func TestNode_StateSnapshot_OfAFollowerThatLags(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
@@ -79,6 +80,7 @@ func TestNode_StateSnapshot_OfAFollowerThatLags(t *testing.T) {
 // killed, every snapshot of every node loads and has all that was acknowledged
 // before it was asked for.
 func TestNode_StateSnapshot_WhileLeadersDie(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()

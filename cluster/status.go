@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -21,7 +22,7 @@ const (
 	StateStopped   = "stopped"
 )
 
-// Status is what one node knows of the cluster, without asking anybody.
+// Status is what one node knows about the cluster without asking another.
 type Status struct {
 	// Node and ID are this node's.
 	Node string `json:"node"`
@@ -36,8 +37,7 @@ type Status struct {
 	CommitIndex   uint64 `json:"commit_index"`
 	// AppliedIndex is the store's.
 	AppliedIndex uint64 `json:"applied_index"`
-	// LastContact is when the leader was last heard; on the leader, now; zero
-	// when never.
+	// LastContact is when the leader was last heard: now on the leader, zero for never.
 	LastContact time.Time `json:"last_contact"`
 	Servers     []Server  `json:"servers"`
 	// ProtocolVersion is the cluster's, KnownVersion this program's newest.
@@ -49,17 +49,17 @@ type Status struct {
 type Server struct {
 	Name string `json:"name"`
 	ID   string `json:"id"`
-	// Address is empty while another node has the one that it had.
+	// Address is empty while another node uses the member's former address.
 	Address string `json:"address"`
 	Voter   bool   `json:"voter"`
 }
 
-// membersOf gives the members of a configuration as Status shows them.
+// membersOf lists the members of a configuration.
 func membersOf(servers []raft.Server) []Server {
 	list := []Server{}
 	for _, s := range servers {
 		list = append(list, Server{
-			Name: nodeName(s.ID), ID: string(s.ID), Address: located(s.Address), Voter: s.Suffrage == raft.Voter,
+			Name: peernet.NodeName(s.ID), ID: string(s.ID), Address: knownAddress(s.Address), Voter: s.Suffrage == raft.Voter,
 		})
 	}
 	slices.SortFunc(list, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
@@ -78,14 +78,15 @@ func (n *Node) Status() Status {
 	if r == nil {
 		return s
 	}
-	// Read apart, a leader that has just lost its term would seem to lead the next.
+	// State and term are read together: a leader that just lost its term must not appear to lead the
+	// next.
 	for settled := false; !settled; settled = r.CurrentTerm() == s.Term {
 		s.Term = r.CurrentTerm()
 		s.State = stateName(r.State())
 	}
 	s.CommitIndex = r.CommitIndex()
 	if l, _ := n.leaders.get(); l.id != "" {
-		s.Leader, s.LeaderID, s.LeaderAddress = nodeName(l.id), string(l.id), l.address
+		s.Leader, s.LeaderID, s.LeaderAddress = peernet.NodeName(l.id), string(l.id), l.address
 	}
 	s.LastContact = r.LastContact()
 	if s.State == StateLeader {
@@ -107,13 +108,13 @@ func stateName(s raft.RaftState) string {
 	return StateStopped
 }
 
-// Ready is nil when this node can serve: it knows a leader, and its store has
-// once reached what was committed when it started.
+// Ready is nil when this node can serve: it knows a leader, and its store once reached what was
+// committed at its start.
 func (n *Node) Ready() error {
-	if err := n.machine.failure(); err != nil {
+	if err := n.raftFSM.failure(); err != nil {
 		return err
 	}
-	if err := n.storage.disk.trouble(); err != nil {
+	if err := n.storage.Watchdog().Trouble(); err != nil {
 		return err
 	}
 	if why := n.MustNotLead(); why != nil {
@@ -122,7 +123,7 @@ func (n *Node) Ready() error {
 	if n.raft.Load() == nil || n.stopping.Err() != nil {
 		return errors.New("the node does not run")
 	}
-	if err := n.outside(); err != nil {
+	if err := n.notMemberError(); err != nil {
 		return err
 	}
 	if l, _ := n.leaders.get(); l.id == "" {
@@ -134,7 +135,7 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// catchUp makes Ready true once the store has what a linearizable read needs.
+// catchUp sets caughtUp once the store reaches a read index.
 func (n *Node) catchUp(ctx context.Context) {
 	for ctx.Err() == nil {
 		if index, err := n.reads.join(ctx, n.stopping); err == nil && n.store.Wait(ctx, index) == nil {
@@ -149,10 +150,10 @@ func (n *Node) catchUp(ctx context.Context) {
 	}
 }
 
-// Snapshot writes a snapshot of this node's store now, without waiting for
-// SnapshotThreshold. Nothing new since the last one is fine.
+// Snapshot takes a Raft snapshot now, regardless of SnapshotThreshold. It is no error when there is
+// nothing new.
 func (n *Node) Snapshot(ctx context.Context) error {
-	ctx, leave, err := n.enter(ctx, maxCallTimeout)
+	ctx, leave, err := n.enter(ctx, peernet.MaxCallTimeout)
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,11 @@ func TestNode_Transfer_SaysWhoWasElected(t *testing.T) {
 		"nobody was named":     {"b.1", "", ""},
 		"the named one":        {"b.1", "b", ""},
 		"another":              {"c.1", "b", `node "c" was elected`},
-		"nobody is known soon": {"", "b", "nobody is known to lead"},
+		"nobody is known soon": {"", "b", "no leader is known yet"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		n.leaders.current = &leadership{id: raft.ServerID(test.leads), ctx: over, end: end}
-		err := n.succeeded(ctx, mine, test.to)
+		err := n.awaitSuccessor(ctx, mine, test.to)
 		if (err == nil) != (test.want == "") || err != nil && (fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}

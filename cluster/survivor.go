@@ -9,11 +9,12 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Survivor describes the data directory of a node that does not run: what is
-// left of a cluster on one disk.
+// Survivor describes the data directory of a stopped node.
 type Survivor struct {
 	// Node and ID are the node's, Path is the directory.
 	Node string `json:"node"`
@@ -22,30 +23,27 @@ type Survivor struct {
 	// Cluster and History are those of the state; empty when it can't be built.
 	Cluster string      `json:"cluster"`
 	History fsm.History `json:"history"`
-	// LastIndex and LastTerm are those of the last entry. Committed is an index
-	// that a majority is known to have had; behind it nobody can tell.
+	// LastIndex and LastTerm are those of the last entry. Committed is an index that is known to be
+	// committed; nothing is known about the entries after it.
 	LastIndex uint64 `json:"last_index"`
 	LastTerm  uint64 `json:"last_term"`
 	Committed uint64 `json:"committed_at_least"`
-	// Written is when a leader appended the last entry, by the leader's clock;
-	// zero when the entry does not say.
+	// Written is when a leader appended the last entry, by the leader's clock; zero when unknown.
 	Written time.Time `json:"written,omitzero"`
-	// CurrentTerm is the newest term that the node took part in, VotedTerm the
-	// newest it voted in. Where one is above LastTerm, a leader of that term may
-	// have written what this disk lacks.
+	// CurrentTerm is the newest term the node took part in, VotedTerm the newest it voted in. When one
+	// is above LastTerm, that term's leader may have written entries that this disk lacks.
 	CurrentTerm uint64 `json:"current_term"`
 	VotedTerm   uint64 `json:"voted_term"`
 	// Members are those of the newest configuration.
 	Members []Server `json:"members"`
 	// ProtocolVersion is the state's.
 	ProtocolVersion int `json:"protocol_version"`
-	// Poisoned is the index of an entry that stops every node, 0 for none, and
-	// Problem says why.
+	// Poisoned is the index of an entry that stops every node, 0 for none; Problem is its error.
 	Poisoned uint64 `json:"poisoned,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// further compares how far two disks come, by Raft's rule for votes.
+// further reports whether s is ahead of o by Raft's election rule.
 func (s *Survivor) further(o *Survivor) bool {
 	if s.LastTerm != o.LastTerm {
 		return s.LastTerm > o.LastTerm
@@ -53,9 +51,8 @@ func (s *Survivor) further(o *Survivor) bool {
 	return s.LastIndex > o.LastIndex
 }
 
-// Furthest gives the one of the disks to recover from: no other has an entry
-// that it lacks and that may have been acknowledged. It refuses disks of
-// different clusters, or of different histories.
+// Furthest returns the disk to recover from: no other has an entry that it lacks and that may have
+// been acknowledged. It refuses disks of different clusters or histories.
 func Furthest(disks []Survivor) (Survivor, error) {
 	if len(disks) == 0 {
 		return Survivor{}, errors.New("there is no disk to compare")
@@ -64,7 +61,10 @@ func Furthest(disks []Survivor) (Survivor, error) {
 	for _, d := range disks[1:] {
 		switch {
 		case d.Cluster != "" && best.Cluster != "" && d.Cluster != best.Cluster:
-			return best, fmt.Errorf("the disk of %s is of cluster %s and that of %s of cluster %s", d.Node, d.Cluster, best.Node, best.Cluster)
+			return best, fmt.Errorf(
+				"the disk of %s is of cluster %s and that of %s of cluster %s", d.Node, d.Cluster, best.Node,
+				best.Cluster,
+			)
 		case d.Cluster != "" && best.Cluster != "" && d.History.ID != best.History.ID:
 			return best, fmt.Errorf("the disks of %s and %s are of different histories of the cluster: one was recovered or restored without the other", d.Node, best.Node)
 		case d.further(&best):
@@ -74,8 +74,7 @@ func Furthest(disks []Survivor) (Survivor, error) {
 	return best, nil
 }
 
-// DescribeDisk says what a data directory holds whose node does not run. It
-// verifies it as a start does.
+// DescribeDisk describes the data directory of a stopped node and verifies it as a start does.
 func DescribeDisk(cfg Config) (Survivor, error) {
 	r, err := OpenRecovery(cfg)
 	if err != nil {
@@ -84,23 +83,23 @@ func DescribeDisk(cfg Config) (Survivor, error) {
 	return r.Disk(), r.Close()
 }
 
-// replayed is a state built from a data directory, as a start would.
+// replayed is the state built from a data directory.
 type replayed struct {
 	store *fsm.Store
-	// index and term are those of the last entry that is in it.
+	// index and term are those of the last applied entry.
 	index, term uint64
 	members     raft.Configuration
 	written     time.Time
-	// oldest is the index of the oldest snapshot that was looked at.
+	// oldest is the index of the oldest snapshot read.
 	oldest uint64
-	// poisoned is the entry that could not be applied, and why.
+	// poisoned is the entry that could not be applied, problem the reason.
 	poisoned uint64
 	problem  error
 }
 
-// replay builds the state of the storage up to an index, 0 for all. An entry
-// that can't be applied ends it and is no error.
-func replay(s *Storage, until uint64) (*replayed, error) {
+// replay builds the state up to an index, 0 for all. An entry that can't be applied ends it without
+// an error.
+func replay(s *raftstore.Store, until uint64) (*replayed, error) {
 	last, err := s.Logs.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
@@ -109,7 +108,7 @@ func replay(s *Storage, until uint64) (*replayed, error) {
 		until = ^uint64(0)
 	}
 	r := &replayed{store: fsm.NewStore()}
-	m := newMachine(r.store)
+	m := newRaftFSM(r.store)
 	if err := r.fromSnapshot(s, m, until); err != nil {
 		return nil, err
 	}
@@ -118,7 +117,10 @@ func replay(s *Storage, until uint64) (*replayed, error) {
 		return nil, fmt.Errorf("reading the log: %w", err)
 	}
 	if r.index < until && (last > r.index && first > r.index+1 || r.index == 0 && r.oldest > 0) {
-		return nil, fmt.Errorf("the state at index %d can't be built any more: the oldest there is is that of index %d", until, max(r.oldest, r.index))
+		return nil, fmt.Errorf(
+			"the state at index %d can't be built any more: the oldest there is is that of index %d", until,
+			max(r.oldest, r.index),
+		)
 	}
 	for i := r.index + 1; i <= min(last, until); i++ {
 		var l raft.Log
@@ -138,8 +140,8 @@ func replay(s *Storage, until uint64) (*replayed, error) {
 	return r, nil
 }
 
-// fromSnapshot loads the newest snapshot that is not beyond the index.
-func (r *replayed) fromSnapshot(s *Storage, m *machine, until uint64) error {
+// fromSnapshot loads the newest snapshot up to the index.
+func (r *replayed) fromSnapshot(s *raftstore.Store, m *raftFSM, until uint64) error {
 	list, err := s.Snapshots.List()
 	if err != nil {
 		return fmt.Errorf("listing snapshots: %w", err)
@@ -163,10 +165,10 @@ func (r *replayed) fromSnapshot(s *Storage, m *machine, until uint64) error {
 }
 
 // apply applies one entry as the node's Raft does.
-func (r *replayed) apply(m *machine, l *raft.Log) error {
+func (r *replayed) apply(m *raftFSM, l *raft.Log) error {
 	switch l.Type {
 	case raft.LogConfiguration:
-		if err := contained(func() error { r.members = raft.DecodeConfiguration(l.Data); return nil }); err != nil {
+		if err := raftstore.Contain(func() error { r.members = raft.DecodeConfiguration(l.Data); return nil }); err != nil {
 			return fmt.Errorf("applying log entry %d: %w", l.Index, err)
 		}
 	case raft.LogCommand:
@@ -179,18 +181,18 @@ func (r *replayed) apply(m *machine, l *raft.Log) error {
 	return nil
 }
 
-// describe fills in what the storage holds.
-func describe(s *Storage, dir string) (Survivor, error) {
+// describe describes the storage.
+func describe(s *raftstore.Store, dir string) (Survivor, error) {
 	d := Survivor{Path: dir}
-	id, err := getString(s.Stable, keyNodeID)
+	id, err := raftstore.Get(s.Stable, raftstore.KeyNodeID)
 	if err != nil {
 		return d, err
 	}
-	d.ID, d.Node = id, nodeName(raft.ServerID(id))
-	if d.CurrentTerm, err = getTerm(s.Stable, "CurrentTerm"); err != nil {
+	d.ID, d.Node = id, peernet.NodeName(raft.ServerID(id))
+	if d.CurrentTerm, err = raftstore.GetUint64(s.Stable, "CurrentTerm"); err != nil {
 		return d, err
 	}
-	if d.VotedTerm, err = getTerm(s.Stable, "LastVoteTerm"); err != nil {
+	if d.VotedTerm, err = raftstore.GetUint64(s.Stable, "LastVoteTerm"); err != nil {
 		return d, err
 	}
 	if d.LastIndex, d.LastTerm, d.Committed, err = reachOf(s); err != nil {
@@ -209,18 +211,9 @@ func describe(s *Storage, dir string) (Survivor, error) {
 	return d, nil
 }
 
-// getTerm reads one of Raft's own numbers; absent is 0.
-func getTerm(s raft.StableStore, key string) (uint64, error) {
-	n, err := s.GetUint64([]byte(key))
-	if err != nil && err.Error() != "not found" {
-		return 0, fmt.Errorf("reading %s: %w", key, err)
-	}
-	return n, nil
-}
-
-// reachOf gives the last entry's index and term, and the index of the newest
-// snapshot: what was applied was committed.
-func reachOf(s *Storage) (index, term, snapshot uint64, err error) {
+// reachOf returns the last entry's index and term and the newest snapshot's index. Snapshots hold
+// committed entries only.
+func reachOf(s *raftstore.Store) (index, term, snapshot uint64, err error) {
 	list, err := s.Snapshots.List()
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("listing snapshots: %w", err)
@@ -239,11 +232,13 @@ func reachOf(s *Storage) (index, term, snapshot uint64, err error) {
 	return last, l.Term, snapshot, nil
 }
 
-// mustHoldState refuses a directory in which no node ever ran.
+// mustHoldState refuses a directory in which no node has run.
 func mustHoldState(dir string) error {
 	path := filepath.Join(dir, "raft.db")
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
-		return fmt.Errorf("%s holds no state of a node (%s is missing or empty): there is nothing to recover", dir, path)
+		return fmt.Errorf(
+			"%s holds no state of a node (%s is missing or empty): there is nothing to recover", dir, path,
+		)
 	}
 	return nil
 }

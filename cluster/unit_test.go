@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,15 +19,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
-func TestRounds_Join_SharesOnlyRoundsThatStartLater(t *testing.T) {
+func TestReadBatcher_Join_SharesOnlyRoundsThatStartLater(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
 		var mu sync.Mutex
 		var started []time.Time
-		r := rounds{spawn: goroutines.Go}
+		r := readBatcher{spawn: goroutines.Go}
 		r.run = func() (uint64, error) {
 			mu.Lock()
 			started = append(started, time.Now())
@@ -61,10 +63,11 @@ func TestRounds_Join_SharesOnlyRoundsThatStartLater(t *testing.T) {
 	})
 }
 
-func TestRounds_Join_EndsWithItsCaller(t *testing.T) {
+func TestReadBatcher_Join_EndsWithItsCaller(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup
-		r := rounds{spawn: goroutines.Go, run: func() (uint64, error) { time.Sleep(time.Hour); return 1, nil }}
+		r := readBatcher{spawn: goroutines.Go, run: func() (uint64, error) { time.Sleep(time.Hour); return 1, nil }}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if _, err := r.join(ctx, t.Context()); !errors.Is(err, context.DeadlineExceeded) {
@@ -77,7 +80,7 @@ func TestRounds_Join_EndsWithItsCaller(t *testing.T) {
 func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 	good := DefaultConfig()
 	good.NodeName, good.DataDir, good.BootstrapExpect = "a", "/x", 3
-	good.TLS = TLSConfig{"ca", "cert", "key"}
+	good.TLS = peernet.TLSFiles{CAFile: "ca", CertFile: "cert", KeyFile: "key"}
 	if err := good.Validate(); err != nil {
 		t.Fatalf("a good configuration: %v", err)
 	}
@@ -107,41 +110,10 @@ func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 	}
 }
 
-func TestStorage_Open_RefusesTheOtherKindOfLog(t *testing.T) {
-	for _, test := range []struct{ first, second string }{{LogStoreBoltDB, LogStoreWAL}, {LogStoreWAL, LogStoreBoltDB}} {
-		dir := filepath.Join(t.TempDir(), "data")
-		s, err := openStorage(dir, test.first, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Logs.StoreLog(&raft.Log{Index: 1, Term: 1, Data: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := openStorage(dir, test.first, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
-			t.Errorf("%s: opened twice: %v", test.first, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := openStorage(dir, test.second, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "holds a") {
-			t.Errorf("%s after %s: %v", test.second, test.first, err)
-		}
-		if s, err = openStorage(dir, test.first, slog.New(slog.DiscardHandler)); err != nil {
-			t.Fatalf("%s again: %v", test.first, err)
-		}
-		if last, err := s.Logs.LastIndex(); err != nil || last != 1 {
-			t.Errorf("%s: last index %d, %v", test.first, last, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
 	stable := memory{}
 	id, err := nodeID(stable, "a")
-	if err != nil || nodeName(id) != "a" {
+	if err != nil || peernet.NodeName(id) != "a" {
 		t.Fatalf("got %q, %v", id, err)
 	}
 	if again, err := nodeID(stable, "a"); err != nil || again != id {
@@ -149,38 +121,6 @@ func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
 	}
 	if _, err := nodeID(stable, "b"); err == nil || !strings.Contains(err.Error(), `belongs to node "a"`) {
 		t.Errorf("another name: %v", err)
-	}
-}
-
-func TestCertificates_Issue_BoundsAndNames(t *testing.T) {
-	ca := authorityFor(t)
-	now := time.Now()
-	pair, err := Issue(ca, "a", []string{"a.example", "10.0.0.1"}, now, 100*365*24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := keyPair(t, pair).Leaf
-	if leaf.NotAfter.After(now.Add(time.Hour + time.Minute)) {
-		t.Errorf("the certificate outlives its CA: %v", leaf.NotAfter)
-	}
-	for _, name := range []string{"a.node.bivouac", "server.bivouac", "a.example", "10.0.0.1"} {
-		if err := leaf.VerifyHostname(name); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, test := range []struct {
-		node string
-		host string
-	}{{"A", ""}, {"", ""}, {"a.b", ""}, {"a", "b.node.bivouac"}, {"a", "server.bivouac"}} {
-		if _, err := Issue(ca, test.node, []string{test.host}, now, time.Hour); err == nil {
-			t.Errorf("issued a certificate for node %q, host %q", test.node, test.host)
-		}
-	}
-	if _, err := Issue(PEM{ca.Certificate, authorityFor(t).Key}, "a", nil, now, time.Hour); err == nil {
-		t.Error("signed with a key that is not the CA's")
-	}
-	if _, err := Issue(pair, "b", nil, now, time.Hour); err == nil {
-		t.Error("a node's certificate signed another")
 	}
 }
 
@@ -201,76 +141,76 @@ func TestRaftLogger_KeepsLevelsAndKnownKeys(t *testing.T) {
 	}
 }
 
-func TestAttempt_TravelsAsData(t *testing.T) {
-	sent := []attempt{
+func TestOutcome_TravelsAsData(t *testing.T) {
+	sent := []outcome{
 		{},
 		{err: fsm.Errorf(fsm.CodeProtocol, "too old")},
-		{certainty: maybeDone},
-		{certainty: done, index: 7, term: 3, result: fsm.Result{Index: 5, Replayed: true}},
-		{certainty: done, index: 7, term: 3, err: fsm.Errorf(fsm.CodeConflict, "taken")},
+		{status: maybeCommitted},
+		{status: committed, index: 7, term: 3, result: fsm.Result{Index: 5, Replayed: true}},
+		{status: committed, index: 7, term: 3, err: fsm.Errorf(fsm.CodeConflict, "taken")},
 	}
 	for n := 1; n <= len(sent); n++ { // one alone is not in a list
 		for first := 0; first+n <= len(sent); first++ {
 			some := sent[first : first+n]
-			b, err := encodeAttempts(some)
+			b, err := encodeOutcomes(some)
 			if err != nil {
 				t.Fatal(err)
 			}
-			back := make([]attempt, n)
-			if err := decodeAttempts(b, back); err != nil {
+			back := make([]outcome, n)
+			if err := decodeOutcomes(b, back); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(some, back, cmp.AllowUnexported(attempt{})); diff != "" {
+			if diff := cmp.Diff(some, back, cmp.AllowUnexported(outcome{})); diff != "" {
 				t.Errorf("%s came back with (-sent +back):\n%s", b, diff)
 			}
 		}
 	}
 	for _, bad := range []string{"", "{}", "[]", `{"certainty":"perhaps"}`} {
-		if err := decodeAttempts([]byte(bad), make([]attempt, 1)); err == nil {
+		if err := decodeOutcomes([]byte(bad), make([]outcome, 1)); err == nil {
 			t.Errorf("%q was taken for one answer", bad)
 		}
 	}
 	for _, bad := range []string{"", "{}", "[]", `[{"certainty":"done"}]`, `[{"certainty":"done"},{"certainty":"perhaps"}]`} {
-		if err := decodeAttempts([]byte(bad), make([]attempt, 2)); err == nil {
+		if err := decodeOutcomes([]byte(bad), make([]outcome, 2)); err == nil {
 			t.Errorf("%q was taken for two answers", bad)
 		}
 	}
 }
 
 // The results of a batch of small commands may be larger than an answer may be.
-func TestAttempts_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
+func TestOutcome_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
 	const count = 12
 	large := &fsm.StartTask{Request: fsm.StartRequest{Title: new(strings.Repeat("x", 1<<20))}}
-	sent := make([]attempt, count)
+	sent := make([]outcome, count)
 	for i := range sent {
-		sent[i] = attempt{certainty: done, index: 9, result: fsm.Result{Index: uint64(i), StartTask: large}}
+		sent[i] = outcome{status: committed, index: 9, result: fsm.Result{Index: uint64(i), StartTask: large}}
 	}
-	b, err := encodeAttempts(sent)
+	b, err := encodeOutcomes(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(b) > maxCallBytes {
-		t.Fatalf("the answer has %d bytes, at most %d travel", len(b), maxCallBytes)
+	if len(b) > peernet.MaxCallBytes {
+		t.Fatalf("the answer has %d bytes, at most %d travel", len(b), peernet.MaxCallBytes)
 	}
-	back := make([]attempt, count)
-	if err := decodeAttempts(b, back); err != nil {
+	back := make([]outcome, count)
+	if err := decodeOutcomes(b, back); err != nil {
 		t.Fatal(err)
 	}
-	if back[0].certainty != done || back[0].result.StartTask == nil {
-		t.Errorf("the first is %+v: repeating would never get anywhere", back[0].certainty)
+	if back[0].status != committed || back[0].result.StartTask == nil {
+		t.Errorf("the first is %+v: repeating would never get anywhere", back[0].status)
 	}
 	for i, a := range back {
-		if a.certainty == nothingDone || a.certainty == done && a.result.Index != uint64(i) {
-			t.Errorf("number %d: certainty %v, index %d", i, a.certainty, a.result.Index)
+		if a.status == notCommitted || a.status == committed && a.result.Index != uint64(i) {
+			t.Errorf("number %d: certainty %v, index %d", i, a.status, a.result.Index)
 		}
 	}
 }
 
 func TestMetrics_AreWellFormed(t *testing.T) {
-	logs := raft.NewInmemStore()
+	logs := raftstore.NewInmem()
 	cfg := DefaultConfig()
 	cfg.NodeName = "a"
-	n, err := NewWith(cfg, fsm.NewStore(), Storage{Logs: logs, Stable: logs, Close: func() error { return nil }}, unplugged{})
+	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Close: func() error { return nil }}, unplugged{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,16 +241,16 @@ type unplugged struct{ Network }
 func (unplugged) Addr() string { return "a:1" }
 
 func (unplugged) Call(context.Context, string, string, []byte) ([]byte, error) {
-	return nil, NotSent(errors.New("unplugged"))
+	return nil, peernet.NotSent(errors.New("unplugged"))
 }
 
 // lonely is a node that was never run.
 func lonely(t testing.TB) *Node {
 	t.Helper()
-	logs := raft.NewInmemStore()
+	logs := raftstore.NewInmem()
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.BootstrapExpect = "a", 3
-	n, err := NewWith(cfg, fsm.NewStore(), Storage{Logs: logs, Stable: logs, Snapshots: raft.NewInmemSnapshotStore()}, unplugged{})
+	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Snapshots: raft.NewInmemSnapshotStore()}, unplugged{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,15 +281,15 @@ func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
 	for request, code := range map[string]fsm.Code{
 		`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`:                        fsm.CodeProtocol,
 		`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":0}}`: fsm.CodeInvalid,
-		strings.Repeat("x", maxCommandBytes+1):                                                                fsm.CodeInvalid,
+		strings.Repeat("x", fsm.MaxCommandBytes+1):                                                            fsm.CodeInvalid,
 	} {
 		answer, err := n.handle(t.Context(), "b", callApply, []byte(request))
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := make([]attempt, 1)
-		if err := decodeAttempts(answer, a); err != nil || a[0].certainty != nothingDone || fsm.CodeOf(a[0].err) != code {
-			t.Errorf("%.60s: %v (%v), %v; want %s", request, a[0].err, a[0].certainty, err, code)
+		a := make([]outcome, 1)
+		if err := decodeOutcomes(answer, a); err != nil || a[0].status != notCommitted || fsm.CodeOf(a[0].err) != code {
+			t.Errorf("%.60s: %v (%v), %v; want %s", request, a[0].err, a[0].status, err, code)
 		}
 	}
 }
@@ -381,8 +321,8 @@ func TestNode_Handle_OnePromiseAtATime(t *testing.T) {
 	}
 }
 
-func TestMachine_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
-	m := newMachine(fsm.NewStore())
+func TestRaftFSM_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
+	m := newRaftFSM(fsm.NewStore())
 	if err := m.Restore(io.NopCloser(strings.NewReader("not a snapshot"))); err == nil {
 		t.Fatal("restored nonsense")
 	}
@@ -407,8 +347,8 @@ func TestMachine_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
 	}
 }
 
-func TestMachine_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
-	m := newMachine(fsm.NewStore())
+func TestRaftFSM_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
+	m := newRaftFSM(fsm.NewStore())
 	entry := func(index uint64, body fsm.Body) *raft.Log {
 		data, err := fsm.NewCommand(fmt.Sprint("c", index), time.Now(), "", body).Encode()
 		if err != nil {
@@ -472,8 +412,19 @@ func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
 func TestIdentity_OutsideUntilMoreIsApplied(t *testing.T) {
 	i := identity{notMember: 781}
 	for applied, want := range map[uint64]uint64{0: 781, 780: 781, 781: 781, 782: 0} {
-		if got := i.outsideSince(applied); got != want {
+		if got := i.notMemberSince(applied); got != want {
 			t.Errorf("with %d applied: outside as of %d, want %d", applied, got, want)
 		}
+	}
+}
+
+// TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode: before anything is sent.
+func TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode(t *testing.T) {
+	cmd := fsm.NewCommand("large", time.Now(), "", &fsm.APIKeyCreateBody{
+		Lookup: "k00000000001", Hash: strings.Repeat("0", 64), Name: "key", UserID: "ada",
+	})
+	cmd.Fingerprint = strings.Repeat("x", fsm.MaxCommandBytes)
+	if _, err := new(PeerClient).Propose(t.Context(), cmd); fsm.CodeOf(err) != fsm.CodeInvalid {
+		t.Errorf("%.200v; want %s", err, fsm.CodeInvalid)
 	}
 }

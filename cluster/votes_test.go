@@ -13,6 +13,7 @@ import (
 // TestCluster_NodeWithoutState_VotesForNobodyItDidNotPromise: Raft alone grants its
 // vote while it has no configuration.
 func TestCluster_NodeWithoutState_VotesForNobodyItDidNotPromise(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.NewStopped(t, 3)
 		defer c.Close()

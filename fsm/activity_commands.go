@@ -2,14 +2,13 @@ package fsm
 
 import "time"
 
-// touchStep is the least move of LastActive that is worth a write.
+// touchStep is the smallest change of LastActive that is written.
 const touchStep = time.Second
 
-// SandboxTouchBody tells of the use of sandboxes, at most 1,000: proxies that
-// carried traffic, the leader that asked agent servers. It never moves
-// LastActive backwards, nor beyond Command.Time, and leaves out moves under a
-// second, and unknown, unclaimed and deleted sandboxes. It does not close
-// View.Changed: a deadline that moves away needs nobody to look.
+// SandboxTouchBody records the use of sandboxes, at most 1,000 in one command: traffic that the
+// proxies carried, and what the leader learned from agent servers. It never moves LastActive
+// backwards or beyond Command.Time. It skips changes under a second, and unknown, unclaimed and
+// deleted sandboxes. It does not close View.Changed: a later deadline needs no work.
 type SandboxTouchBody struct {
 	Touches []Touch `json:"touches"`
 }
@@ -18,24 +17,21 @@ type SandboxTouchBody struct {
 type Touch struct {
 	ID string    `json:"id"`
 	At time.Time `json:"at"`
-	// Conversation is set when the use was a message to that conversation, whose
-	// UpdatedAt it moves; from protocol version 3. One that is not in the sandbox
-	// is left out.
+	// Conversation is set when the use was a message to that conversation; the command then moves its
+	// UpdatedAt. From protocol version 3. A conversation of another sandbox is skipped.
 	Conversation string `json:"conversation,omitempty"`
 }
 
 // CommandType implements Body.
 func (*SandboxTouchBody) CommandType() CommandType { return SandboxTouch }
 
-// Validate implements Body.
-func (b *SandboxTouchBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxTouchBody) check(r *rules) {
 	r.count("touches", len(b.Touches))
 	for i := range b.Touches {
 		r.lookedUp("sandbox id", b.Touches[i].ID)
 		r.lookedUp("conversation id", b.Touches[i].Conversation)
 	}
-	return r.result()
 }
 
 func (t *transaction) applySandboxTouch(b *SandboxTouchBody) (Result, *Error) {
@@ -54,15 +50,15 @@ func (t *transaction) applySandboxTouch(b *SandboxTouchBody) (Result, *Error) {
 		}
 		s := *old
 		s.Status.LastActive = at
-		// Not put: nothing is counted differently and nobody is woken.
+		// Not put: no count changes and no waiter needs to wake.
 		must(t.txn.Insert(tableSandboxes, &s))
 	}
 	return Result{}, nil
 }
 
-// talked notes a message to a conversation in a sandbox.
+// talked records a message to a conversation in a sandbox.
 func (t *transaction) talked(s *Sandbox, id string, at time.Time) {
-	if id == "" || t.meta.History == nil { // below version 3 other nodes know no such member
+	if id == "" || !t.meta.active(VersionHistory) {
 		return
 	}
 	old := first[Conversation](t.txn, tableConversations, indexID, keyOf(s.UserID, id))
@@ -74,34 +70,30 @@ func (t *transaction) talked(s *Sandbox, id string, at time.Time) {
 	put(t, tableConversations, old, &c)
 }
 
-// SandboxExpireBody pauses or deletes a sandbox whose time is up (View.Expiry).
-// The leader's. It is dropped, without an error, when the sandbox is unknown,
-// unclaimed or of another generation, is no longer in the state that expires,
-// or was used after NotActiveSince. Result.Sandbox is set only when it took
-// effect.
+// SandboxExpireBody pauses or deletes a sandbox whose deadline has passed (View.Expiry). The leader
+// proposes it. It does nothing, without an error, when the sandbox is unknown, unclaimed or of
+// another generation, is no longer in the state that expires, or was used after NotActiveSince.
+// Result.Sandbox is set only when it took effect.
 type SandboxExpireBody struct {
 	ID         string `json:"id"`
 	Generation uint64 `json:"generation"`
 	// Action is ExpirePause or ExpireDelete.
 	Action string `json:"action"`
-	// Reason becomes PausedBy of a sandbox that is paused.
+	// Reason becomes PausedBy when the sandbox is paused.
 	Reason string `json:"reason"`
-	// NotActiveSince is the LastActive that the leader decided by. Zero says
-	// that the sandbox was never used when Reason is PausedByIdle, and for other
-	// reasons that use does not matter.
+	// NotActiveSince is the LastActive on which the leader decided. Zero means that the sandbox was
+	// never used if Reason is PausedByIdle, and that use does not matter for other reasons.
 	NotActiveSince time.Time `json:"not_active_since,omitzero"`
 }
 
 // CommandType implements Body.
 func (*SandboxExpireBody) CommandType() CommandType { return SandboxExpire }
 
-// Validate implements Body.
-func (b *SandboxExpireBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxExpireBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
 	r.check(b.Action == ExpirePause || b.Action == ExpireDelete, "unknown action %q", clip(b.Action))
-	r.name("reason", b.Reason, maxName)
-	return r.result()
+	r.name("reason", b.Reason, MaxName)
 }
 
 func (t *transaction) applySandboxExpire(b *SandboxExpireBody) (Result, *Error) {
@@ -115,7 +107,7 @@ func (t *transaction) applySandboxExpire(b *SandboxExpireBody) (Result, *Error) 
 		return Result{Sandbox: t.desire(s, DesiredPaused, b.Reason)}, nil
 	case b.Action == ExpireDelete && s.Desired == DesiredPaused:
 		next := t.desire(s, DesiredDeleted, "")
-		if t.meta.History != nil {
+		if t.meta.active(VersionHistory) {
 			kept := *next
 			kept.KeepWorkspace = true
 			put(t, tableSandboxes, next, &kept)

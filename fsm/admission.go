@@ -2,27 +2,31 @@ package fsm
 
 import "time"
 
-// Admission tells for what SandboxCreate would be refused if a user asked for a
-// sandbox now, CodeLimit, nil when it fits the limits. specID "" is the default;
-// warm says that a member of the warm pool is claimed, if there is one. It lets a
-// request be refused before anything is stored for it; Apply has the last word.
+// Admission returns the error with which SandboxCreate would refuse a sandbox now (CodeLimit), or
+// nil when it fits the limits. specID "" is the default spec. warm: a member of the warm pool is
+// claimed if there is one. Callers use it to refuse a request before they store anything for it;
+// Apply decides.
 func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error {
 	t := v.transaction(now)
 	spec, err := t.specOrDefault(specID)
 	if err != nil {
-		return nil // another's to say
+		return nil // SandboxCreate reports it
 	}
 	next := &Sandbox{UserID: userID, Desired: DesiredRunning, Template: spec.Template.resolve(v.Settings(userID))}
 	var member *Sandbox
 	if warm {
-		member = claimable(v.txn, spec, &next.Template, nil)
+		member = claimable(&v.meta, v.txn, spec, &next.Template, nil)
 	}
 	return t.refusal(demandOf(member, next, nil))
 }
 
-// StartAdmission is Admission for StartTaskCreate with that request.
+// StartAdmission is Admission for StartTaskCreate with that request. It returns CodeInvalid when
+// the cluster's protocol version does not allow a start of that size yet.
 func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Error {
 	t := v.transaction(now)
+	if err := q.fits(v.ProtocolVersion()); err != nil {
+		return err
+	}
 	sandboxID := valueOr(q.SandboxID, "")
 	if id := q.ParentConversationID; sandboxID == "" && id != nil {
 		if parent := v.Conversation(userID, *id); parent != nil {
@@ -33,21 +37,21 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 		if member := t.memberFor(userID, q); member != nil {
 			return t.refusal(demandOf(member, t.claimed(member, userID), nil))
 		}
-		return t.refusal(t.promise(userID).demand(userID))
+		return t.refusal(t.reserve(userID).demand(userID))
 	}
 	s, err := t.ownSandbox(userID, sandboxID)
 	if err != nil || s.Desired != DesiredPaused {
 		return nil
 	}
-	return t.refusal(demandOf(s, s.desiring(DesiredRunning, now), nil))
+	return t.refusal(demandOf(s, s.withDesired(DesiredRunning, now), nil))
 }
 
-// transaction is one that only reads.
+// transaction returns a transaction for reading only.
 func (v *View) transaction(now time.Time) *transaction {
 	return &transaction{before: v, txn: v.txn, meta: v.meta, now: now}
 }
 
-// refusal gives the error of admit.
+// refusal returns only the error of admit.
 func (t *transaction) refusal(d demand) *Error {
 	_, err := t.admit(d)
 	return err

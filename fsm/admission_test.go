@@ -7,8 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What Admission says of a start is what Apply says when it comes.
+// Admission predicts the result of Apply.
 func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
+	t.Parallel()
 	spec, compared := dockerSpec("p1"), map[string]int{}
 	spec.Pool = 3
 	rapid.Check(t, func(r *rapid.T) {
@@ -23,7 +24,7 @@ func TestAdmission_SaysWhatApplyWillSay(t *testing.T) {
 			index++
 			_, err := s.Apply(index, cmd)
 			if err != nil && CodeOf(err) != CodeLimit {
-				continue // CodePoolEmpty among them: a cold start follows
+				continue // CodePoolEmpty too: a cold start follows
 			}
 			var said *Error
 			switch b := cmd.Body.(type) {

@@ -1,32 +1,29 @@
 package fsm
 
-// APIKeyCreateBody issues a key. The proposer made the key and sends its hash.
-// The key's user begins to exist with it. A lookup that is taken is
-// CodeConflict: the proposer draws another.
+// APIKeyCreateBody issues a key. The proposer generates the key and sends its hash. The command
+// also creates the key's user if there is none. A lookup that is taken is CodeConflict: the
+// proposer generates another key.
 type APIKeyCreateBody struct {
 	Lookup   string `json:"lookup"`
 	Hash     string `json:"hash"`
 	Name     string `json:"name"`
 	UserID   string `json:"user_id"`
 	Operator bool   `json:"operator,omitempty"`
-	// Bootstrap is set by `bivouac keys bootstrap` and `bivouac dev`: Apply
-	// refuses it with CodeConflict while there is an operator's key that may be
-	// used, below protocol version 3 once any key was ever issued. The same key
-	// again is answered as the first time.
+	// Bootstrap is set by `bivouac keys bootstrap` and `bivouac dev`. Apply refuses it with
+	// CodeConflict while a valid operator key exists; below protocol version 3, once any key was
+	// issued. The same key a second time returns the first result.
 	Bootstrap bool `json:"bootstrap,omitempty"`
 }
 
 // CommandType implements Body.
 func (*APIKeyCreateBody) CommandType() CommandType { return APIKeyCreate }
 
-// Validate implements Body.
-func (b *APIKeyCreateBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *APIKeyCreateBody) check(r *rules) {
 	r.id("lookup", b.Lookup)
 	r.hash("hash", b.Hash)
-	r.text("name", b.Name, maxName)
+	r.text("name", b.Name, MaxName)
 	r.check(validUserID(b.UserID), "user_id %q is not of the form [a-z0-9][a-z0-9._-]{0,62}", clip(b.UserID))
-	return r.result()
 }
 
 func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
@@ -52,10 +49,10 @@ func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
 	return Result{APIKey: k}, nil
 }
 
-// bootstrapped finds the key that a bootstrap asks for a second time, nil when it
-// does not: whoever lost the answer asks again.
+// bootstrapped returns the key that a repeated bootstrap asks for, or nil. A client that lost the
+// response repeats the request.
 func (t *transaction) bootstrapped(b *APIKeyCreateBody) *APIKey {
-	if !b.Bootstrap || t.meta.ProtocolVersion < credentialVersion {
+	if !b.Bootstrap || !t.meta.active(VersionHistory) {
 		return nil
 	}
 	k := first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(b.Lookup))
@@ -65,10 +62,10 @@ func (t *transaction) bootstrapped(b *APIKeyCreateBody) *APIKey {
 	return k
 }
 
-// mayBootstrap reports whether a first key may be issued: nobody has an operator's
-// key. One that was lost before anybody saw it is revoked by whoever lost it.
+// mayBootstrap reports whether a first operator key may be issued: there is no valid one. An
+// operator key that was lost has to be revoked first.
 func (t *transaction) mayBootstrap() bool {
-	if t.meta.ProtocolVersion < credentialVersion {
+	if !t.meta.active(VersionHistory) {
 		return t.meta.LastAPIKeyID == 0
 	}
 	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexID, nil) {
@@ -79,8 +76,8 @@ func (t *transaction) mayBootstrap() bool {
 	return true
 }
 
-// APIKeyRevokeBody revokes a key for good. Unknown ids are CodeNotFound;
-// revoking twice is fine.
+// APIKeyRevokeBody revokes a key permanently. An unknown id is CodeNotFound. Revoking twice is not
+// an error.
 type APIKeyRevokeBody struct {
 	ID int `json:"id"`
 }
@@ -88,11 +85,9 @@ type APIKeyRevokeBody struct {
 // CommandType implements Body.
 func (*APIKeyRevokeBody) CommandType() CommandType { return APIKeyRevoke }
 
-// Validate implements Body.
-func (b *APIKeyRevokeBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *APIKeyRevokeBody) check(r *rules) {
 	r.check(b.ID >= 1, "id must be at least 1")
-	return r.result()
 }
 
 func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
@@ -107,13 +102,13 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	now := t.now
 	k.RevokedAt = &now
 	put(t, tableAPIKeys, old, &k)
-	t.changed, t.keys = true, t.index // for the proxies, whose open streams are a key's
+	t.changed, t.keys = true, t.index // proxies close the streams that were opened with the key
 	return Result{APIKey: &k}, nil
 }
 
-// APIKeyEnableBody makes a key usable that a restore has suspended. The
-// operator's. An unknown id is CodeNotFound, a revoked key CodeConflict; one that
-// is not suspended stays as it is.
+// APIKeyEnableBody makes a key usable again that a restore suspended. An operator proposes it. An
+// unknown id is CodeNotFound and a revoked key CodeConflict. A key that is not suspended stays as
+// it is.
 type APIKeyEnableBody struct {
 	ID int `json:"id"`
 }
@@ -121,11 +116,9 @@ type APIKeyEnableBody struct {
 // CommandType implements Body.
 func (*APIKeyEnableBody) CommandType() CommandType { return APIKeyEnable }
 
-// Validate implements Body.
-func (b *APIKeyEnableBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *APIKeyEnableBody) check(r *rules) {
 	r.check(b.ID >= 1, "id must be at least 1")
-	return r.result()
 }
 
 func (t *transaction) applyAPIKeyEnable(b *APIKeyEnableBody) (Result, *Error) {

@@ -9,7 +9,7 @@ func apiKeyTable() *memdb.TableSchema {
 	)
 }
 
-// APIKeyByLookup finds a key by its public part; revoked keys are found too.
+// APIKeyByLookup finds a key by its public part, revoked keys too.
 func (v *View) APIKeyByLookup(lookup string) *APIKey {
 	return first[APIKey](v.txn, tableAPIKeys, indexLookup, []byte(lookup))
 }

@@ -14,17 +14,16 @@ type Entry struct {
 	Command Command
 }
 
-// Outcome is what one Entry came to. Result.Index is set either way.
+// Outcome is the result or the error of one Entry. Result.Index is set in both cases.
 type Outcome struct {
 	Result Result
 	Err    *Error
 }
 
-// Apply applies one command. The error, if any, is an *Error; it is as much a
-// function of the log as the result, and is kept in the command-id table like
-// one. A command that fails changes nothing but that table and the index.
-// Apply panics on a state that can't be, so that a node whose state may be
-// wrong stops instead of serving it.
+// Apply applies one command. An error is an *Error. It depends on the log alone, like the result,
+// and the command-id table records it. A command that fails changes only that table and the index.
+// Apply panics on an impossible state, so that a node whose state may be wrong stops instead of
+// serving it.
 func (s *Store) Apply(index uint64, cmd Command) (Result, error) {
 	o := s.ApplyBatch([]Entry{{Index: index, Command: cmd}})[0]
 	if o.Err != nil {
@@ -33,9 +32,8 @@ func (s *Store) Apply(index uint64, cmd Command) (Result, error) {
 	return o.Result, nil
 }
 
-// ApplyBatch applies the entries in order and publishes one View at the end.
-// Each command is atomic of its own: one that fails does not disturb the
-// others.
+// ApplyBatch applies the entries in order and publishes one View at the end. Each command is
+// atomic: one that fails does not affect the others.
 func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	if len(entries) == 0 {
 		return nil
@@ -50,7 +48,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	for i, e := range entries {
 		t.index = e.Index
 		outcomes[i] = t.apply(e.Command)
-		if t.meta.History != nil {
+		if t.meta.active(VersionHistory) {
 			t.meta.LastCommand = e.Index
 		}
 	}
@@ -59,29 +57,27 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	return outcomes
 }
 
-// transaction is one ApplyBatch in progress. Every apply function checks
-// everything first and writes only when nothing can fail any more: that is what
-// makes a command atomic inside the shared transaction.
+// transaction is one ApplyBatch in progress. An apply function finishes every check before its
+// first write. This makes a command atomic inside the shared transaction.
 type transaction struct {
 	store *Store
-	// before is the store as the batch found it.
+	// before is the View when the batch began.
 	before *View
 	txn    *memdb.Txn
 	meta   meta
 	index  uint64
-	// settings are the rows that the batch has put.
+	// settings are the rows that the batch wrote.
 	settings map[string]*Settings
-	// cmd is the command in hand; now is its time.
+	// cmd is the current command and now its time.
 	cmd Command
 	now time.Time
-	// changed is set when the scheduler has something to look at.
+	// changed is set when the scheduler has to look at the new View.
 	changed bool
-	// keys is View.keys.
+	// keys becomes View.keys.
 	keys uint64
 }
 
-// apply runs one command through envelope checks, the command-id table and its
-// apply function.
+// apply runs one command: envelope checks, command-id table, apply function.
 func (t *transaction) apply(cmd Command) Outcome {
 	t.cmd, t.now = cmd, cmd.Time.UTC().Truncate(time.Microsecond)
 	stamp := Result{Index: t.index}
@@ -91,8 +87,8 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if o, found := t.recorded(cmd); found {
 		return o
 	}
-	// Not recorded: the same command is welcome once the version is raised.
-	if min := MinVersion(cmd.Type); t.meta.ProtocolVersion < min {
+	// Not recorded: the same command is accepted once the version is raised.
+	if min := MinVersion(cmd.Type); !t.meta.active(min) {
 		return Outcome{stamp, Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
 			cmd.Type, min, t.meta.ProtocolVersion)}
 	}
@@ -105,8 +101,8 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if err != nil {
 		result = stamp
 	}
-	// Not recorded either: a client told to try again later sends the same id,
-	// and so does a cold start after no warm one could be had.
+	// Not recorded either: a client that was asked to retry sends the same id, and so does a cold
+	// start after the warm pool was empty.
 	if err != nil && (err.Code == CodeLimit || err.Code == CodePoolEmpty) {
 		return Outcome{result, err}
 	}
@@ -114,17 +110,16 @@ func (t *transaction) apply(cmd Command) Outcome {
 	return Outcome{result, err}
 }
 
-// Validate checks what Apply does of a command without any state: the envelope and
-// the body. It is for those who do something before they propose.
-func (c Command) Validate() error {
+// Validate makes the checks of Apply that need nothing of the state but its protocol version: the
+// envelope and the body. Callers use it before they do something that precedes the proposal.
+func (v *View) Validate(c Command) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	return c.Body.Validate()
+	return validate(c.Body, v.meta.ProtocolVersion)
 }
 
-// check tests the envelope. A command that fails it is answered and not
-// recorded.
+// check tests the envelope. A command that fails it is refused and not recorded.
 func (c Command) check() *Error {
 	switch {
 	case c.ID == "" || len(c.ID) > maxID:
@@ -143,7 +138,7 @@ func (c Command) check() *Error {
 	return nil
 }
 
-// refSet is the secret refs of one row; unused places are zero.
+// refSet holds the secret refs of one row. Unused elements are zero.
 type refSet [4]SecretRef
 
 // referrer is a row that holds references to secrets.
@@ -151,24 +146,24 @@ type referrer interface {
 	secretRefs() refSet
 }
 
-// put stores next in place of old (nil when new) and keeps count of the secret
-// refs both hold and of what limits bound.
+// put stores next in place of old (nil for a new row). It updates the reference counts of both
+// rows' secrets and the usage that limits bound.
 func put[T any](t *transaction, table string, old, next *T) {
 	t.recount(refsOf(old), refsOf(next))
-	t.account(burdenOf(old), burdenOf(next))
+	t.account(resourceUseOf(old), resourceUseOf(next))
 	must(t.txn.Insert(table, next))
 	t.mark(table)
 }
 
-// drop removes a stored row.
+// drop removes a stored row and releases its references and usage.
 func drop[T any](t *transaction, table string, old *T) {
 	t.recount(refsOf(old), refSet{})
-	t.account(burdenOf(old), burden{})
+	t.account(resourceUseOf(old), resourceUse{})
 	must(t.txn.Delete(table, old))
 	t.mark(table)
 }
 
-// mark notes a change that somebody waits for.
+// mark sets changed for the tables that the scheduler waits for.
 func (t *transaction) mark(table string) {
 	switch table {
 	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans:
@@ -176,7 +171,7 @@ func (t *transaction) mark(table string) {
 	}
 }
 
-// refsOf gives the refs of a row; rows that hold none give zero ones.
+// refsOf returns the secret refs of a row, zero ones for a row without refs.
 func refsOf[T any](row *T) refSet {
 	if row == nil {
 		return refSet{}
@@ -187,8 +182,8 @@ func refsOf[T any](row *T) refSet {
 	return refSet{}
 }
 
-// recount moves the reference counts from the old refs to the new ones. Most
-// writes leave them alone and cost nothing here.
+// recount moves the reference counts from the old refs to the new ones. Most writes do not change
+// them and return early.
 func (t *transaction) recount(old, next refSet) {
 	if old == next {
 		return
@@ -201,7 +196,6 @@ func (t *transaction) recount(old, next refSet) {
 	}
 }
 
-// addRef changes one reference count.
 func (t *transaction) addRef(r SecretRef, by int) {
 	if r.IsZero() {
 		return
@@ -211,7 +205,7 @@ func (t *transaction) addRef(r SecretRef, by int) {
 		row = *old
 	}
 	if row.count += by; by > 0 {
-		row.ref = r // the newest one says when the version was made
+		row.ref = r // the newest ref holds the creation time of the version
 	}
 	if row.count < 0 {
 		panic(fmt.Sprintf("fsm: impossible state: secret ref %s version %d released twice", r.Path, r.Version))
@@ -223,7 +217,7 @@ func (t *transaction) addRef(r SecretRef, by int) {
 	must(t.txn.Insert(tableSecretRefs, &row))
 }
 
-// asError turns what Validate returned into an *Error.
+// asError converts an error of Validate to an *Error.
 func asError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

@@ -12,7 +12,7 @@ var benchNow = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// settingsBody is a settings.put of an ordinary size.
+// settingsBody is a settings.put of typical size.
 func settingsBody() *SettingsPutBody {
 	return &SettingsPutBody{
 		Values: SettingsValues{
@@ -23,8 +23,8 @@ func settingsBody() *SettingsPutBody {
 	}
 }
 
-// BenchmarkApply measures settings.put on a store with 1,000 users, alone and
-// in batches; the command-id table is full.
+// BenchmarkApply measures settings.put on a store with 1,000 users, one by one and in batches. The
+// command-id table is full.
 func BenchmarkApply(b *testing.B) {
 	for _, size := range []int{1, 64} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
@@ -53,7 +53,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkDecodeCommand measures the other half of what a log entry costs.
+// BenchmarkDecodeCommand measures decoding, the other half of the cost of a log entry.
 func BenchmarkDecodeCommand(b *testing.B) {
 	raw, err := NewCommand("command-0000000000000001", benchNow, "user-1", settingsBody()).Encode()
 	if err != nil {
@@ -67,8 +67,8 @@ func BenchmarkDecodeCommand(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot measures writing and reading 100,000 conversations, and the
-// part that holds up Apply.
+// BenchmarkSnapshot measures writing and reading 100,000 conversations, and the part that blocks
+// Apply.
 func BenchmarkSnapshot(b *testing.B) {
 	s := NewStore()
 	var rows []*Conversation

@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// maxRevoked bounds the certificates that are kept as revoked.
+// maxRevoked bounds the revoked certificates that are kept.
 const maxRevoked = 1024
 
 // RevokedCertificate is a node's certificate that the peer port refuses.
 type RevokedCertificate struct {
 	// Fingerprint is the SHA-256 of the certificate's DER, in lower-case hex.
 	Fingerprint string `json:"fingerprint"`
-	// Node is the name in it.
+	// Node is the node's name in the certificate.
 	Node string    `json:"node"`
 	Time time.Time `json:"time"`
 }
 
-// RevokedCertificates lists the revoked certificates, oldest first. It is not to
-// be changed.
+// RevokedCertificates lists the revoked certificates, oldest first. Callers must not change it.
 func (v *View) RevokedCertificates() []RevokedCertificate { return v.meta.Revoked }
 
-// CertificateRevokeBody has every node refuse a certificate from now on. Again is
-// fine. An operator's.
+// CertificateRevokeBody makes every node refuse a certificate from now on. Revoking twice is not an
+// error. An operator proposes it.
 type CertificateRevokeBody struct {
 	Fingerprint string `json:"fingerprint"`
 	Node        string `json:"node"`
@@ -33,14 +32,12 @@ type CertificateRevokeBody struct {
 // CommandType implements Body.
 func (*CertificateRevokeBody) CommandType() CommandType { return CertificateRevoke }
 
-// Validate implements Body.
-func (b *CertificateRevokeBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *CertificateRevokeBody) check(r *rules) {
 	raw, err := hex.DecodeString(b.Fingerprint)
 	r.check(err == nil && len(raw) == 32 && b.Fingerprint == strings.ToLower(b.Fingerprint),
 		"fingerprint must be a SHA-256 in 64 lower-case hex characters")
 	r.check(b.Node != "" && len(b.Node) <= 63, "node must be a node's name")
-	return r.result()
 }
 
 func (t *transaction) applyCertificateRevoke(b *CertificateRevokeBody) (Result, *Error) {

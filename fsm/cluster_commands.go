@@ -1,32 +1,30 @@
 package fsm
 
-// TermOpenBody opens a leader's term: the first command of every term, so that
-// the FSM's index reaches the commit index (no-ops never reach the FSM). It is
-// valid at every protocol version.
+// TermOpenBody opens a leader's term. It is the first command of every term, so that the FSM's
+// index reaches the commit index: no-ops never reach the FSM. It is valid at every protocol
+// version.
 type TermOpenBody struct {
 	Term uint64 `json:"term"`
 	Node string `json:"node"`
-	// ClusterID becomes the cluster's id if it has none yet. It marks our
-	// Nomad jobs and our volumes.
+	// ClusterID becomes the cluster's id if it has none yet. It labels the cluster's Nomad jobs and
+	// volumes.
 	ClusterID string `json:"cluster_id"`
-	// Nonce names this term of this cluster among all that ever had its number:
-	// two copies of one log go on with different nonces. The leader draws it.
+	// Nonce tells this term from any other with the same number: two copies of one log continue with
+	// different nonces. The leader draws it.
 	Nonce string `json:"nonce,omitempty"`
 }
 
 // CommandType implements Body.
 func (*TermOpenBody) CommandType() CommandType { return TermOpen }
 
-// Validate implements Body.
-func (b *TermOpenBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *TermOpenBody) check(r *rules) {
 	r.check(b.Term > 0, "term.open needs a term")
-	r.name("node", b.Node, maxName)
+	r.name("node", b.Node, MaxName)
 	r.id("cluster_id", b.ClusterID)
 	if b.Nonce != "" {
 		r.id("nonce", b.Nonce)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyTermOpen(b *TermOpenBody) (Result, *Error) {
@@ -48,11 +46,9 @@ type ProtocolRaiseBody struct {
 // CommandType implements Body.
 func (*ProtocolRaiseBody) CommandType() CommandType { return ProtocolRaise }
 
-// Validate implements Body. It refuses a version this binary does not know, so
-// that a proposer can't stop its own cluster.
-func (b *ProtocolRaiseBody) Validate() error {
-	var r rules
+// check implements Body. It refuses a version that this binary does not know, so that a proposer
+// can't stop its own cluster.
+func (b *ProtocolRaiseBody) check(r *rules) {
 	r.check(b.Version >= 1 && b.Version <= ProtocolVersion,
 		"protocol.raise needs a version between 1 and %d, got %d", ProtocolVersion, b.Version)
-	return r.result()
 }

@@ -10,13 +10,12 @@ import (
 	reader "github.com/go-json-experiment/json/v1"
 )
 
-// CommandType names what a command does, as "noun.verb". The list is
-// append-only: a name once released keeps its meaning for ever, because it
-// stands in Raft logs.
+// CommandType names what a command does, as "noun.verb". The list is append-only. A released name
+// keeps its meaning, because Raft logs contain it.
 type CommandType string
 
-// The command types. Each has a body type of the same stem (SandboxPause has
-// SandboxPauseBody), declared beside its noun in <noun>_commands.go.
+// The command types. Each has a body type of the same stem (SandboxPause has SandboxPauseBody),
+// declared with its noun in <noun>_commands.go.
 const (
 	TermOpen         CommandType = "term.open"
 	ProtocolRaise    CommandType = "protocol.raise"
@@ -64,36 +63,32 @@ const (
 	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
 )
 
-// Command is one entry of the Raft log: what changes, decided before the log.
-// Whoever proposes reads the clock, makes the ids and names the actor; Apply
-// reads none of these from anywhere else.
+// Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names
+// the user; Apply takes them from nowhere else.
 type Command struct {
-	// ID makes the command apply at most once. The proposer draws a random one;
-	// httpapi derives it from the Idempotency-Key header when there is one.
+	// ID makes the command apply at most once. The proposer draws a random one; httpapi derives it
+	// from the Idempotency-Key header when there is one.
 	ID string `json:"id"`
 	// Type selects the body.
 	Type CommandType `json:"type"`
-	// Time is the proposer's clock, UTC, microseconds.
+	// Time is the proposer's clock, in UTC and whole microseconds.
 	Time time.Time `json:"time"`
-	// UserID is the user on whose behalf the command runs; empty for the
-	// leader's own commands (observations, task progress).
+	// UserID is the user for whom the command runs. It is empty for the leader's own commands
+	// (observations, task progress).
 	UserID string `json:"user_id,omitempty"`
-	// Fingerprint is the hash of the HTTP request behind a client-chosen ID.
-	// The same ID with another fingerprint is refused with
-	// CodeIdempotencyMismatch. Non-empty also means: keep the result for
-	// ClientResultTTL instead of the short internal window.
+	// Fingerprint is the hash of the HTTP request behind a client-chosen ID. The same ID with another
+	// fingerprint is refused with CodeIdempotencyMismatch. With a fingerprint the result is kept for
+	// ClientResultTTL instead of InternalResultTTL.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Credential is the key that the command was asked for with. Apply refuses the
-	// command with CodeUnauthorized if it is no longer good, from protocol version
-	// 3 on.
+	// Credential is the key of the request behind the command. From protocol version 3 on Apply
+	// refuses the command with CodeUnauthorized if the key is no longer valid.
 	Credential Credential `json:"credential,omitzero"`
-	// Body is what the type needs.
+	// Body holds the fields of the type.
 	Body Body `json:"body"`
 }
 
-// NewCommand builds a command: the type is the body's, the time is brought to
-// UTC and whole microseconds. It is pure: the caller draws the id and reads the
-// clock.
+// NewCommand builds a command. The type is the body's; the time is converted to UTC and truncated
+// to microseconds. It is pure: the caller draws the id and reads the clock.
 func NewCommand(id string, now time.Time, userID string, body Body) Command {
 	return Command{ID: id, Type: body.CommandType(), Time: now.UTC().Truncate(time.Microsecond), UserID: userID, Body: body}
 }
@@ -101,32 +96,46 @@ func NewCommand(id string, now time.Time, userID string, body Body) Command {
 // Body is the type-specific part of a Command. Implementations are plain data
 // with JSON tags, declared in this package only.
 type Body interface {
-	// CommandType tells which command the body belongs to.
+	// CommandType returns the type of the command that the body belongs to.
 	CommandType() CommandType
-	// Validate checks the rules of the one object, without any state; it runs
-	// before the log (cluster.Node.Propose) and again in Apply. It returns an
-	// *Error with CodeInvalid.
-	Validate() error
+	// check adds the rules of a single object, which need no state. They are checked before the log
+	// (cluster.Node.Propose) and again in Apply.
+	check(*rules)
 }
 
-// Encode gives the bytes that stand in the Raft log and travel between nodes:
-// the type, then the command as a JSON object. The type comes first so that
-// DecodeCommand reads the object once, straight into the right body.
+// MaxCommandBytes bounds an encoded command: a request body of the API's default size (6 MiB, room
+// for 4 MiB of images) and the envelope. It is the only bound on the size of a whole start, so that
+// the log takes every start that was admitted.
+const MaxCommandBytes = 6<<20 + 256<<10
+
+// Encode returns the bytes that are stored in the Raft log and sent between nodes: the type, then
+// the command as a JSON object. The type comes first so that DecodeCommand reads the object once,
+// directly into the right body. More than MaxCommandBytes is CodeInvalid.
 func (c Command) Encode() ([]byte, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("encoding command %s: %w", c.Type, err)
 	}
+	if size := len(c.Type) + len(b); size > MaxCommandBytes {
+		return nil, c.tooLarge(size)
+	}
 	return append([]byte(c.Type), b...), nil
 }
 
-// DecodeCommand reads what Encode wrote. An unknown type is an error; in
-// Apply it stops the node, because skipping it would let this node's state
-// drift from the others'.
+// tooLarge is the error for a command that exceeds MaxCommandBytes. It says what to do.
+func (c Command) tooLarge(size int) *Error {
+	remedy := "send less at once"
+	if c.Type == StartTaskCreate {
+		remedy = "start with less, and send pictures and long texts with send-message, which the log does not hold"
+	}
+	return Errorf(CodeInvalid, "the request comes to %d bytes in the cluster's log, which takes %d: %s", size, MaxCommandBytes, remedy)
+}
+
+// DecodeCommand reads what Encode wrote. An unknown type is an error. In Apply the error stops the
+// node: if it skipped the command, its state would diverge from the other nodes'.
 //
-// Every node reads every command, so it is read with what is to be Go's next
-// encoding/json, in about half the time; FuzzDecodeCommand holds the two
-// together.
+// Every node decodes every command, so it uses the proposed next encoding/json, which takes about
+// half the time. FuzzDecodeCommand compares the two.
 func DecodeCommand(b []byte) (Command, error) {
 	start := bytes.IndexByte(b, '{')
 	if start < 0 {
@@ -137,7 +146,7 @@ func DecodeCommand(b []byte) (Command, error) {
 	if err != nil {
 		return Command{}, err
 	}
-	// A pointer inside an interface is decoded into.
+	// Unmarshal decodes into a pointer that an interface holds.
 	c := Command{Body: body}
 	if err := reader.Unmarshal(b[start:], &c); err != nil {
 		return Command{}, fmt.Errorf("decoding command %s: %w", t, err)
@@ -148,21 +157,19 @@ func DecodeCommand(b []byte) (Command, error) {
 	return c, nil
 }
 
-// Result is what Apply answers to the proposer, on whatever node it is. It
-// travels between nodes as JSON and is kept in the command-id table, so a
-// repeated command gets the very same answer. What a command sets is said at
-// its body.
+// Result is what Apply returns to the proposer, on any node. It travels between nodes as JSON. The
+// command-id table keeps it, so that a repeated command gets the same result. The body of each
+// command documents which fields it sets.
 type Result struct {
-	// Index is the Raft log index at which the command was applied (the first
-	// time).
+	// Index is the Raft log index at which the command was first applied.
 	Index uint64 `json:"index"`
-	// Replayed is set when the answer came from the command-id table.
+	// Replayed is set when the result came from the command-id table.
 	Replayed bool `json:"replayed,omitempty"`
 
 	Sandbox   *Sandbox   `json:"sandbox,omitempty"`
 	StartTask *StartTask `json:"start_task,omitempty"`
 	APIKey    *APIKey    `json:"api_key,omitempty"`
-	// User and Conversation as their commands left them.
+	// User and Conversation are the rows after the command.
 	User         *User         `json:"user,omitempty"`
 	Conversation *Conversation `json:"conversation,omitempty"`
 	// Granted is how many removals removal.reserve allows now.

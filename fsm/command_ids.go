@@ -8,33 +8,34 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// How long a command id is remembered. Internal ids (no fingerprint) have to
-// outlive every repetition of their command that may still be applied; ids that
-// clients chose keep the promise of the Idempotency-Key header.
+// How long a command id is remembered. An internal id (no fingerprint) has to outlive every
+// repetition of its command that may still be applied. A client's id is kept as long as the
+// Idempotency-Key header guarantees.
 const (
-	// MaxCommandAge is how far a command's time may be from the leader's clock,
-	// either way, when it is put into the log (cluster).
+	// MaxCommandAge is how far a command's time may be from the leader's clock, in either direction,
+	// when it is put into the log (cluster).
 	MaxCommandAge = 60 * time.Second
-	// InternalResultTTL is how long, in command time, an internal command is
-	// remembered. The newest command time of a log is at most MaxCommandAge ahead
-	// of a leader that takes none older than that.
+	// InternalResultTTL is how long, in command time, an internal command is remembered. The newest
+	// command time of a log is at most MaxCommandAge ahead of the leader's clock, and the leader
+	// refuses commands that are more than MaxCommandAge behind it.
 	InternalResultTTL = 2 * MaxCommandAge
 	// ClientResultTTL is how long, in command time, a client's command is
 	// remembered.
 	ClientResultTTL = 24 * time.Hour
-	// ClientResults is how many commands of one user's clients are remembered
-	// that long; younger ones than InternalResultTTL always are.
+	// ClientResults is how many commands of one user's clients are remembered for
+	// ClientResultTTL. Beyond that number, those younger than InternalResultTTL are remembered
+	// like internal commands.
 	ClientResults = 10000
 
-	// The weights bound the memory: the oldest ids go early then. Room for some
-	// two hundred thousand ordinary commands.
+	// The weights bound the memory, in bytes: above them the oldest ids are forgotten early. There is
+	// room for about 200,000 ordinary commands.
 	maxInternalWeight = 64 << 20
 	maxClientWeight   = 64 << 20
-	// expirePerCommand bounds the work one client command does on expired ones.
+	// expirePerCommand bounds how many expired commands one client command removes.
 	expirePerCommand = 16
 )
 
-// commandRecord is what is remembered of one command.
+// commandRecord is the stored outcome of one command.
 type commandRecord struct {
 	ID          string    `json:"id"`
 	Type        string    `json:"type"`
@@ -50,20 +51,20 @@ type commandRecord struct {
 func clientCommandTable() *memdb.TableSchema {
 	return newTable(tableClientCommands,
 		newIndex(indexID, func(r *commandRecord) []byte { return []byte(r.ID) }),
-		// Oldest first of one user, by log index.
+		// The records of one user, oldest first, by log index.
 		newIndex(indexUser, func(r *commandRecord) []byte {
 			k := binary.BigEndian.AppendUint64(prefixOf(r.UserID), r.Result.Index)
 			return append(k, r.ID...)
 		}),
-		// Oldest first of all, by command time.
+		// All records, oldest first, by command time.
 		newIndex(indexTime, func(r *commandRecord) []byte {
 			return append(appendTime(nil, r.Time), r.ID...)
 		}),
 	)
 }
 
-// recorded answers a command whose id was seen before, and refuses one that
-// may have been: what is forgotten is never silently applied again.
+// recorded returns the outcome of a command whose id is known. It refuses a command whose id may
+// have been forgotten, so that no command is applied twice.
 func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	r := t.store.commands.get(cmd.ID)
 	if r == nil {
@@ -76,8 +77,8 @@ func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	if r == nil {
 		return t.forgotten(cmd)
 	}
-	// The same command on its way a second time is answered whatever became of its
-	// key since. Another time is another request, with the client's id.
+	// A second copy of the same command gets the recorded outcome, whatever has happened to its key. A
+	// different time means another request with the client's id.
 	if !r.Time.Equal(cmd.Time) {
 		if err := t.refused(cmd); err != nil {
 			return Outcome{Result{Index: t.index}, err}, true
@@ -92,10 +93,10 @@ func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	return o, true
 }
 
-// forgotten refuses a command from the time whose ids are no longer remembered
-// (meta.Forgotten). Far before that time it is no repetition, because no leader
-// takes one that old: clocks were set back. Opening a term twice is harmless,
-// and without it no term would open behind a clock that was wrong.
+// forgotten refuses a command from a time whose ids are no longer remembered (meta.Forgotten). A
+// command from long before that time is no repetition, because no leader accepts one that old: the
+// clocks were set back. Opening a term twice is harmless, and after a wrong clock the check would
+// prevent every new term.
 func (t *transaction) forgotten(cmd Command) (Outcome, bool) {
 	until := t.meta.Forgotten
 	if cmd.Type == TermOpen || cmd.Time.After(until) || !cmd.Time.After(until.Add(-InternalResultTTL)) {
@@ -106,7 +107,7 @@ func (t *transaction) forgotten(cmd Command) (Outcome, bool) {
 		cmd.Time.UTC(), until)}}, true
 }
 
-// record remembers what a command came to.
+// record stores the outcome of a command.
 func (t *transaction) record(cmd Command, result Result, err *Error) {
 	r := &commandRecord{
 		ID: cmd.ID, Type: string(cmd.Type), UserID: cmd.UserID, Fingerprint: cmd.Fingerprint,
@@ -124,22 +125,22 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 	for u.clientCommands > ClientResults || u.clientWeight > maxClientWeight && u.clientCommands > 1 {
 		old := firstWithPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID))
 		t.forget(old)
-		// It may be on its way a second time, whatever else its user does.
+		// A second copy of the command may still arrive, however many commands its user sends.
 		if cmd.Time.Sub(old.Time) < InternalResultTTL {
 			t.remember(old, cmd.Time)
 		}
 	}
 }
 
-// remember keeps a record for InternalResultTTL, or as long as there is room.
+// remember keeps a record for InternalResultTTL, or for as long as there is room.
 func (t *transaction) remember(r *commandRecord, now time.Time) {
 	slim := *r
 	slim.Result = r.Result.slim()
 	t.meta.Forgotten = later(t.meta.Forgotten, t.store.commands.add(&slim, now).UTC())
 }
 
-// slim gives the result without what its rows have as well and what can be
-// large.
+// slim returns the result without the start request, which can be large and which the task's row
+// has too.
 func (r Result) slim() Result {
 	if r.StartTask != nil {
 		task := *r.StartTask
@@ -149,8 +150,8 @@ func (r Result) slim() Result {
 	return r
 }
 
-// whole undoes slim. A start task's request never changes; only of a task that
-// is gone it is missing.
+// whole reverses slim. A start task's request never changes; it stays missing only if the task is
+// gone.
 func (r Result) whole(txn *memdb.Txn) Result {
 	if r.StartTask == nil {
 		return r
@@ -163,7 +164,7 @@ func (r Result) whole(txn *memdb.Txn) Result {
 	return r
 }
 
-// forgetExpired drops a bounded number of client commands past their time.
+// forgetExpired removes a bounded number of expired client commands.
 func (t *transaction) forgetExpired(now time.Time) {
 	var expired []*commandRecord
 	for r := range withPrefix[commandRecord](t.txn, tableClientCommands, indexTime, nil) {
@@ -177,7 +178,7 @@ func (t *transaction) forgetExpired(now time.Time) {
 	}
 }
 
-// forget drops one client command.
+// forget removes one client command.
 func (t *transaction) forget(r *commandRecord) {
 	must(t.txn.Delete(tableClientCommands, r))
 	u := t.store.usageOf(r.UserID)
@@ -185,8 +186,8 @@ func (t *transaction) forget(r *commandRecord) {
 	u.clientWeight -= r.weight()
 }
 
-// weight estimates the bytes a record keeps in memory. It depends on the log
-// only, so that all nodes forget the same records.
+// weight estimates the bytes that a record takes in memory. It depends on the log alone, so that
+// all nodes forget the same records.
 func (r *commandRecord) weight() int {
 	w := 256 + len(r.ID) + len(r.UserID) + len(r.Fingerprint)
 	if r.Err != nil {

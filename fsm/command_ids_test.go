@@ -8,15 +8,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// client applies a client's command of its own id.
+// client applies a client's command with a client-chosen id.
 func (f *fixture) client(user, id, fingerprint string, body Body) (Result, error) {
 	cmd := f.command(user, body)
 	cmd.ID, cmd.Fingerprint = id, fingerprint
 	return f.apply(cmd)
 }
 
-// TestRepeatedCommand: forwarded, committed, lost on the way back and sent
-// again, a command is answered and not applied.
+// TestRepeatedCommand: a command that was committed, whose response was lost and that is sent again
+// returns its result and is not applied again.
 func TestRepeatedCommand(t *testing.T) {
 	f := newFixture(t).open()
 	cmd := f.command("ada", newSandboxBody("s1"))
@@ -40,7 +40,7 @@ func TestRepeatedCommand(t *testing.T) {
 	if f.store.View().SandboxAny("s1").Desired != DesiredDeleted {
 		t.Error("it was applied again")
 	}
-	// Failures are repeated too, even when they would succeed by now.
+	// Failures are repeated too, even when the command would succeed by now.
 	failed := f.command("ada", &SandboxPauseBody{ID: "s2"})
 	if _, err := f.apply(failed); CodeOf(err) != CodeNotFound {
 		t.Fatal(err)
@@ -52,8 +52,8 @@ func TestRepeatedCommand(t *testing.T) {
 	}
 }
 
-// TestIdempotencyMismatch: an id is bound to its fingerprint and user, whichever
-// way round, and a mismatch is not recorded.
+// TestIdempotencyMismatch: an id is bound to its fingerprint and user, in either order, and a
+// mismatch is not recorded.
 func TestIdempotencyMismatch(t *testing.T) {
 	f := newFixture(t).open()
 	body := &SandboxDeleteBody{ID: "s1"}
@@ -76,9 +76,8 @@ func TestIdempotencyMismatch(t *testing.T) {
 	}
 }
 
-// TestInternalWindow: at any rate, internal commands are remembered for as long
-// as a leader may take them again, and across a restart too; what is forgotten
-// is refused instead of applied again.
+// TestInternalWindow: at any rate, internal commands are remembered for as long as a leader may
+// accept them again, also across a restart. A forgotten command is refused and not applied again.
 func TestInternalWindow(t *testing.T) {
 	s := NewStore()
 	body := &TermOpenBody{Term: 1, Node: "n1", ClusterID: "x"}
@@ -111,16 +110,16 @@ func TestInternalWindow(t *testing.T) {
 	}
 }
 
-// TestNothingIsAppliedTwice: at any rate, with clocks that differ and with
-// restarts, a command that comes a second time as long as a leader takes it is
-// answered or refused, and never applied again. The same holds when the clock is
-// far off for a while, at a rate for which there is room.
+// TestNothingIsAppliedTwice: at any rate, with clocks that differ and with restarts, a command that
+// arrives a second time while a leader accepts it is replayed or refused, and never applied again.
+// With enough room the same holds when a clock is far off for a while.
 func TestNothingIsAppliedTwice(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		f := newFixture(t)
 		off := time.Duration(rapid.SampledFrom([]int{0, 0, 1, -1}).Draw(r, "off")*rapid.IntRange(1, 1000).Draw(r, "by")) * time.Second
 		if off == 0 {
-			f.store.commands.room = 8 << 10 // some thirty commands
+			f.store.commands.room = 8 << 10 // about thirty commands
 		}
 		var sent []Command
 		from, to := rapid.IntRange(0, 400).Draw(r, "from"), rapid.IntRange(0, 400).Draw(r, "to")
@@ -141,7 +140,7 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 			if n := len(sent); n > 0 && rapid.IntRange(0, 2).Draw(r, "again") == 0 {
 				cmd = sent[rapid.IntRange(max(0, n-200), n-1).Draw(r, "which")]
 				if f.now.Sub(cmd.Time).Abs() > MaxCommandAge {
-					continue // no leader takes it
+					continue // no leader accepts it
 				}
 				before := asJSON(t, f.store.View().Settings("ada"))
 				res, err := f.apply(cmd)
@@ -164,8 +163,8 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 	})
 }
 
-// TestWrongClocks: a leader whose clock is off for a while costs nobody the
-// right to write for longer than InternalResultTTL, and can open its term.
+// TestWrongClocks: a leader whose clock is wrong for a while blocks writes for at most
+// InternalResultTTL, and it can open its term.
 func TestWrongClocks(t *testing.T) {
 	for _, off := range []time.Duration{-24 * time.Hour, -10 * time.Minute, -3 * time.Minute, 3 * time.Minute, 10 * time.Minute, 24 * time.Hour} {
 		f := newFixture(t).open()
@@ -209,9 +208,8 @@ func TestWrongClocks(t *testing.T) {
 	}
 }
 
-// TestClientWindow: a client's command is remembered for ClientResultTTL of
-// command time and up to ClientResults per user, whatever other users and
-// internal commands do.
+// TestClientWindow: a client's command is remembered for ClientResultTTL of command time, up to
+// ClientResults per user, whatever other users and internal commands do.
 func TestClientWindow(t *testing.T) {
 	f := newFixture(t)
 	body := &SettingsPutBody{}
@@ -246,7 +244,7 @@ func TestClientWindow(t *testing.T) {
 	if r, err := f.client("bob", "bob-0", "other", body); err != nil || r.Replayed {
 		t.Errorf("after a day: %+v %v", r, err)
 	}
-	// Expired ones go a few per command, so that no command is slow.
+	// Each command removes a few expired ones, so that no command is slow.
 	for i := range ClientResults/expirePerCommand + 5 {
 		if _, err := f.client("bob", fmt.Sprint("bob-", i+1), "f", body); err != nil {
 			t.Fatal(err)
@@ -257,11 +255,11 @@ func TestClientWindow(t *testing.T) {
 	}
 }
 
-// TestHeavyResults: results with large messages are forgotten early, instead of
-// filling the memory of every node.
+// TestHeavyResults: results with large messages are forgotten early and do not fill the memory of
+// every node.
 func TestHeavyResults(t *testing.T) {
 	f := newFixture(t)
-	text := string(make([]byte, maxText))
+	text := string(make([]byte, maxSize))
 	message := &Message{Content: []ContentBlock{{Text: text}}}
 	var internals []Command
 	for i := range 100 {
@@ -279,7 +277,7 @@ func TestHeavyResults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Internal ones are kept without what their rows have, and answered with it.
+	// Internal results are stored without what their rows have, and returned with it.
 	if n, w := len(f.store.commands.byID), f.store.commands.weight; n < 130 || w > 4096*n {
 		t.Errorf("%d results of %d bytes are kept", n, w)
 	}
@@ -291,8 +289,7 @@ func TestHeavyResults(t *testing.T) {
 	}
 }
 
-// TestBadEnvelope: a command without the least it needs is refused and not
-// recorded.
+// TestBadEnvelope: a command with an incomplete envelope is refused and not recorded.
 func TestBadEnvelope(t *testing.T) {
 	f := newFixture(t).open()
 	good := func() Command { return f.command("ada", newSandboxBody("s1")) }

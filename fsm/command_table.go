@@ -2,14 +2,13 @@ package fsm
 
 import "fmt"
 
-// commandRow is what the package knows of one command type. A new command is
-// one row of commandTable and its file.
+// commandRow defines one command type. A new command is one row of commandTable and its file.
 type commandRow struct {
-	// body gives a pointer to a zero body.
+	// body returns a pointer to a zero body.
 	body func() Body
-	// apply runs on a body that is valid.
+	// apply runs on a validated body.
 	apply func(*transaction, Body) (Result, *Error)
-	// since is the protocol version that the type came with; 0 is valid always.
+	// since is the protocol version that introduced the type; 0 is valid at every version.
 	since int
 	// ofUser: the command acts for Command.UserID.
 	ofUser bool
@@ -21,7 +20,7 @@ func byUser(r commandRow) commandRow {
 	return r
 }
 
-// row makes the row of a command that came with a protocol version.
+// row builds the row of a command that protocol version since introduced.
 func row[T any, B interface {
 	*T
 	Body
@@ -35,9 +34,8 @@ func row[T any, B interface {
 
 // commandTable holds every command type.
 //
-// term.open and protocol.raise are valid at every version: a version is raised
-// with them.
-var commandTable = map[CommandType]commandRow{
+// term.open and protocol.raise are valid at every version, because raising the version needs them.
+var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read-only
 	TermOpen:      row(0, (*transaction).applyTermOpen),
 	ProtocolRaise: row(0, (*transaction).applyProtocolRaise),
 
@@ -97,23 +95,22 @@ func newBody(t CommandType) (Body, error) {
 	return r.body(), nil
 }
 
-// MinVersion is the protocol version a command type came with. Propose asks it
-// before the log, Apply again.
+// MinVersion returns the protocol version that introduced a command type. Propose checks it before
+// the log, Apply again.
 func MinVersion(t CommandType) int { return commandTable[t].since }
 
 // ofUser reports whether a command of the type acts for Command.UserID.
 func (t CommandType) ofUser() bool { return commandTable[t].ofUser }
 
-// dispatch validates the body and calls its apply function. Bodies are
-// validated here again although Propose did it before the log: the log is the
-// border, and an older or a faulty node may have written what is in it.
+// dispatch validates the body and calls its apply function. Propose has validated the body already,
+// but an older or faulty node may have written the log entry.
 func (t *transaction) dispatch(body Body) (Result, *Error) {
 	r, known := commandTable[t.cmd.Type]
 	if !known {
 		panic(fmt.Sprintf("fsm: no apply function for command %s: upgrade this node", t.cmd.Type))
 	}
-	if t.cmd.Type != ProtocolRaise { // it stops the node first, where it must
-		if err := body.Validate(); err != nil {
+	if t.cmd.Type != ProtocolRaise { // protocol.raise of an unknown version stops the node instead
+		if err := validate(body, t.meta.ProtocolVersion); err != nil {
 			return Result{}, asError(err)
 		}
 	}

@@ -7,22 +7,21 @@ import (
 	"time"
 )
 
-// commandWindow remembers the commands of the last InternalResultTTL, by
-// command time. It is not part of a View: a map is several times cheaper per
-// command than a table, and nobody but Apply needs it at one exact index.
+// commandWindow remembers the commands of the last InternalResultTTL, by command time. It is not
+// part of a View: a map costs several times less per command than a table, and only Apply needs it
+// at an exact index.
 type commandWindow struct {
 	mu   sync.RWMutex
 	byID map[string]*commandRecord
-	// seconds are in the order of time: a clock that is ahead for a while must
-	// not push out what is younger.
+	// seconds are in time order, so that a clock that runs ahead for a while does not push out younger
+	// records.
 	seconds []*commandSecond
 	weight  int
-	// room bounds weight: maxInternalWeight but in tests.
+	// room bounds weight. It is maxInternalWeight except in tests.
 	room int
 }
 
-// commandSecond has the commands of one second, in the log's order. The first
-// gone are forgotten.
+// commandSecond has the commands of one second, in log order. The first gone of them are forgotten.
 type commandSecond struct {
 	second  int64
 	records []*commandRecord
@@ -33,15 +32,15 @@ func newCommandWindow() *commandWindow {
 	return &commandWindow{byID: make(map[string]*commandRecord), room: maxInternalWeight}
 }
 
-// get returns the record of an id, nil when it is not remembered.
+// get returns the record of an id, or nil.
 func (c *commandWindow) get(id string) *commandRecord {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.byID[id]
 }
 
-// add remembers a record and forgets what is too old at the time now, or no
-// longer fits. It gives the latest time of what it forgot, zero for nothing.
+// add remembers a record, and forgets records that are too old at the time now or no longer fit. It
+// returns the latest time among those it forgot, zero for none.
 func (c *commandWindow) add(r *commandRecord, now time.Time) (forgotten time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,8 +53,8 @@ func (c *commandWindow) add(r *commandRecord, now time.Time) (forgotten time.Tim
 	return forgotten
 }
 
-// restore remembers a record of a snapshot, which has what was remembered and
-// no more.
+// restore remembers a record from a snapshot. It forgets nothing: the snapshot holds only what was
+// remembered.
 func (c *commandWindow) restore(r *commandRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (c *commandWindow) insert(r *commandRecord, weight int) {
 	c.byID[r.ID] = r
 }
 
-// forget drops the first record of the oldest second and gives its time.
+// forget removes the first record of the oldest second and returns its time.
 func (c *commandWindow) forget() time.Time {
 	s := c.seconds[0]
 	r := s.records[s.gone]
@@ -91,7 +90,7 @@ func (c *commandWindow) forget() time.Time {
 	return r.Time
 }
 
-// all copies the records, in the order of restore.
+// all copies the records, in the order that restore expects.
 func (c *commandWindow) all() []*commandRecord {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -2,14 +2,14 @@ package fsm
 
 import "time"
 
-// Conversation is an app conversation (api-contract.md A.6). It begins to
-// exist when its start task becomes READY. The key is (UserID, ID): ids that
-// clients choose can't collide across users.
+// Conversation is an app conversation (API.md, "Conversations: members"). It exists from the moment
+// its start task becomes READY. The key is (UserID, ID), so ids that clients choose can't collide
+// across users.
 type Conversation struct {
 	// ID is 32 lower-case hex characters.
 	ID     string `json:"id"`
 	UserID string `json:"user_id"`
-	// V0ID is the id under which a V0 client knows it, when that differs.
+	// V0ID is the id that a V0 client uses, if it differs from ID.
 	V0ID               string            `json:"v0_id,omitempty"`
 	SandboxID          string            `json:"sandbox_id"`
 	SelectedRepository *string           `json:"selected_repository"`
@@ -35,8 +35,8 @@ func (c *Conversation) check(r *rules) {
 		value *string
 		limit int
 	}{
-		{"selected_repository", c.SelectedRepository, maxPath}, {"selected_branch", c.SelectedBranch, maxPath},
-		{"title", c.Title, maxDetail}, {"trigger", c.Trigger, maxName}, {"llm_model", c.LLMModel, maxSetting},
+		{"selected_repository", c.SelectedRepository, MaxPath}, {"selected_branch", c.SelectedBranch, MaxPath},
+		{"title", c.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", c.Trigger, MaxName}, {"llm_model", c.LLMModel, MaxLine},
 	} {
 		r.optional(f.name, f.value, f.limit)
 	}
@@ -47,6 +47,6 @@ func (c *Conversation) check(r *rules) {
 		r.check(c.GitProvider.Known(), "unknown git provider %q", clip(string(*c.GitProvider)))
 	}
 	r.count("pr_number", len(c.PRNumber))
-	r.text("agent_kind", c.AgentKind, maxName)
+	r.text("agent_kind", c.AgentKind, MaxName)
 	r.texts("tags", c.Tags)
 }

@@ -13,7 +13,7 @@ func raised(t *testing.T) *fixture {
 	return f
 }
 
-// desired gives what is desired of a sandbox, "" for none.
+// desired returns a sandbox's desired state, "" for none.
 func (f *fixture) desired(id string) Desired {
 	if s := f.store.View().SandboxAny(id); s != nil {
 		return s.Desired
@@ -21,8 +21,8 @@ func (f *fixture) desired(id string) Desired {
 	return ""
 }
 
-// TestConversationDelete_SparesTheSandboxOfAnAcceptedStart: a start that names a
-// sandbox needs it from the moment it is accepted.
+// TestConversationDelete_SparesTheSandboxOfAnAcceptedStart: a start that names a sandbox needs it
+// from the moment it is accepted.
 func TestConversationDelete_SparesTheSandboxOfAnAcceptedStart(t *testing.T) {
 	t.Parallel()
 	f := raised(t)
@@ -40,9 +40,8 @@ func TestConversationDelete_SparesTheSandboxOfAnAcceptedStart(t *testing.T) {
 	}
 }
 
-// TestConversationDelete_EndsTheStartsOfChildren: what is being started for a
-// conversation that is deleted ends with it. A sandbox that such a start only
-// names stays: it may be there for something else.
+// TestConversationDelete_EndsTheStartsOfChildren: deleting a conversation ends the starts of its
+// children. A sandbox that such a start only names stays, because others may use it.
 func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 	t.Parallel()
 	child := StartRequest{ParentConversationID: ptr("c1")}
@@ -88,8 +87,8 @@ func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 	}
 }
 
-// TestConversationDelete_TakesTheSandboxesOfChildren: a child may have a sandbox
-// of its own, and a shared one stays.
+// TestConversationDelete_TakesTheSandboxesOfChildren: a child's own sandbox is deleted, a shared
+// one stays.
 func TestConversationDelete_TakesTheSandboxesOfChildren(t *testing.T) {
 	t.Parallel()
 	f := raised(t)
@@ -110,8 +109,7 @@ func TestConversationDelete_TakesTheSandboxesOfChildren(t *testing.T) {
 	}
 }
 
-// TestStartTaskFinish_ParentThatIsGone: a conversation that began as a child is
-// never one that no listing shows.
+// TestStartTaskFinish_ParentThatIsGone: a conversation that began as a child appears in a listing.
 func TestStartTaskFinish_ParentThatIsGone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t).open()
@@ -124,7 +122,7 @@ func TestStartTaskFinish_ParentThatIsGone(t *testing.T) {
 	finish := func(id string) {
 		f.do("", &StartTaskFinishBody{ID: "t-" + id, Conversation: Conversation{ID: id, ParentID: ptr("c1"), AgentKind: "openhands"}})
 	}
-	finish("c2") // below the version that knows better
+	finish("c2") // before version 3 the parent stays
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
 	finish("c3")
 	listed, _ := f.store.View().Conversations("ada", ConversationFilter{}, Page{})
@@ -133,8 +131,7 @@ func TestStartTaskFinish_ParentThatIsGone(t *testing.T) {
 	}
 }
 
-// TestStartTaskCreate_EmptySandboxID: no sandbox named is no sandbox named, and
-// Admission says the same as Apply.
+// TestStartTaskCreate_EmptySandboxID: "" names no sandbox, and Admission agrees with Apply.
 func TestStartTaskCreate_EmptySandboxID(t *testing.T) {
 	t.Parallel()
 	f := raised(t)
@@ -151,8 +148,8 @@ func TestStartTaskCreate_EmptySandboxID(t *testing.T) {
 	if err != nil {
 		t.Fatalf("admitted, and then: %v", err)
 	}
-	if got := valueOr(r.StartTask.Request.SandboxID, ""); got != "sb-c1" || r.StartTask.Coming != nil {
-		t.Errorf("the child gets the sandbox %q and has %+v coming, want its parent's", got, r.StartTask.Coming)
+	if got := valueOr(r.StartTask.Request.SandboxID, ""); got != "sb-c1" || r.StartTask.Reservation != nil {
+		t.Errorf("the child gets the sandbox %q and has the reservation %+v, want its parent's", got, r.StartTask.Reservation)
 	}
 	if got := valueOr(r.StartTask.Request.SelectedRepository, ""); got != "octo/app" {
 		t.Errorf("the child's repository is %q, want its parent's", got)

@@ -1,9 +1,9 @@
 package fsm
 
 // ConversationUpdateBody changes a conversation of Command.UserID (PATCH
-// /api/v1/app-conversations/{id}, api-contract.md B.2): the members named in
-// Set take the values here, nil clearing them; the others stay. Unknown is
-// CodeNotFound. The answer is Result.Conversation.
+// /api/v1/app-conversations/{id}; API.md, "Conversations: change"). The members named in Set take
+// the values given here, and nil clears one; the others stay. An unknown conversation is
+// CodeNotFound. It sets Result.Conversation.
 type ConversationUpdateBody struct {
 	ID string `json:"id"`
 	// Set names members by their JSON names.
@@ -18,9 +18,8 @@ type ConversationUpdateBody struct {
 // CommandType implements Body.
 func (*ConversationUpdateBody) CommandType() CommandType { return ConversationUpdate }
 
-// Validate implements Body.
-func (b *ConversationUpdateBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *ConversationUpdateBody) check(r *rules) {
 	r.lookedUp("conversation id", b.ID)
 	r.check(len(b.Set) <= 5, "set names a member twice")
 	for _, name := range b.Set {
@@ -30,13 +29,11 @@ func (b *ConversationUpdateBody) Validate() error {
 		c := Conversation{
 			ID: "x", Title: b.Title, SelectedRepository: b.SelectedRepository, SelectedBranch: b.SelectedBranch, GitProvider: b.GitProvider,
 		}
-		c.check(&r)
+		c.check(r)
 	}
-	return r.result()
 }
 
-// change sets one member of a conversation; false when there is none of that
-// name.
+// change sets one member of a conversation. It returns false for an unknown name.
 func (b *ConversationUpdateBody) change(c *Conversation, name string) bool {
 	switch name {
 	case "title":
@@ -74,16 +71,14 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 	return Result{Conversation: &c}, nil
 }
 
-// ConversationDeleteBody removes a conversation of Command.UserID with its
-// sub-conversations and the ended start tasks of all of them; unfinished starts of
-// sub-conversations end in ERROR. With DeleteSandbox their sandboxes go too, each
-// unless a conversation or an unfinished start task still needs it. Unknown is
-// CodeNotFound. The answer is Result.Conversation, and Result.Sandbox when that of
-// the conversation itself is being deleted now.
+// ConversationDeleteBody removes a conversation of Command.UserID, its sub-conversations, and the
+// finished start tasks of all of them. Unfinished starts of sub-conversations end in ERROR. With
+// DeleteSandbox their sandboxes are deleted too, except those that a conversation or an unfinished
+// start task still needs. An unknown conversation is CodeNotFound. It sets Result.Conversation, and
+// Result.Sandbox when it deletes the sandbox of the conversation itself.
 //
-// Below protocol version 3 starts of sub-conversations go on, their sandboxes and
-// those of sub-conversations stay, and a start that only names a sandbox does not
-// need it.
+// Below protocol version 3 starts of sub-conversations continue, their sandboxes and those of
+// sub-conversations stay, and a start that only names a sandbox does not need it.
 type ConversationDeleteBody struct {
 	ID            string `json:"id"`
 	DeleteSandbox bool   `json:"delete_sandbox,omitempty"`
@@ -92,11 +87,9 @@ type ConversationDeleteBody struct {
 // CommandType implements Body.
 func (*ConversationDeleteBody) CommandType() CommandType { return ConversationDelete }
 
-// Validate implements Body.
-func (b *ConversationDeleteBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *ConversationDeleteBody) check(r *rules) {
 	r.lookedUp("conversation id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result, *Error) {
@@ -105,8 +98,8 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 	if c == nil {
 		return Result{}, errConversationNotFound()
 	}
-	// A child can have children, and a clash of ids may have closed a circle:
-	// what is dropped is not found again.
+	// A child can have children, and colliding ids may form a cycle: a conversation that is removed is
+	// not found again.
 	todo, sandboxes, gone := []*Conversation{c}, []string{c.SandboxID}, map[string]bool{}
 	for len(todo) > 0 {
 		next := todo[0]
@@ -119,7 +112,7 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 		sandboxes = append(sandboxes, next.SandboxID)
 		todo = append(todo, collect(withPrefix[Conversation](t.txn, tableConversations, indexParent, prefixOf(user, next.ID)))...)
 	}
-	if t.knowsChildren() {
+	if t.meta.active(VersionHistory) {
 		sandboxes = append(sandboxes, t.endChildStarts(user, gone)...)
 	} else {
 		sandboxes = sandboxes[:1]
@@ -140,12 +133,8 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 	return result, nil
 }
 
-// knowsChildren reports whether the cluster is at the protocol version from which
-// a conversation's children and their starts never outlive it.
-func (t *transaction) knowsChildren() bool { return t.meta.ProtocolVersion >= historyVersion }
-
-// endChildStarts ends the unfinished starts whose parent is gone, and gives the
-// sandboxes that were made for them. A sandbox that a start names was not.
+// endChildStarts ends the unfinished starts whose parent is gone. It returns the sandboxes that
+// were created for them, without those that a start names.
 func (t *transaction) endChildStarts(user string, gone map[string]bool) (sandboxes []string) {
 	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil)) {
 		parent := task.Request.ParentConversationID
@@ -160,7 +149,7 @@ func (t *transaction) endChildStarts(user string, gone map[string]bool) (sandbox
 	return sandboxes
 }
 
-// dropConversation removes one conversation and its ended start tasks.
+// dropConversation removes one conversation and its finished start tasks.
 func (t *transaction) dropConversation(c *Conversation) {
 	drop(t, tableConversations, c)
 	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexConversation, prefixOf(c.UserID, c.ID))) {
@@ -171,14 +160,14 @@ func (t *transaction) dropConversation(c *Conversation) {
 	}
 }
 
-// needed reports whether a conversation or an unfinished start task has the
-// sandbox, or such a task is going to.
+// needed reports whether a conversation or an unfinished start task uses the sandbox, or such a
+// task is going to.
 func (t *transaction) needed(s *Sandbox) bool {
 	if firstWithPrefix[Conversation](t.txn, tableConversations, indexSandbox, prefixOf(s.ID)) != nil {
 		return true
 	}
 	for task := range withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil) {
-		named := task.SandboxID == "" && task.UserID == s.UserID && t.knowsChildren() && valueOr(task.Request.SandboxID, "") == s.ID
+		named := task.SandboxID == "" && task.UserID == s.UserID && t.meta.active(VersionHistory) && valueOr(task.Request.SandboxID, "") == s.ID
 		if task.SandboxID == s.ID || named {
 			return true
 		}
@@ -186,6 +175,6 @@ func (t *transaction) needed(s *Sandbox) bool {
 	return false
 }
 
-// errConversationNotFound is the answer for an unknown conversation
-// (api-contract.md B.2).
+// errConversationNotFound is the error for an unknown conversation
+// (API.md, "Conversations: delete").
 func errConversationNotFound() *Error { return Errorf(CodeNotFound, "Conversation not found") }

@@ -26,22 +26,22 @@ func conversationTable() *memdb.TableSchema {
 	)
 }
 
-// ConversationFilter narrows a listing; the zero value takes every
-// conversation that is not a sub-conversation.
+// ConversationFilter narrows a listing. The zero value selects every conversation that is not a
+// sub-conversation.
 type ConversationFilter struct {
-	// TitleContains ignores case; "" takes all.
+	// TitleContains ignores case; "" selects all.
 	TitleContains string
 	CreatedGTE    *time.Time
 	CreatedLT     *time.Time
 	UpdatedGTE    *time.Time
 	UpdatedLT     *time.Time
-	// SandboxID takes the conversations of one sandbox; "" takes all.
+	// SandboxID selects the conversations of one sandbox; "" selects all.
 	SandboxID string
-	// IncludeSub takes conversations with a parent too.
+	// IncludeSub also selects conversations with a parent.
 	IncludeSub bool
 }
 
-// takes reports whether the filter lets a conversation through.
+// takes reports whether the filter selects a conversation.
 func (f *ConversationFilter) takes(c *Conversation) bool {
 	switch {
 	case !f.IncludeSub && c.ParentID != nil,
@@ -68,8 +68,8 @@ func conversationByV0ID(txn *memdb.Txn, userID, v0 string) *Conversation {
 	return firstWithPrefix[Conversation](txn, tableConversations, indexV0, prefixOf(userID, v0))
 }
 
-// Conversations lists a user's conversations, newest first, and gives the token
-// of the next page ("" at the end).
+// Conversations lists a user's conversations, newest first, and returns the token of the next page
+// ("" at the end).
 func (v *View) Conversations(userID string, f ConversationFilter, p Page) ([]*Conversation, string) {
 	return page(v.txn, tableConversations, indexCreated, userID, p,
 		func(c *Conversation) bool { return c.UserID == userID }, f.takes,
@@ -87,7 +87,7 @@ func (v *View) CountConversations(userID string, f ConversationFilter) int {
 	return n
 }
 
-// SubConversations gives the ids of a conversation's children, oldest first.
+// SubConversations returns the ids of a conversation's children, oldest first.
 func (v *View) SubConversations(userID, parentID string) []string {
 	var ids []string
 	for c := range withPrefix[Conversation](v.txn, tableConversations, indexParent, prefixOf(userID, parentID)) {

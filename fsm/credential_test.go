@@ -20,7 +20,7 @@ func withCredentials(t *testing.T, version int) *fixture {
 	return f
 }
 
-// TestApply_Credential: a command is refused for a key that is no longer good.
+// TestApply_Credential: a command is refused when its key is no longer valid.
 func TestApply_Credential(t *testing.T) {
 	t.Parallel()
 	sandboxs := Credential{SandboxID: "sb", KeyHash: sha("sb")}
@@ -74,9 +74,8 @@ func TestApply_Credential(t *testing.T) {
 	}
 }
 
-// TestApply_Credential_Repeated: what was applied for a key is answered again to
-// the same command, and to no other request with the revoked key. A refusal is not
-// remembered under the client's id.
+// TestApply_Credential_Repeated: a repeated command gets its result although its key was revoked.
+// No other request with that key does. A refusal is not remembered under the client's id.
 func TestApply_Credential_Repeated(t *testing.T) {
 	t.Parallel()
 	f := withCredentials(t, 3)
@@ -109,7 +108,7 @@ func TestApply_Credential_Repeated(t *testing.T) {
 	}
 }
 
-// TestView_KeysRevoked: a revocation wakes who waits for changes.
+// TestView_KeysRevoked: a revocation wakes the waiters on Changed.
 func TestView_KeysRevoked(t *testing.T) {
 	t.Parallel()
 	f := withCredentials(t, 3)
@@ -129,8 +128,8 @@ func TestView_KeysRevoked(t *testing.T) {
 	}
 }
 
-// TestAPIKeyCreate_Bootstrap: a first key is issued while nobody has an operator's
-// key, and the same one again is the same.
+// TestAPIKeyCreate_Bootstrap: a first key is issued while there is no valid operator key. The same
+// request again returns the same key.
 func TestAPIKeyCreate_Bootstrap(t *testing.T) {
 	t.Parallel()
 	f := raised(t)
@@ -152,5 +151,5 @@ func TestAPIKeyCreate_Bootstrap(t *testing.T) {
 	old := newFixture(t).open()
 	old.do("", first)
 	old.do("", &APIKeyRevokeBody{ID: 1})
-	_ = old.fails(CodeConflict, "", other) // below version 3 as ever
+	_ = old.fails(CodeConflict, "", other) // below version 3 as before
 }

@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// TestNoClockNoChance reads the package's own source: Apply must not be able to
-// reach a clock, chance, the environment or another of our packages.
+// TestNoClockNoChance reads the package's own source: Apply must not be able to reach a clock, a
+// random source, the environment or another of the project's packages.
 func TestNoClockNoChance(t *testing.T) {
 	allowed := []string{
 		"bufio", "bytes", "cmp", "container/heap", "context", "crypto/sha256", "encoding/base64", "encoding/binary",
-		"encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "iter", "maps", "math", "path", "slices",
+		"encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "iter", "maps", "math", "path", "reflect", "slices",
 		"strconv", "strings", "sync", "sync/atomic", "time", "unicode/utf8", "github.com/hashicorp/go-memdb",
 		"github.com/go-json-experiment/json/v1",
 	}
-	// Of time only what computes with given times.
+	// Of package time only what computes with given times.
 	allowedTime := []string{
 		"Time", "Duration", "Microsecond", "Second", "Minute", "Hour",
 	}

@@ -2,13 +2,13 @@ package fsm
 
 import "pgregory.net/rapid"
 
-// Life is life, for tests that use what imports this package.
+// Life exports life to tests in package fsm_test.
 type Life = life
 
-// NewLife begins one at the fixtures' first time.
+// NewLife begins a life at the fixtures' first time.
 func NewLife(r *rapid.T) *Life { return &life{r: r, now: testEpoch} }
 
-// Next gives the next command.
+// Next returns the next command.
 func (l *life) Next(v *View) Command { return l.next(v) }
 
 // PooledSpec is a spec with a warm pool.

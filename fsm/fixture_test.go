@@ -15,8 +15,8 @@ import (
 // testEpoch is the time of the first command of a fixture.
 var testEpoch = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 
-// fixture drives one store the way cluster does: every command goes through
-// the bytes of the log. Each command is one second after the one before.
+// fixture drives one store as cluster does: every command goes through the bytes of the log. Each
+// command is one second later than the one before.
 type fixture struct {
 	t     testing.TB
 	store *Store
@@ -28,7 +28,7 @@ func newFixture(t testing.TB) *fixture {
 	return &fixture{t: t, store: NewStore(), now: testEpoch}
 }
 
-// command makes the next command.
+// command builds the next command.
 func (f *fixture) command(user string, body Body) Command {
 	f.index++
 	f.now = f.now.Add(time.Second)
@@ -72,13 +72,13 @@ func (f *fixture) open() *fixture {
 	return f
 }
 
-// sandbox creates one.
+// sandbox creates a sandbox.
 func (f *fixture) sandbox(user, id string) *Sandbox {
 	f.t.Helper()
 	return f.do(user, newSandboxBody(id)).Sandbox
 }
 
-// conversation creates one, with its sandbox sb-<id>.
+// conversation creates a conversation with the sandbox sb-<id>.
 func (f *fixture) conversation(user, id string) *Conversation {
 	f.t.Helper()
 	f.do(user, &StartTaskCreateBody{ID: "t-" + id, ConversationID: id})
@@ -129,13 +129,13 @@ func sha(s string) string {
 	return hex.EncodeToString(h[:])
 }
 
-// dump gives every row by table and key, without the command-id table.
+// dump returns every row by table and key, without the command-id table.
 func dump(s *Store) map[string]json.RawMessage {
 	rows := map[string]json.RawMessage{}
 	p := s.Snapshot()
 	meta := p.view.meta
-	meta.Forgotten = time.Time{} // the command-id table's
-	meta.LastCommand = 0         // moves with every command, as the index does
+	meta.Forgotten = time.Time{} // belongs to the command-id table
+	meta.LastCommand = 0         // moves with every command, like the index
 	raw, _ := json.Marshal(meta)
 	rows["cluster"] = raw
 	for table, row := range p.rows() {
@@ -197,7 +197,7 @@ func persist(t testing.TB, s *Store) []byte {
 	return b.Bytes()
 }
 
-// restored makes a new store from another's snapshot.
+// restored returns a new store from another's snapshot.
 func restored(t testing.TB, s *Store) *Store {
 	t.Helper()
 	n := NewStore()

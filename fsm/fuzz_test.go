@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// seedBodies are one of almost every command, against the state of populated.
+// seedBodies returns a body of almost every command type, for the state of populated.
 func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 	ofUsers = []Body{
 		&SettingsPutBody{Providers: []Provider{{Type: ProviderGitHub}}}, newSandboxBody("s9"), &SandboxPauseBody{ID: "sb-c1"},
@@ -42,7 +42,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 	return ofUsers, ofLeader
 }
 
-// seedCommands are the seedBodies as they stand in the log.
+// seedCommands returns the seedBodies as encoded log entries.
 func seedCommands(t testing.TB) [][]byte {
 	seed := newFixture(t)
 	ofUsers, ofLeader := seedBodies(seed.now)
@@ -63,9 +63,8 @@ func seedCommands(t testing.TB) [][]byte {
 	return out
 }
 
-// FuzzDecodeCommand: whatever stands in a log entry, decoding it ends in a
-// command or an error, takes memory in proportion, and what was understood once
-// is understood the same way again.
+// FuzzDecodeCommand: decoding any log entry ends in a command or an error and takes memory in
+// proportion to the entry. A decoded command decodes the same way again.
 func FuzzDecodeCommand(f *testing.F) {
 	for _, raw := range seedCommands(f) {
 		f.Add(raw)
@@ -87,7 +86,7 @@ func FuzzDecodeCommand(f *testing.F) {
 			return
 		}
 		_ = cmd.check()
-		_ = cmd.Body.Validate()
+		_ = Validate(cmd.Body)
 		again, err := cmd.Encode()
 		if err != nil {
 			t.Fatalf("understood but not to be said again: %v", err)
@@ -102,8 +101,8 @@ func FuzzDecodeCommand(f *testing.F) {
 	})
 }
 
-// readAlike holds DecodeCommand to encoding/json, with which earlier releases
-// read the same log.
+// readAlike compares DecodeCommand with encoding/json, with which earlier releases read the same
+// log.
 func readAlike(t testing.TB, raw []byte, cmd Command, refused error) {
 	t.Helper()
 	start := max(bytes.IndexByte(raw, '{'), 0)
@@ -120,16 +119,16 @@ func readAlike(t testing.TB, raw []byte, cmd Command, refused error) {
 	}
 }
 
-// allocated is how many bytes this process has ever allocated.
+// allocated returns how many bytes this process has allocated in total.
 func allocated() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
 
-// FuzzApply runs any log on two nodes, one of which restarts from a snapshot
-// after every fourth entry and the last, from a state with something of everything. Entries are
-// separated by line feeds, which JSON has none of.
+// FuzzApply runs any log on two nodes, from a state with rows in every table. One node restarts
+// from a snapshot after every fourth entry and the last. Line feeds, which JSON does not contain,
+// separate the entries.
 func FuzzApply(f *testing.F) {
 	seeds := seedCommands(f)
 	for i, raw := range seeds {
@@ -152,7 +151,7 @@ func FuzzApply(f *testing.F) {
 				continue
 			}
 			if b, ok := cmd.Body.(*ProtocolRaiseBody); ok && b.Version > ProtocolVersion {
-				continue // stops the node, on purpose
+				continue // stops the node, as intended
 			}
 			if index++; index > 64 {
 				break
@@ -164,8 +163,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// applyOnBoth applies an entry on two stores, each with a decoding of its own,
-// and gives the second one, every fourth time as its snapshot brings it back.
+// applyOnBoth applies an entry to two stores, decoding it for each. It returns the second store,
+// every fourth time restored from its snapshot.
 func applyOnBoth(t testing.TB, one, two *Store, index uint64, raw []byte) *Store {
 	t.Helper()
 	answers := make([]string, 2)
@@ -199,8 +198,7 @@ func sameState(t testing.TB, one, two *Store) {
 	}
 }
 
-// checkDerived recounts what the store keeps count of, and asks every question
-// that is asked of every row.
+// checkDerived recounts the derived counters and runs every query on every row.
 func checkDerived(t testing.TB, s *Store) {
 	t.Helper()
 	want, got := map[SecretRef]int{}, map[SecretRef]int{}
@@ -223,7 +221,7 @@ func checkDerived(t testing.TB, s *Store) {
 	askAround(v)
 }
 
-// askAround asks a view what the scheduler and the API ask.
+// askAround runs the queries of the scheduler and the API on a view.
 func askAround(v *View) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for sb := range v.AllSandboxes() {
@@ -253,8 +251,8 @@ func askAround(v *View) {
 	v.APIKeys()
 }
 
-// FuzzApplyHistory is FuzzApply with logs that make sense: the fuzzer chooses
-// where the property tests roll dice.
+// FuzzApplyHistory is FuzzApply with plausible logs: the fuzzer makes the choices that are random
+// in the property tests.
 func FuzzApplyHistory(f *testing.F) {
 	for i := range 4 {
 		f.Add(bytes.Repeat([]byte{byte(i), byte(i * 17), 3, 0, 0, 0, 0, 0}, 200+100*i))
@@ -285,10 +283,9 @@ func (r rapidTB) Helper()                           {}
 func (r rapidTB) Fatal(args ...any)                 { r.t.Fatal(args...) }
 func (r rapidTB) Fatalf(format string, args ...any) { r.t.Fatalf(format, args...) }
 
-// FuzzRestore: a damaged snapshot is refused, never believed, never a crash and
-// never a hole for memory. The second argument seals what the fuzzer made, as a
-// faulty node would have: then it may be believed, and must be a state like any
-// other, that can be written and read again.
+// FuzzRestore: a damaged snapshot is refused, without a crash or excessive memory. The second
+// argument adds a valid trailer to the fuzzer's lines, as a faulty node would. Such a snapshot may
+// be accepted, and then its state must survive being written and read again.
 func FuzzRestore(f *testing.F) {
 	good := persist(f, populated(f).store)
 	body := good[:bytes.LastIndexByte(good[:len(good)-1], '\n')+1]
@@ -323,7 +320,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// seal puts the trailer behind the lines of a snapshot.
+// seal appends the trailer to the lines of a snapshot.
 func seal(lines []byte) []byte {
 	if len(lines) == 0 || lines[len(lines)-1] != '\n' {
 		lines = append(bytes.Clone(lines), '\n')

@@ -2,12 +2,14 @@ package fsm
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
 )
 
-// The generators draw from small sets of names, so that commands meet.
+// The generators draw from small sets of names, so that commands affect the same rows.
 func oneOf(names ...string) *rapid.Generator[string] { return rapid.SampledFrom(names) }
 
 func genUser() *rapid.Generator[string]    { return oneOf("ada", "bob") }
@@ -25,7 +27,10 @@ func optional[T any](t *rapid.T, g *rapid.Generator[T], label string) *T {
 	return nil
 }
 
-// genRef gives a ref under a prefix, sometimes the zero one, seldom a bad one.
+// wideText is too long in bytes (below VersionCharacters) and not in characters.
+var wideText = strings.Repeat("é", MaxLine/2+1)
+
+// genRef returns a ref under a prefix, sometimes the zero one, rarely an invalid one.
 func genRef(path string) *rapid.Generator[SecretRef] {
 	return rapid.Custom(func(t *rapid.T) SecretRef {
 		switch v := rapid.IntRange(-1, 8).Draw(t, "version"); {
@@ -40,17 +45,36 @@ func genRef(path string) *rapid.Generator[SecretRef] {
 	})
 }
 
+// genSettingsValues draws every member by its type.
+func genSettingsValues(t *rapid.T) SettingsValues {
+	var v SettingsValues
+	row := reflect.ValueOf(&v).Elem()
+	for i := range row.NumField() {
+		name, _ := settingsTag(i)
+		switch p := row.Field(i).Addr().Interface().(type) {
+		case **string:
+			*p = optional(t, oneOf("", "a", "b"), name)
+		case **int64:
+			*p = optional(t, rapid.Int64Range(-2, 100), name)
+		case **float64:
+			*p = optional(t, rapid.Float64Range(-1, 1), name)
+		case **bool:
+			*p = optional(t, rapid.Bool(), name)
+		case *bool:
+			*p = rapid.Bool().Draw(t, name)
+		default:
+			panic("no generator for the setting " + name)
+		}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "wide") == 0 {
+		v.Language = &wideText
+	}
+	return v
+}
+
 func genSettings(t *rapid.T) *SettingsPutBody {
 	b := &SettingsPutBody{
-		Values: SettingsValues{
-			Language:                     optional(t, oneOf("en", "de"), "language"),
-			LLMModel:                     optional(t, oneOf("m1", "m2"), "model"),
-			LLMBaseURL:                   optional(t, oneOf("", "https://x"), "base url"),
-			UserConsentsToAnalytics:      optional(t, rapid.Bool(), "consent"),
-			RemoteRuntimeResourceFactor:  optional(t, rapid.Int64Range(-2, 100), "factor"),
-			SandboxBaseContainerImage:    optional(t, oneOf("", "base"), "base image"),
-			SandboxRuntimeContainerImage: optional(t, oneOf("", "runtime"), "runtime image"),
-		},
+		Values:        genSettingsValues(t),
 		LLMAPIKey:     optional(t, genRef("llm"), "llm key"),
 		SearchAPIKey:  optional(t, genRef("search"), "search key"),
 		SandboxAPIKey: optional(t, genRef("shared"), "sandbox key"),
@@ -106,7 +130,7 @@ func genPolicy(t *rapid.T) Policy {
 	return Policy{IdleTimeout: d.Draw(t, "idle"), MaxRunning: d.Draw(t, "max running"), DeletePausedAfter: d.Draw(t, "delete paused")}
 }
 
-// genLimits mostly limits one or two things, so that each is reached.
+// genLimits usually limits one or two resources, so that each limit is reached.
 func genLimits(t *rapid.T) Limits {
 	var l Limits
 	for range rapid.IntRange(0, 2).Draw(t, "limits") {
@@ -188,7 +212,7 @@ func genObserve(t *rapid.T) *SandboxObserveBody {
 		o := Observation{ID: genSandbox().Draw(t, "sandbox")}
 		o.Status.State = SandboxState(oneOf("STARTING", "RUNNING", "PAUSED", "ERROR", "MISSING").Draw(t, "state"))
 		o.Status.Generation = rapid.Uint64Range(0, 4).Draw(t, "generation")
-		o.Status.Reason = oneOf("", "image").Draw(t, "reason")
+		o.Status.Reason = oneOf("", "image", ReasonClient).Draw(t, "reason")
 		if rapid.Bool().Draw(t, "placed") {
 			o.Status.Placement = &Placement{AllocID: oneOf("a1", "a2").Draw(t, "alloc"), Ports: map[string]int{PortAgentServer: 1}}
 		}
@@ -225,7 +249,7 @@ func genStartTaskBind(t *rapid.T) *StartTaskBindBody {
 	return b
 }
 
-// genBody gives a body of one of the command types with the user it acts for.
+// genBody returns a body of one of the command types with the user it acts for.
 func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	user := genUser().Draw(t, "user")
 	switch c := rapid.SampledFrom(types).Draw(t, "command"); c {
@@ -357,11 +381,11 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	}
 }
 
-// genHistory gives a log: entries as they would come out of it. Some command
-// ids come twice, some are clients', and clocks jump both ways.
+// genHistory returns a log. Some command ids occur twice, some are clients', and clocks jump in
+// both directions.
 func genHistory(most int) *rapid.Generator[[]Entry] { return genHistoryOf(most, commandTypes()) }
 
-// genHistoryOf is genHistory of some command types only.
+// genHistoryOf is genHistory with only some command types.
 func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 	return rapid.Custom(func(t *rapid.T) []Entry {
 		n := rapid.IntRange(1, most).Draw(t, "length")

@@ -9,24 +9,22 @@ import (
 	"time"
 )
 
-// The history is what lets a leader tell its own past from another one: from
-// that of a newer state whose disks were lost, of a copy of this cluster, or of
-// another cluster on the same Nomad and Vault. A thing outside the log carries
-// its birth; the state records every term with a nonce.
+// The history lets a leader tell its own past from another one: that of a newer state whose disks
+// were lost, of a copy of this cluster, or of another cluster on the same Nomad and Vault. Each
+// thing outside the log carries its birth, and the state records every term with a nonce.
 
 const (
-	// maxTerms bounds the terms that are kept; a birth in an older one is a
-	// stranger's.
+	// maxTerms bounds the terms that are kept. A birth in a forgotten term is outside the history.
 	maxTerms = 16384
 	// maxParents bounds the former histories that are kept.
 	maxParents = 64
-	// maxAdopted bounds the ranges that releases of holds have adopted.
+	// maxAdopted bounds the ranges that hold releases have adopted.
 	maxAdopted = 1024
 )
 
-// Birth says when in which history a thing outside the log was made: a Nomad
-// job, a volume, an entry of the secret store. The zero Birth says nothing; the
-// cluster was below protocol version 3.
+// Birth records in which history and when a thing outside the log was created: a Nomad job, a
+// volume, an entry of the secret store. The zero Birth says nothing: the cluster was below protocol
+// version 3.
 type Birth struct {
 	// Cluster is View.ClusterID.
 	Cluster string `json:"cluster"`
@@ -39,8 +37,8 @@ type Birth struct {
 // IsZero reports whether the birth says nothing.
 func (b Birth) IsZero() bool { return b == Birth{} }
 
-// String is the text that stands in Nomad's and Vault's metadata:
-// "cluster/nonce/index", "" for the zero Birth.
+// String returns the text in Nomad's and Vault's metadata, "cluster/nonce/index", or "" for the
+// zero Birth.
 func (b Birth) String() string {
 	if b.IsZero() {
 		return ""
@@ -62,10 +60,9 @@ func ParseBirth(text string) (b Birth, ok bool) {
 	return Birth{Cluster: parts[0], Nonce: parts[1], Index: index}, true
 }
 
-// TermRecord is one term of the history: its commands are those from Index to
-// Last. A term ends with its last command and not where the next one begins: in
-// between lie entries without a command, where another copy of the log may have
-// one of this term.
+// TermRecord is one term of the history. Its commands have the indexes Index to Last. A term ends
+// with its last command and not where the next begins: between them are entries without a command,
+// where another copy of the log may have a command of this term.
 type TermRecord struct {
 	Term  uint64 `json:"term"`
 	Nonce string `json:"nonce"`
@@ -75,51 +72,48 @@ type TermRecord struct {
 	Time time.Time `json:"time"`
 }
 
-// History names a line of states of one cluster. Recovery, a restore and the
-// release of a hold begin a new one.
+// History identifies one line of states of a cluster. Recovery, a restore and the release of a hold
+// each begin a new one.
 type History struct {
 	ID string `json:"id"`
-	// Epoch grows from each history to the next, over all that were ever begun:
-	// it is a Unix time in seconds after the first.
+	// Epoch grows with every history that was ever begun. The first is 1; later ones are at least the
+	// Unix time in seconds.
 	Epoch int64 `json:"epoch"`
 	// Parents are the ids of the histories before this one, newest first.
 	Parents []string `json:"parents,omitempty"`
 }
 
-// Adopted is a range of another history that an operator has accepted: births
-// with the nonce up to Index count as this history's.
+// Adopted is a range of another history that an operator accepted: births with the nonce and an
+// index up to Index count as this history's.
 type Adopted struct {
 	Nonce string `json:"nonce"`
 	Index uint64 `json:"index"`
 }
 
-// history is the part of the state that says what happened. A stored one is
-// never changed.
+// history is the part of the state that records the past. A stored one is never changed.
 type history struct {
 	History
 	Terms   []TermRecord `json:"terms"`
 	Adopted []Adopted    `json:"adopted,omitempty"`
-	// Marked names the stores that a mark was once written to.
+	// Marked names the stores to which a mark was ever written.
 	Marked []string `json:"marked,omitempty"`
-	// Noted says how far those marks had come; of this history only.
+	// Noted says how far those marks have advanced, in this history only.
 	Noted []MarkNoted `json:"noted,omitempty"`
-	// Hold is nil while there is none; Released is the index at which the last
-	// one ended.
+	// Hold is nil while there is none. Released is the index at which the last one ended.
 	Hold     *Hold     `json:"hold,omitempty"`
 	Released uint64    `json:"released,omitempty"`
 	Removals []removal `json:"removals,omitempty"`
 	Brakes   []Brake   `json:"brakes,omitempty"`
 }
 
-// nonceOf makes a nonce or a history's id of a command id, which is random.
+// nonceOf derives a nonce or a history's id from a command id, which is random.
 func nonceOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8])
 }
 
-// beginHistory records the history from here on, when the protocol version
-// rises to historyVersion. Every sandbox gets the raise as its birth: what was
-// there before belongs to this history.
+// beginHistory starts the history when the protocol version rises to VersionHistory. Every sandbox
+// gets the raise as its birth, because what exists already belongs to this history.
 func (t *transaction) beginHistory() {
 	nonce := nonceOf(t.cmd.ID)
 	t.meta.History = &history{
@@ -150,7 +144,7 @@ func (t *transaction) openTerm(b *TermOpenBody) {
 	next := *h
 	terms := h.Terms
 	if len(terms) >= maxTerms {
-		// The first stays: sandboxes older than births have its.
+		// The first stays: sandboxes older than the history have its nonce.
 		terms = append(slices.Clone(terms[:1]), terms[len(terms)-maxTerms+2:]...)
 	}
 	next.Terms = slices.Clone(terms)
@@ -159,7 +153,7 @@ func (t *transaction) openTerm(b *TermOpenBody) {
 	t.meta.History = &next
 }
 
-// birth is that of what the command in hand makes.
+// birth returns the birth of what the current command creates.
 func (t *transaction) birth() Birth {
 	return bornAt(&t.meta, t.index)
 }
@@ -171,12 +165,11 @@ func bornAt(m *meta, index uint64) Birth {
 	return Birth{Cluster: m.ClusterID, Nonce: m.History.Terms[len(m.History.Terms)-1].Nonce, Index: index}
 }
 
-// Birth is that of a thing that is made now by a caller with this view. It is
-// zero below protocol version 3.
+// Birth returns the birth of a thing that a caller with this view creates now. It is zero below
+// protocol version 3.
 func (v *View) Birth() Birth { return bornAt(&v.meta, v.meta.LastCommand) }
 
-// History gives the name of this cluster's history; zero below protocol version
-// 3.
+// History returns the identity of this cluster's history. It is zero below protocol version 3.
 func (v *View) History() History {
 	if v.meta.History == nil {
 		return History{}
@@ -184,7 +177,7 @@ func (v *View) History() History {
 	return v.meta.History.History
 }
 
-// Terms gives the terms of the history, oldest first.
+// Terms returns the terms of the history, oldest first. Callers must not change it.
 func (v *View) Terms() []TermRecord {
 	if v.meta.History == nil {
 		return nil
@@ -192,9 +185,9 @@ func (v *View) Terms() []TermRecord {
 	return v.meta.History.Terms
 }
 
-// Contains reports whether a birth lies in this view's history: one of its terms
-// has the nonce and a command at the index or after it; or an operator adopted
-// the birth. The zero Birth lies in none.
+// Contains reports whether a birth lies in this view's history: one of its terms has the nonce and
+// a command at the index or after it, or an operator adopted the birth. The zero Birth lies in
+// none.
 func (v *View) Contains(b Birth) bool {
 	h := v.meta.History
 	if h == nil || b.IsZero() || b.Cluster != v.meta.ClusterID {
@@ -219,12 +212,11 @@ func (v *View) Contains(b Birth) bool {
 	return slices.ContainsFunc(h.Adopted, func(a Adopted) bool { return a.Nonce == b.Nonce && b.Index <= a.Index })
 }
 
-// succeed begins a new history after this one. id is random, at the time of the
-// act.
+// succeed begins a new history after this one. id is random; at is the time of the change.
 func (h *history) succeed(id string, at time.Time) *history {
 	next := *h
 	parents := append([]string{h.ID}, h.Parents...)
-	// The marks that are found are of the former history: none is late yet.
+	// The marks in the stores are the former history's, so none is behind yet.
 	next.Noted = nil
 	next.History = History{
 		ID: nonceOf(id), Epoch: max(h.Epoch+1, at.Unix()), Parents: parents[:min(len(parents), maxParents)],

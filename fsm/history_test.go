@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fork is a store that goes on by itself.
+// fork is a store that continues independently.
 type fork struct {
 	store *Store
 	index uint64
 	term  uint64
 	name  string
-	// births are those of what was made here.
+	// births are the births of what this fork created.
 	births []Birth
 }
 
@@ -25,8 +25,8 @@ func (f *fork) do(t *rapid.T, body Body) {
 	}
 }
 
-// open begins a term, as a leader of this fork does: with a no-op, and maybe a
-// change of the members, before the first command.
+// open begins a term as a leader of this fork does: a no-op, and maybe a membership change, before
+// the first command.
 func (f *fork) open(t *rapid.T) {
 	f.term++
 	for range rapid.IntRange(1, 3).Draw(t, "without a command") {
@@ -36,13 +36,13 @@ func (f *fork) open(t *rapid.T) {
 	f.do(t, &TermOpenBody{Term: f.term, Node: "n1", ClusterID: "test", Nonce: fmt.Sprint(f.name, f.term)})
 }
 
-// goOn makes things in some terms of this fork's own.
+// goOn creates things in some terms of this fork.
 func (f *fork) goOn(t *rapid.T, steps int) {
 	for range steps {
 		switch rapid.IntRange(0, 3).Draw(t, "step") {
 		case 0:
 			f.open(t)
-		case 1: // a change of the members, or a no-op
+		case 1: // a membership change, or a no-op
 			f.index++
 			f.store.SetIndex(f.index)
 		default:
@@ -52,15 +52,16 @@ func (f *fork) goOn(t *rapid.T, steps int) {
 	}
 }
 
-// copyOf is the fork's state as a copy of its disk holds it.
+// copyOf returns the fork's state as a copy of its disk holds it.
 func (f *fork) copyOf(t testing.TB, name string) *fork {
 	return &fork{store: restored(t, f.store), index: f.index, term: f.term, name: name}
 }
 
-// TestContains_Forks: two copies of one state go on apart. Each history contains
-// what was made before the copy and what it made itself, and nothing that the
-// other made, whatever the numbers of their terms and indexes are.
+// TestContains_Forks: two copies of one state continue independently. Each history contains what
+// was created before the copy and what it created itself. It contains nothing that the other
+// created, whatever their terms and indexes are.
 func TestContains_Forks(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		trunk := &fork{store: NewStore(), name: "t"}
 		trunk.open(r)
@@ -88,16 +89,17 @@ func TestContains_Forks(t *testing.T) {
 	})
 }
 
-// TestContains_RolledBack: a state that was rolled back contains nothing of what
-// was made after it, when the log has grown past those indexes too.
+// TestContains_RolledBack: a state that was rolled back contains nothing that was created after it,
+// even when the log has grown past those indexes again.
 func TestContains_RolledBack(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		f := &fork{store: NewStore(), name: "f"}
 		f.open(r)
 		f.do(r, &ProtocolRaiseBody{Version: ProtocolVersion})
 		f.goOn(r, 5)
 		old := f.copyOf(t, "old")
-		// The same term goes on: no election tells the two apart.
+		// The same term continues: no election tells the two apart.
 		lost := 0
 		for range rapid.IntRange(1, 10).Draw(r, "lost") {
 			f.do(r, &MarkNoteBody{Store: StoreNomad})

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// maxFindings bounds what a hold remembers of its causes.
+// maxFindings bounds the findings that a hold keeps.
 const maxFindings = 100
 
-// Hold stops every act that a leader would do of its own accord: the state may
-// be older than the world, or the world another one. An operator ends it.
+// Hold stops everything that a leader does on its own initiative, because the state may be older
+// than what Nomad and Vault hold, or they may be another cluster's. An operator ends it.
 type Hold struct {
-	// Index is the log index at which it began: what users ask for after it is
-	// done.
+	// Index is the log index at which the hold began. The leader still does what users request after
+	// it.
 	Index    uint64    `json:"index"`
 	Since    time.Time `json:"since"`
 	Findings []Finding `json:"findings"`
-	// More counts findings beyond those that are kept.
+	// More counts the findings beyond those that are kept.
 	More int `json:"more,omitempty"`
 }
 
@@ -26,9 +26,9 @@ const (
 	FindingMarkLost    = "mark_lost"    // a store's mark is gone
 	FindingMarkBehind  = "mark_behind"  // a store's mark is older than one that was written there
 	FindingMarkForeign = "mark_foreign" // a store's mark is another cluster's
-	FindingMarkDenied  = "mark_denied"  // a store refuses to give or take the mark
+	FindingMarkDenied  = "mark_denied"  // a store refuses to read or write the mark
 	FindingStranger    = "stranger"     // a thing of this cluster, born outside this history
-	FindingVanished    = "vanished"     // many jobs are gone at once
+	FindingVanished    = "vanished"     // many jobs disappeared at once
 	FindingRestored    = "restored"     // the state comes from a backup
 	FindingRecovered   = "recovered"    // the state comes from one surviving disk
 )
@@ -37,19 +37,19 @@ const (
 type Finding struct {
 	// Kind is one of the Finding constants.
 	Kind string `json:"kind"`
-	// Store is StoreNomad or StoreVault, "" for neither; ID names the thing.
+	// Store is StoreNomad or StoreVault, "" for neither. ID names the thing.
 	Store string `json:"store,omitempty"`
 	ID    string `json:"id,omitempty"`
-	// Birth is the thing's, as text.
+	// Birth is the thing's birth, as text.
 	Birth string `json:"birth,omitempty"`
-	// Detail says what was found, in words.
+	// Detail describes the finding for the operator.
 	Detail string `json:"detail"`
 }
 
 // about reports whether two findings are about the same thing.
 func (f Finding) about(o Finding) bool { return f.Kind == o.Kind && f.Store == o.Store && f.ID == o.ID }
 
-// Hold gives the hold, nil while there is none.
+// Hold returns the hold, or nil while there is none.
 func (v *View) Hold() *Hold {
 	if v.meta.History == nil {
 		return nil
@@ -57,9 +57,8 @@ func (v *View) Hold() *Hold {
 	return v.meta.History.Hold
 }
 
-// Adoptable gives the ranges that a release of the hold adopts: of each term
-// outside the history the highest index that was found, in the findings and in
-// the orphans.
+// Adoptable returns the ranges that a release of the hold adopts: for each term outside the
+// history, the highest index among the findings and the orphans.
 func (v *View) Adoptable() []Adopted {
 	h := v.Hold()
 	if h == nil {
@@ -90,30 +89,30 @@ func (v *View) Adoptable() []Adopted {
 	return ranges
 }
 
-// HeldTask reports whether a leader must leave a start task alone: there is a
-// hold, and the task is older.
+// HeldTask reports whether a leader must not work on a start task: there is a hold, and the task is
+// older than it.
 func (v *View) HeldTask(t *StartTask) bool {
 	h := v.Hold()
 	return h != nil && t.CreatedIndex <= h.Index
 }
 
-// Held reports whether a leader must leave a sandbox as it is: there is a hold,
-// and its user has asked for nothing since it began.
+// Held reports whether a leader must leave a sandbox as it is: there is a hold, and the user has
+// requested nothing since it began.
 func (v *View) Held(s *Sandbox) bool {
 	h := v.Hold()
 	return h != nil && s.DesiredIndex <= h.Index
 }
 
-// held is View.Held for the transaction: what the user asks for now is a new
-// wish, even where it is the one of before the hold.
+// held is View.Held for the transaction. A request during a hold counts as new, even if it repeats
+// the state desired before the hold.
 func (t *transaction) held(s *Sandbox) bool {
 	h := t.meta.History
 	return h != nil && h.Hold != nil && s.DesiredIndex <= h.Hold.Index
 }
 
-// HoldBeginBody begins a hold, or adds findings to the one there is. The
-// leader's. At is the index of the view that the findings were judged by: a hold
-// that was released since is not begun again by them.
+// HoldBeginBody begins a hold, or adds findings to the current one. The leader proposes it. At is
+// the index of the view that the findings are based on: if a hold was released since, they do not
+// begin another.
 type HoldBeginBody struct {
 	At       uint64    `json:"at"`
 	Findings []Finding `json:"findings"`
@@ -122,22 +121,20 @@ type HoldBeginBody struct {
 // CommandType implements Body.
 func (*HoldBeginBody) CommandType() CommandType { return HoldBegin }
 
-// Validate implements Body.
-func (b *HoldBeginBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *HoldBeginBody) check(r *rules) {
 	r.check(len(b.Findings) > 0, "a hold needs a finding")
 	r.count("findings", len(b.Findings))
 	for i := range b.Findings {
 		f := &b.Findings[i]
-		r.name("kind", f.Kind, maxName)
+		r.name("kind", f.Kind, MaxName)
 		if f.Store != "" {
 			r.store(f.Store)
 		}
-		r.text("id", f.ID, maxPath)
-		r.text("birth", f.Birth, maxPath)
-		r.text("detail", f.Detail, maxPath)
+		r.text("id", f.ID, MaxPath)
+		r.text("birth", f.Birth, MaxPath)
+		r.text("detail", f.Detail, MaxPath)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyHoldBegin(b *HoldBeginBody) (Result, *Error) {
@@ -170,10 +167,9 @@ func (t *transaction) applyHoldBegin(b *HoldBeginBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// HoldReleaseBody ends the hold. The operator's. It begins a new history, whose
-// marks override those that were found, and adopts the births of what was found:
-// from then on that is this cluster's, and without a row it is an orphan. Without
-// a hold it is CodeConflict.
+// HoldReleaseBody ends the hold. An operator proposes it. It begins a new history, whose marks
+// override those in the stores, and adopts the births of the findings: from then on those things
+// are this cluster's, and one without a row is an orphan. Without a hold it is CodeConflict.
 type HoldReleaseBody struct {
 	Adopt []Adopted `json:"adopt,omitempty"`
 }
@@ -181,14 +177,12 @@ type HoldReleaseBody struct {
 // CommandType implements Body.
 func (*HoldReleaseBody) CommandType() CommandType { return HoldRelease }
 
-// Validate implements Body.
-func (b *HoldReleaseBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *HoldReleaseBody) check(r *rules) {
 	r.count("adopted ranges", len(b.Adopt))
 	for _, a := range b.Adopt {
 		r.id("nonce", a.Nonce)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyHoldRelease(b *HoldReleaseBody) (Result, *Error) {
@@ -197,7 +191,7 @@ func (t *transaction) applyHoldRelease(b *HoldReleaseBody) (Result, *Error) {
 	}
 	next := t.meta.History.succeed(t.cmd.ID, t.now)
 	next.Hold, next.Released = nil, t.index
-	next.Marked = nil // a mark that was lost is written anew
+	next.Marked = nil // a lost mark is written again
 	adopted := slices.Clone(next.Adopted)
 	for _, a := range b.Adopt {
 		i := slices.IndexFunc(adopted, func(o Adopted) bool { return o.Nonce == a.Nonce })
@@ -213,10 +207,10 @@ func (t *transaction) applyHoldRelease(b *HoldReleaseBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// SandboxAdoptBody takes over what Nomad runs while there is a hold: a sandbox
-// whose row wants it paused, and whose job runs, is to run. The leader's. It is
-// dropped, without an error, when the row is another generation's, when there is
-// no hold, or when its user asked for something since the hold began.
+// SandboxAdoptBody adopts what Nomad runs during a hold: a sandbox whose row says paused but whose
+// job runs becomes desired running. The leader proposes it. It does nothing, without an error, when
+// the row has another generation, when there is no hold, or when the user has requested something
+// since the hold began.
 type SandboxAdoptBody struct {
 	ID         string `json:"id"`
 	Generation uint64 `json:"generation"`
@@ -225,11 +219,9 @@ type SandboxAdoptBody struct {
 // CommandType implements Body.
 func (*SandboxAdoptBody) CommandType() CommandType { return SandboxAdopt }
 
-// Validate implements Body.
-func (b *SandboxAdoptBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxAdoptBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxAdopt(b *SandboxAdoptBody) (Result, *Error) {
@@ -238,7 +230,7 @@ func (t *transaction) applySandboxAdopt(b *SandboxAdoptBody) (Result, *Error) {
 	if old == nil || hold == nil || old.Generation != b.Generation || old.Desired != DesiredPaused || old.DesiredIndex > hold.Index {
 		return Result{}, nil
 	}
-	s := old.desiring(DesiredRunning, t.now)
+	s := old.withDesired(DesiredRunning, t.now)
 	put(t, tableSandboxes, old, s)
 	return Result{Sandbox: s}, nil
 }

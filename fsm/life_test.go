@@ -8,18 +8,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// life draws what may well happen next in a cluster where sandboxes come and
-// go: unlike genHistory it looks at the state.
+// life draws plausible next commands in a cluster where sandboxes come and go. Unlike genHistory it
+// looks at the state.
 type life struct {
 	r   *rapid.T
 	now time.Time
 	n   int
-	// latest is the latest time so far: clocks differ, but not by more than a
-	// leader lets them.
+	// latest is the latest time so far. Clocks differ, but not by more than a leader accepts.
 	latest time.Time
 }
 
-// next gives the next command.
+// next returns the next command.
 func (l *life) next(v *View) Command {
 	l.n++
 	unit := rapid.SampledFrom([]time.Duration{time.Second, time.Second, time.Second, time.Second, 20 * time.Second}).Draw(l.r, "unit")
@@ -64,7 +63,7 @@ func (l *life) body(v *View) (string, Body) {
 		Reason: PausedByIdle, NotActiveSince: s.Status.LastActive}
 }
 
-// start draws what starts sandboxes or decides on it.
+// start draws commands that start sandboxes or affect starts.
 func (l *life) start(v *View, user string, kind int) (string, Body) {
 	switch kind {
 	case 0:
@@ -87,7 +86,7 @@ func (l *life) start(v *View, user string, kind int) (string, Body) {
 	return l.task(v, user, b)
 }
 
-// task draws what begins, binds or ends a start task.
+// task draws commands that create, bind or end a start task.
 func (l *life) task(v *View, user string, b *SandboxCreateBody) (string, Body) {
 	open := v.OpenStartTasks()
 	what := rapid.IntRange(0, 9).Draw(l.r, "task")
@@ -121,7 +120,7 @@ func (l *life) observation(s *Sandbox) Body {
 	}}}}
 }
 
-// claims: what ClaimableMember gives is what a claim gets.
+// claims checks that a claim gets the member that ClaimableMember returns.
 func (l *life) claims(t *testing.T, r *rapid.T, s *Store, user string, m *Sandbox) {
 	s = restored(t, s) // a copy
 	_, err := s.Apply(s.Index(), NewCommand("free", l.now, "", &InstallationConfigureBody{}))

@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// limitRetry is what a client is told to wait when only another's end can free
-// what it asks for.
+// limitRetry is the RetryAfter when only the end of another sandbox can free the capacity.
 const limitRetry = 30 * time.Second
 
-// demand is what a start asks for beyond what is counted already.
+// demand is what a start needs beyond what is already counted.
 type demand struct {
 	user string
 	// mine is added to the user's usage, theirs to the installation's.
 	mine, theirs Usage
-	// noted: the start is among the recent ones already.
+	// noted: the recent starts already include this one.
 	noted bool
 }
 
-// demandOf tells what storing next in place of old asks for. What was promised
-// to a start task is counted already.
-func demandOf(old, next *Sandbox, promised *Coming) demand {
-	was, is := burdenOf(old), next.burden()
+// demandOf computes what storing next in place of old needs. A start task's reservation is already
+// counted.
+func demandOf(old, next *Sandbox, promised *Reservation) demand {
+	was, is := resourceUseOf(old), next.resourceUse()
 	if was.user != is.user {
 		was.mine = Usage{}
 	}
@@ -29,8 +28,8 @@ func demandOf(old, next *Sandbox, promised *Coming) demand {
 	return demand{is.user, is.mine.minus(was.mine).minus(has), is.theirs.minus(was.theirs).minus(has), promised != nil}
 }
 
-// admit decides whether a start fits the limits, and gives the sandboxes that
-// must be paused for it (OnLimitPauseOldest). It changes nothing.
+// admit decides whether a start fits the limits. It returns the sandboxes that must be paused for
+// it (OnLimitPauseOldest). It changes nothing.
 func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 	mine, theirs := usageOf(t.txn, d.user), usageOf(t.txn, "")
 	limits, in := t.limitsOf(d.user), &t.meta.Installation
@@ -63,11 +62,10 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 	return oldest, nil
 }
 
-// start stores a sandbox that is to run in place of old (nil when new), if the
-// limits let it, and pauses what has to make room for it. promised is the one
-// that the start task in hand has coming; the caller stores the task without
-// it.
-func (t *transaction) start(old, next *Sandbox, promised *Coming) *Error {
+// start stores a sandbox that is to run in place of old (nil when new), if the limits allow it, and
+// pauses sandboxes to make room. promised is the reservation of the current start task; the caller
+// stores the task without it.
+func (t *transaction) start(old, next *Sandbox, promised *Reservation) *Error {
 	if err := t.makeRoom(demandOf(old, next, promised)); err != nil {
 		return err
 	}
@@ -75,8 +73,8 @@ func (t *transaction) start(old, next *Sandbox, promised *Coming) *Error {
 	return nil
 }
 
-// makeRoom takes a start into account, if the limits let it, and pauses what
-// has to make room for it. Nothing may fail after it.
+// makeRoom admits a start if the limits allow it, counts it, and pauses sandboxes to make room.
+// Nothing may fail after it.
 func (t *transaction) makeRoom(d demand) *Error {
 	oldest, err := t.admit(d)
 	if err != nil {
@@ -92,23 +90,23 @@ func (t *transaction) makeRoom(d demand) *Error {
 	return nil
 }
 
-// promise gives what a start task has coming: the sandbox of the default spec,
-// with the user's settings as they are now.
-func (t *transaction) promise(user string) *Coming {
+// reserve returns the reservation of a start task: the resources of the default spec with the
+// user's current settings.
+func (t *transaction) reserve(user string) *Reservation {
 	spec, err := t.specOrDefault("")
 	if err != nil {
-		return &Coming{} // there is none to start: the task will say so
+		return &Reservation{} // there is no spec to start: the task reports it
 	}
 	template := spec.Template.resolve(t.settingsOf(user))
-	return &Coming{CPU: template.CPU, Memory: template.Memory}
+	return &Reservation{CPU: template.CPU, Memory: template.Memory}
 }
 
-// demand gives what promising it to a user asks for.
-func (c *Coming) demand(user string) demand {
+// demand returns what the reservation needs for a user.
+func (c *Reservation) demand(user string) demand {
 	return demand{user: user, mine: c.usage(), theirs: c.usage()}
 }
 
-// limitsOf gives the limits a user is under.
+// limitsOf returns the limits that apply to a user.
 func (t *transaction) limitsOf(user string) Limits {
 	if u := first[User](t.txn, tableUsers, indexID, []byte(user)); u != nil && u.Limits != nil {
 		return *u.Limits
@@ -116,9 +114,8 @@ func (t *transaction) limitsOf(user string) Limits {
 	return t.meta.Installation.PerUser
 }
 
-// exceeded finds the first limit that more on top of what is in use breaks. A
-// limit that is not asked of more is not looked at: one that was lowered does
-// not stand in the way of what needs nothing of it.
+// exceeded finds the first limit that more breaks on top of used. It skips a resource of which more
+// needs nothing, so that a lowered limit does not refuse it.
 func exceeded(scope string, l Limits, used, more Usage) *Error {
 	for _, c := range []struct {
 		name              string
@@ -152,16 +149,15 @@ func overLimit(scope, name, what string, retry time.Duration) *Error {
 	}
 }
 
-// tooFast refuses a start when limit others lie less than a minute before it,
-// or after it. The latter because proposers' clocks differ: whatever order the
-// log has them in, no sixty seconds of command time hold more than limit
-// starts.
+// tooFast refuses a start when limit others are less than a minute before or after it. After it,
+// because proposers' clocks differ: in any log order, no sixty seconds of command time hold more
+// than limit starts.
 func (t *transaction) tooFast(scope, user string, limit int) *Error {
 	kept := usageOf(t.txn, user).starts
 	if limit == 0 || kept < limit {
 		return nil
 	}
-	// The limit was lowered when more are kept.
+	// More are kept than the limit if it was lowered.
 	skip := kept - limit
 	for s := range withPrefix[recentStart](t.txn, tableRecentStarts, indexID, prefixOf(user)) {
 		if skip > 0 {
@@ -176,8 +172,8 @@ func (t *transaction) tooFast(scope, user string, limit int) *Error {
 	return nil
 }
 
-// noteStart remembers a start in one scope, and of all its starts the latest
-// limit ones: an earlier one can't decide anything any more.
+// noteStart records a start in one scope and keeps the latest limit starts of that scope. Earlier
+// ones can't affect a decision.
 func (t *transaction) noteStart(user string, limit int) {
 	if limit > 0 {
 		start := &recentStart{UserID: user, Time: t.now, Index: t.index}

@@ -12,9 +12,10 @@ import (
 	"bivouac.dev/bivouac/fsm/fsmtest"
 )
 
-// TestLimitsHoldAtEveryIndex: through any life, restarts included, no limit of
-// any kind is exceeded after any command, and every kind is reached.
+// TestLimitsHoldAtEveryIndex: in any life, with restarts, no limit is exceeded after any command,
+// and every kind of limit is reached.
 func TestLimitsHoldAtEveryIndex(t *testing.T) {
+	t.Parallel()
 	reached := map[string]int{}
 	wanted := []string{fsm.LimitRunning, fsm.LimitTotal, fsm.LimitStarts, fsm.LimitCPU, fsm.LimitMemory}
 	var missing []string

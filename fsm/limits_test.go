@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestModelStarts is TestModel with lives. It fails when they don't reach what
-// it is for.
+// TestModelStarts is TestModel with lives. It fails if the lives don't reach the cases it is for.
 func TestModelStarts(t *testing.T) {
+	t.Parallel()
 	spec := dockerSpec("p1")
 	spec.Pool = 3
 	wanted := []string{
@@ -51,20 +51,20 @@ func TestModelStarts(t *testing.T) {
 	}
 }
 
-// keepsPromise: a task that was accepted gets its sandbox, unless this has come
-// to ask for more than it did then.
+// keepsPromise checks that an accepted task gets its sandbox, unless the sandbox now needs more
+// than the reservation.
 func keepsPromise(r *rapid.T, v *View, cmd Command, err *Error) {
 	b, ok := cmd.Body.(*StartTaskBindBody)
 	if !ok || b.Create == nil || err.Code != CodeLimit {
 		return
 	}
 	task := first[StartTask](v.txn, tableStartTasks, indexID, []byte(b.ID))
-	if now := v.transaction(cmd.Time).promise(task.UserID); task.Coming != nil && now.CPU <= task.Coming.CPU && now.Memory <= task.Coming.Memory {
+	if now := v.transaction(cmd.Time).reserve(task.UserID); task.Reservation != nil && now.CPU <= task.Reservation.CPU && now.Memory <= task.Reservation.Memory {
 		r.Fatalf("the task %+v was accepted and can't have its sandbox: %v", task, err)
 	}
 }
 
-// recount adds up what limits bound, the slow way.
+// recount adds up the usage that limits bound, with a scan.
 func recount(v *View) map[string]Usage {
 	sum := map[string]Usage{}
 	for s := range v.AllSandboxes() {
@@ -84,7 +84,7 @@ func recount(v *View) map[string]Usage {
 		}
 	}
 	for task := range withPrefix[StartTask](v.txn, tableStartTasks, indexOpen, nil) {
-		if c := task.Coming; c != nil {
+		if c := task.Reservation; c != nil {
 			u := Usage{Running: 1, Total: 1, CPU: c.CPU, Memory: c.Memory}
 			sum[""], sum[task.UserID] = sum[""].plus(u), sum[task.UserID].plus(u)
 		}
@@ -100,9 +100,9 @@ func recount(v *View) map[string]Usage {
 	return sum
 }
 
-// TestUsageIsARecount: whatever happens, and after a restart, the counters are
-// what counting gives.
+// TestUsageIsARecount: the counters always equal a recount, also after a restart.
 func TestUsageIsARecount(t *testing.T) {
+	t.Parallel()
 	spec := dockerSpec("p1")
 	spec.Pool = 3
 	check := func(r *rapid.T, s *Store) {
@@ -132,10 +132,11 @@ func TestUsageIsARecount(t *testing.T) {
 	})
 }
 
-// TestBurst: many users start sandboxes at once, in batches, with clocks that
-// differ. At no index is a limit exceeded, and no minute of command time has
-// more starts than it may; and what is refused would not have fitted.
+// TestBurst: many users start sandboxes at once, in batches, with clocks that differ. No limit is
+// exceeded at any index, no minute of command time has too many starts, and every refused start
+// would have exceeded a limit.
 func TestBurst(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		f := newFixture(t).open()
 		in := Installation{PerUser: genLimits(r), Overall: genLimits(r), OnLimit: OnLimit(oneOf("refuse", "pause_oldest").Draw(r, "on limit"))}
@@ -180,7 +181,7 @@ func TestBurst(t *testing.T) {
 
 func beyond(n, limit int) bool { return limit > 0 && n > limit }
 
-// densest gives how many times the fullest minute holds.
+// densest returns how many of the times the fullest minute holds.
 func densest(times []time.Time) int {
 	most := 0
 	for _, end := range times {
@@ -195,8 +196,7 @@ func densest(times []time.Time) int {
 	return most
 }
 
-// TestRetryAfterFreesASlot: a client that waits as long as it is told gets its
-// start.
+// TestRetryAfterFreesASlot: a client that waits for RetryAfter gets its start.
 func TestRetryAfterFreesASlot(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{StartsPerMinute: 2}}})
@@ -215,8 +215,8 @@ func TestRetryAfterFreesASlot(t *testing.T) {
 	f.sandbox("bob", "s5")
 }
 
-// TestStartsOfOneLogEntryAllCount: an entry may hold several starts, made in the
-// same microsecond on different nodes.
+// TestStartsOfOneLogEntryAllCount: an entry may hold several starts with the same microsecond from
+// different nodes.
 func TestStartsOfOneLogEntryAllCount(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{
@@ -246,8 +246,7 @@ func TestStartsOfOneLogEntryAllCount(t *testing.T) {
 	}
 }
 
-// TestLoweredStartsLimit: of the starts that are kept from a higher limit only
-// the latest decide.
+// TestLoweredStartsLimit: of the starts that are kept from a higher limit only the latest count.
 func TestLoweredStartsLimit(t *testing.T) {
 	f := newFixture(t).open()
 	limit := func(n int) {
@@ -270,8 +269,7 @@ func TestLoweredStartsLimit(t *testing.T) {
 	}
 }
 
-// TestLimitErrorIsNotRemembered: the same idempotency key is good again once
-// there is room.
+// TestLimitErrorIsNotRemembered: the same idempotency key works again once there is room.
 func TestLimitErrorIsNotRemembered(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{Overall: Limits{Running: 1}}})
@@ -292,8 +290,7 @@ func TestLimitErrorIsNotRemembered(t *testing.T) {
 	}
 }
 
-// TestLimitsSurviveRestart: the window and the counters of a restored node
-// decide as the old one's.
+// TestLimitsSurviveRestart: a restored node's window and counters decide as before.
 func TestLimitsSurviveRestart(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, Overall: Limits{StartsPerMinute: 3}}})
@@ -309,10 +306,10 @@ func TestLimitsSurviveRestart(t *testing.T) {
 	}
 }
 
-// TestNobodyIsOwnedTwice: through any life a member is claimed by one user for
-// good, members are shown to nobody, and the secrets of a claim are the ones
-// referenced.
+// TestNobodyIsOwnedTwice: in any life a member is claimed by one user permanently, members are
+// visible to no user, and the secrets of a claim are the referenced ones.
 func TestNobodyIsOwnedTwice(t *testing.T) {
+	t.Parallel()
 	spec := dockerSpec("p1")
 	spec.Pool = 3
 	rapid.Check(t, func(r *rapid.T) {
@@ -352,7 +349,7 @@ func TestNobodyIsOwnedTwice(t *testing.T) {
 	})
 }
 
-// TestCreateStaysFlat: limits do not count every sandbox each time.
+// TestCreateStaysFlat: limits do not scan all sandboxes for each create.
 func TestCreateStaysFlat(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1 << 20, CPU: 1 << 40}, Overall: Limits{Total: 1 << 20}}})
@@ -369,8 +366,7 @@ func TestCreateStaysFlat(t *testing.T) {
 	}
 }
 
-// BenchmarkCreate measures sandbox.create beside many others: limits must not
-// count them each time.
+// BenchmarkCreate measures sandbox.create next to many other sandboxes, which limits must not scan.
 func BenchmarkCreate(b *testing.B) {
 	for _, others := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// The stores that marks are kept in, for JudgeMark and mark.note.
+// The stores that hold marks, for JudgeMark and mark.note.
 const (
 	StoreNomad = "nomad"
 	StoreVault = "vault"
 )
 
-// Mark is what a leader leaves in a store outside the log, to tell every later
-// leader how far the history had come: in Nomad for acts on Nomad, in the secret
-// store for acts on it. It moves forward only.
+// Mark is what a leader writes to a store outside the log. It tells every later leader how far the
+// history had advanced: in Nomad for changes to Nomad, in the secret store for changes there. It
+// only moves forward.
 type Mark struct {
 	Cluster string `json:"cluster"`
 	// History and Epoch are History.ID and History.Epoch.
@@ -24,31 +24,29 @@ type Mark struct {
 	Time    time.Time `json:"time"`
 }
 
-// MarkVerdict is what a mark that was found means to the node that found it.
+// MarkVerdict is what a mark in a store means to the node that reads it.
 type MarkVerdict string
 
 // The verdicts.
 const (
 	// MarkOurs lies in this history. The leader moves it forward.
 	MarkOurs MarkVerdict = "ours"
-	// MarkAbsent was never written. The leader writes the first.
+	// MarkAbsent was never written. The leader writes the first one.
 	MarkAbsent MarkVerdict = "absent"
-	// MarkLost was written and is gone: the store was emptied or is another one.
+	// MarkLost was written and is gone: the store was emptied or replaced.
 	MarkLost MarkVerdict = "lost"
-	// MarkBehind is of this history, and a later one was written: the store went
-	// back in time.
+	// MarkBehind is of this history, but a later one was written: the store was set back.
 	MarkBehind MarkVerdict = "behind"
-	// MarkAhead is this cluster's and lies outside this history: the state is
-	// older than what was done in the store.
+	// MarkAhead is this cluster's but lies outside this history: the state is older than changes that
+	// were made in the store.
 	MarkAhead MarkVerdict = "ahead"
-	// MarkNewer is of a history of this cluster that began after this one: this
-	// node must not lead.
+	// MarkNewer is of a history of this cluster that began after this one. This node must not lead.
 	MarkNewer MarkVerdict = "newer"
-	// MarkForeign is another cluster's: nothing may be written beside it.
+	// MarkForeign is another cluster's. A leader must not write next to it.
 	MarkForeign MarkVerdict = "foreign"
 )
 
-// Mark is the one a leader writes now; ok is false below protocol version 3.
+// Mark returns the mark that a leader writes now. ok is false below protocol version 3.
 func (v *View) Mark(now time.Time) (m Mark, ok bool) {
 	b := v.Birth()
 	if b.IsZero() {
@@ -61,8 +59,8 @@ func (v *View) Mark(now time.Time) (m Mark, ok bool) {
 	}, true
 }
 
-// JudgeMark says what a mark means that was found in a store, nil for none. It
-// must not be asked below protocol version 3.
+// JudgeMark interprets the mark that was found in a store, nil for none. It must not be called
+// below protocol version 3.
 func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 	h := v.meta.History
 	switch {
@@ -73,7 +71,7 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 	case found.Cluster != v.meta.ClusterID:
 		return MarkForeign
 	case found.Epoch <= h.Epoch && v.Contains(Birth{found.Cluster, found.Nonce, found.Index}),
-		// What it knows of that is missing here was judged when this one began.
+		// A mark of a parent: what it covers and this state lacks was judged when this history began.
 		slices.Contains(h.Parents, found.History):
 		if i := h.noted(store); i >= 0 && found.Before(Mark{History: h.ID, Index: h.Noted[i].Index}) {
 			return MarkBehind
@@ -85,33 +83,32 @@ func (v *View) JudgeMark(store string, found *Mark) MarkVerdict {
 	return MarkAhead
 }
 
-// Before reports whether the mark is older than a later one of the history that
-// leads now. Within a history indexes grow; a mark of a former one is older than
-// all of them.
+// Before reports whether the mark is older than later, which is a mark of the current history.
+// Within a history indexes grow; a mark of a former history is older than all of them.
 func (m Mark) Before(later Mark) bool {
 	return m.History != later.History || m.Index < later.Index
 }
 
-// Marked reports whether a mark was once written to a store.
+// Marked reports whether a mark was ever written to a store.
 func (v *View) Marked(store string) bool {
 	return v.meta.History != nil && slices.Contains(v.meta.History.Marked, store)
 }
 
-// MarkNoted is how far the mark in a store had come, as far as the log knows.
-// The store's own may be later, and is never earlier unless the store went back.
+// MarkNoted is how far the mark in a store has advanced, according to the log. The mark in the
+// store may be later. It is earlier only if the store was set back.
 type MarkNoted struct {
 	Store string `json:"store"`
 	Index uint64 `json:"index"`
 }
 
-// noted is the store's place in Noted, -1 for none.
+// noted returns the store's position in Noted, -1 for none.
 func (h *history) noted(store string) int {
 	return slices.IndexFunc(h.Noted, func(n MarkNoted) bool { return n.Store == store })
 }
 
-// MarkNoteBody records that a mark was written to a store, so that its loss, and
-// an older one in its place, are noticed by every later leader. The leader's. It
-// changes nothing when History, unless "", is not the cluster's any more.
+// MarkNoteBody records that a mark was written to a store, so that every later leader notices its
+// loss or an older mark in its place. The leader proposes it. It changes nothing when History is
+// not "" and no longer the cluster's.
 type MarkNoteBody struct {
 	Store string `json:"store"`
 	// History and Index are those of the mark that was written.
@@ -122,13 +119,11 @@ type MarkNoteBody struct {
 // CommandType implements Body.
 func (*MarkNoteBody) CommandType() CommandType { return MarkNote }
 
-// Validate implements Body.
-func (b *MarkNoteBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *MarkNoteBody) check(r *rules) {
 	r.store(b.Store)
-	r.text("history", b.History, maxName)
+	r.text("history", b.History, MaxName)
 	r.check(b.Index == 0 || b.History != "", "a mark's index needs its history")
-	return r.result()
 }
 
 // store checks the name of a store.

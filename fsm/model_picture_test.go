@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// picture describes a state in words, sorted.
+// picture describes a state as sorted lines of text.
 type picture []string
 
 func (m *model) picture() picture {
@@ -24,11 +24,11 @@ func (m *model) picture() picture {
 			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
-		coming := ""
-		if t.Coming != nil {
-			coming = words(t.Coming.CPU, t.Coming.Memory)
+		reservation := ""
+		if t.Reservation != nil {
+			reservation = words(t.Reservation.CPU, t.Reservation.Memory)
 		}
-		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish, coming))
+		p = append(p, "task "+words(t.ID, t.User, t.Conversation, t.V0, t.Sandbox, t.Status, t.Secret, t.Wish, reservation))
 	}
 	for _, c := range m.conversations {
 		p = append(p, "conversation "+words(c.ID, c.User, c.V0, c.Sandbox, c.Parent, c.Title, c.Repository, c.Branch))
@@ -37,7 +37,7 @@ func (m *model) picture() picture {
 	return p
 }
 
-// pictureOf describes a View in the same words.
+// pictureOf describes a View in the same form.
 func pictureOf(v *View) picture {
 	p := picture{}
 	for _, user := range []string{"ada", "bob"} {
@@ -48,12 +48,12 @@ func pictureOf(v *View) picture {
 		}
 		tasks, _ := v.StartTasks(user, StartTaskFilter{}, Page{})
 		for _, t := range tasks {
-			coming := ""
-			if t.Coming != nil {
-				coming = words(t.Coming.CPU, t.Coming.Memory)
+			reservation := ""
+			if t.Reservation != nil {
+				reservation = words(t.Reservation.CPU, t.Reservation.Memory)
 			}
 			p = append(p, "task "+words(t.ID, t.UserID, t.ConversationID, t.V0ID, t.SandboxID, t.Status, !t.Secrets.IsZero(),
-				valueOr(t.Request.SandboxID, ""), coming))
+				valueOr(t.Request.SandboxID, ""), reservation))
 		}
 		conversations, _ := v.Conversations(user, ConversationFilter{IncludeSub: true}, Page{})
 		for _, c := range conversations {

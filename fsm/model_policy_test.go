@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// The part of the model about policies, limits, warm pools and what changes
-// conversations.
+// The part of the model for policies, limits, warm pools and changes of conversations.
 
-// applyNewer is the part of apply that is about those.
+// applyNewer is the part of apply for those commands.
 func (m *model) applyNewer(c Command) Code {
 	switch b := c.Body.(type) {
 	case *InstallationConfigureBody:
@@ -94,7 +93,7 @@ func (m *model) addMember(b *PoolAddBody) Code {
 	return ""
 }
 
-// claim turns a new sandbox into the first member it can be.
+// claim turns a new sandbox into the first member that can be claimed.
 func (m *model) claim(user string, n *modelSandbox, promised *modelTask) Code {
 	var found *modelSandbox
 	for i := range m.sandboxes {
@@ -120,7 +119,7 @@ func (m *model) hasKey(hash string) bool {
 	return slices.ContainsFunc(m.sandboxes, func(s modelSandbox) bool { return s.Hash == hash })
 }
 
-// resume makes a user's sandbox run, when the case holds; promised as in start.
+// resume sets a user's sandbox to run if the condition when holds. promised is as in start.
 func (m *model) resume(user, id string, when func(*modelSandbox) bool, promised *modelTask) Code {
 	s := m.sandbox(id)
 	if s == nil || s.User != user || s.Desired == DesiredDeleted {
@@ -134,8 +133,8 @@ func (m *model) resume(user, id string, when func(*modelSandbox) bool, promised 
 	return m.start(&n, promised)
 }
 
-// use adds up what a user, or "" all users, have or were promised. Running is
-// asked for one by one: which of them run.
+// use adds up what a user, or "" all users, have or have reserved. running lists the running
+// sandboxes.
 func (m *model) use(user string) (u Usage, running []*modelSandbox) {
 	for i := range m.sandboxes {
 		s := &m.sandboxes[i]
@@ -156,14 +155,14 @@ func (m *model) use(user string) (u Usage, running []*modelSandbox) {
 		}
 	}
 	for _, t := range m.tasks {
-		if t.Coming != nil && (user == "" || t.User == user) {
-			u = u.plus(Usage{Running: 1, Total: 1, CPU: t.Coming.CPU, Memory: t.Coming.Memory})
+		if t.Reservation != nil && (user == "" || t.User == user) {
+			u = u.plus(Usage{Running: 1, Total: 1, CPU: t.Reservation.CPU, Memory: t.Reservation.Memory})
 		}
 	}
 	return u, running
 }
 
-// limits gives the limits of a user.
+// limits returns the limits of a user.
 func (m *model) limits(user string) Limits {
 	if l := m.users[user].Limits; l != nil {
 		return *l
@@ -171,19 +170,18 @@ func (m *model) limits(user string) Limits {
 	return m.installation.PerUser
 }
 
-// start puts a sandbox into its place, makes room and then asks whether
-// anything that grew is beyond its limit. For a task it is the one the task was
-// promised, or without an id is promised only now.
+// start stores a sandbox, makes room, and then checks whether anything that grew exceeds its limit.
+// With a task the sandbox is the task's reservation; a sandbox without an id is only reserved now.
 func (m *model) start(n *modelSandbox, task *modelTask) Code {
 	limits := m.limits(n.User)
 	mine, _ := m.use(n.User)
 	theirs, _ := m.use("")
-	noted := task != nil && task.Coming != nil
+	noted := task != nil && task.Reservation != nil
 	if task != nil {
-		task.Coming = nil
+		task.Reservation = nil
 	}
 	if n.ID == "" {
-		task.Coming = n
+		task.Reservation = n
 	} else if s := m.sandbox(n.ID); s != nil {
 		*s = *n
 	} else {
@@ -262,7 +260,7 @@ func (m *model) expire(b *SandboxExpireBody) {
 	}
 }
 
-// expiry says what View.Expiry should.
+// expiry returns the expected result of View.Expiry.
 func (m *model) expiry(s *modelSandbox) string {
 	set := func(d time.Duration, over *time.Duration) {
 		if d != 0 {
@@ -301,7 +299,7 @@ func (m *model) expiry(s *modelSandbox) string {
 	return s.ID
 }
 
-// expiryOf says what View.Expiry does.
+// expiryOf returns the actual result of View.Expiry.
 func expiryOf(v *View, s *Sandbox) string {
 	at, action, reason, ok := v.Expiry(s)
 	if !ok {

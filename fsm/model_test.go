@@ -11,9 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the state machine as a newcomer would write it: lists searched from
-// the front, no indexes, no ids, no encoding. It knows settings, specs,
-// sandboxes, start tasks and conversations.
+// model is a naive version of the state machine: lists searched from the front, no indexes, no ids,
+// no encoding. It covers settings, specs, sandboxes, start tasks and conversations.
 type model struct {
 	settings      map[string]modelSettings
 	specs         []Spec
@@ -22,10 +21,10 @@ type model struct {
 	conversations []modelConversation
 	installation  Installation
 	users         map[string]modelUser
-	// starts has every start of a user, and of "" for all together.
+	// starts has every start of a user; "" is all users together.
 	starts map[string][]time.Time
 	now    time.Time
-	// claimed is the member that the last claim was given.
+	// claimed is the member that the last claim took.
 	claimed string
 }
 
@@ -48,7 +47,7 @@ type modelSandbox struct {
 	Generation, Observed        uint64
 	State                       SandboxState
 	Reason                      string
-	// Memory is in MiB. Pool, Claimed and the refs are of warm pools.
+	// Memory is in MiB. Pool, Claimed and the refs belong to warm pools.
 	Memory             int
 	Pool               string
 	Claimed            bool
@@ -66,8 +65,8 @@ type modelTask struct {
 	Secret                              bool
 	// Wish is the request's sandbox after inheritance.
 	Wish string
-	// Coming is the sandbox that was promised, nil for none.
-	Coming *modelSandbox
+	// Reservation is the reserved sandbox, nil for none.
+	Reservation *modelSandbox
 }
 
 type modelConversation struct {
@@ -75,10 +74,11 @@ type modelConversation struct {
 	Title, Repository, Branch     *string
 }
 
-// TestModel runs any log against Apply and the model: same answers, same state.
+// TestModel runs any log against Apply and the model and compares results and state.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	types := slices.DeleteFunc(commandTypes(), func(c CommandType) bool {
-		return MinVersion(c) >= historyVersion ||
+		return MinVersion(c) >= VersionHistory ||
 			slices.Contains([]CommandType{TermOpen, ProtocolRaise, APIKeyCreate, APIKeyRevoke, ProvidersReplace}, c)
 	})
 	rapid.Check(t, func(r *rapid.T) {
@@ -89,7 +89,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// modelled is a store and the model of it.
+// modelled is a store and its model.
 type modelled struct {
 	*testing.T
 	store *Store
@@ -97,7 +97,7 @@ type modelled struct {
 	index uint64
 }
 
-// newModelled gives both with the users ada and bob, and the specs given.
+// newModelled returns both with the users ada and bob, and the given specs.
 func newModelled(t *testing.T, specs ...Spec) *modelled {
 	b := &modelled{T: t, store: NewStore(), model: &model{
 		settings: map[string]modelSettings{}, users: map[string]modelUser{"ada": {}, "bob": {}}, starts: map[string][]time.Time{},
@@ -114,14 +114,14 @@ func newModelled(t *testing.T, specs ...Spec) *modelled {
 	return b
 }
 
-// run sends one command to both and compares.
+// run applies one command to both and compares.
 func (b *modelled) run(r *rapid.T, cmd Command) Outcome {
 	b.index++
 	cmd.ID, cmd.Fingerprint = fmt.Sprint(b.index), ""
 	cmd = recode(b.T, cmd)
 	o := b.store.ApplyBatch([]Entry{{b.index, cmd}})[0]
-	// The rules of one object have a table of their own (TestValidate), and so has
-	// time that goes backwards (TestNothingIsAppliedTwice).
+	// TestValidate covers the rules of a single object, TestNothingIsAppliedTwice time that goes
+	// backwards.
 	if code := codeOf(o.Err); code != CodeInvalid && code != CodeOutcomeUnknown {
 		next := b.model.clone()
 		next.now = cmd.Time
@@ -154,8 +154,7 @@ func (m *model) clone() *model {
 	}
 }
 
-// apply changes the model and gives the code; the caller drops what a failure
-// left behind.
+// apply changes the model and returns the code. The caller discards the changes of a failure.
 func (m *model) apply(c Command) Code {
 	switch b := c.Body.(type) {
 	case *SettingsPutBody:
@@ -198,7 +197,7 @@ func (m *model) apply(c Command) Code {
 	return ""
 }
 
-// applyTask is the part of apply that is about start tasks.
+// applyTask is the part of apply for start tasks.
 func (m *model) applyTask(c Command) Code {
 	switch b := c.Body.(type) {
 	case *StartTaskCreateBody:
@@ -236,7 +235,7 @@ func (m *model) applyTask(c Command) Code {
 		if code != "" {
 			return code
 		}
-		t.Status, t.Secret, t.Coming = StartTaskError, false, nil
+		t.Status, t.Secret, t.Reservation = StartTaskError, false, nil
 	}
 	return ""
 }
@@ -319,7 +318,7 @@ func (m *model) createSandbox(user string, b *SandboxCreateBody, promised *model
 	return m.start(&n, promised)
 }
 
-// newSandbox gives what a user gets of a spec.
+// newSandbox returns the sandbox that a user gets from a spec.
 func (m *model) newSandbox(user string, spec Spec) modelSandbox {
 	n := modelSandbox{
 		User: user, Spec: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory,
@@ -345,7 +344,7 @@ func (m *model) newSandbox(user string, spec Spec) modelSandbox {
 	return n
 }
 
-// wish changes what a user wants of an own sandbox, when the case holds.
+// wish changes the desired state of a user's sandbox if the condition when holds.
 func (m *model) wish(user, id string, when func(*modelSandbox) bool, d Desired) Code {
 	s := m.sandbox(id)
 	if s == nil || s.User != user || s.Desired == DesiredDeleted {
@@ -415,16 +414,16 @@ func (m *model) createTask(user string, b *StartTaskCreateBody) Code {
 		}
 		return ""
 	}
-	coming := modelSandbox{User: user, Desired: DesiredRunning}
+	reservation := modelSandbox{User: user, Desired: DesiredRunning}
 	if len(m.specs) > 0 {
-		coming = m.newSandbox(user, m.specs[0])
-		warm := coming
+		reservation = m.newSandbox(user, m.specs[0])
+		warm := reservation
 		if code := m.claim(user, &warm, nil); b.Request.ConversationID == nil && code != CodePoolEmpty {
 			m.tasks[len(m.tasks)-1].Sandbox = m.claimed
 			return code
 		}
 	}
-	return m.start(&coming, &m.tasks[len(m.tasks)-1])
+	return m.start(&reservation, &m.tasks[len(m.tasks)-1])
 }
 
 func (m *model) bindTask(b *StartTaskBindBody) Code {
@@ -440,7 +439,7 @@ func (m *model) bindTask(b *StartTaskBindBody) Code {
 	if code != "" {
 		return code
 	}
-	t.Sandbox, t.Status, t.Coming = b.SandboxID, StartTaskWaitingForSandbox, nil
+	t.Sandbox, t.Status, t.Reservation = b.SandboxID, StartTaskWaitingForSandbox, nil
 	if b.Create != nil && b.Create.Warm {
 		t.Sandbox = m.claimed
 	}

@@ -11,27 +11,27 @@ const (
 	OrphanJob       = "job"
 	OrphanWorkspace = "workspace"
 
-	// OrphanUnowned: it was born in this history and no sandbox owns it.
+	// OrphanUnowned: it was created in this history and no sandbox owns it.
 	OrphanUnowned = "unowned"
-	// OrphanPolicy: a policy deleted its sandbox; the workspace stays a while.
+	// OrphanPolicy: a policy deleted its sandbox, and the workspace is kept for a while.
 	OrphanPolicy = "policy"
-	// OrphanStranger: it was born in no history that this cluster knows. The
-	// leader never removes it of its own accord.
+	// OrphanStranger: its birth lies in no history that this cluster knows. The leader removes it only
+	// on an operator's request.
 	OrphanStranger = "stranger"
 )
 
-// Orphan is a thing of this cluster in Nomad that no sandbox owns.
+// Orphan is a job or a workspace of this cluster in Nomad that no sandbox owns.
 type Orphan struct {
-	// Sandbox is the id that the job or the workspace is named after.
+	// Sandbox is the id in the name of the job or the workspace.
 	Sandbox string `json:"sandbox"`
 	// Kind is OrphanJob or OrphanWorkspace, Reason one of the reasons above.
 	Kind   string `json:"kind"`
 	Reason string `json:"reason"`
-	// Birth is its own, as text; "" for none.
+	// Birth is its birth, as text; "" for none.
 	Birth string `json:"birth,omitempty"`
-	// Since is when it was first seen so.
+	// Since is when it was first found to be an orphan.
 	Since time.Time `json:"since"`
-	// Delete: an operator has asked for its end.
+	// Delete: an operator has asked to delete it.
 	Delete bool `json:"delete,omitempty"`
 }
 
@@ -46,24 +46,24 @@ func orphanKey(kind, sandbox string) []byte {
 	return keyOf(kind, sandbox)
 }
 
-// Orphan finds one, nil for none.
+// Orphan finds an orphan, or returns nil.
 func (v *View) Orphan(kind, sandbox string) *Orphan {
 	return first[Orphan](v.txn, tableOrphans, indexID, orphanKey(kind, sandbox))
 }
 
-// Orphans lists all, jobs first, by id.
+// Orphans lists all orphans, jobs first, by sandbox id.
 func (v *View) Orphans() []*Orphan {
 	return collect(withPrefix[Orphan](v.txn, tableOrphans, indexID, nil))
 }
 
-// orphan checks what names one.
+// orphan checks the key of an orphan.
 func (r *rules) orphan(kind, sandbox string) {
 	r.check(kind == OrphanJob || kind == OrphanWorkspace, "unknown kind of orphan %q", clip(kind))
 	r.sandboxID("sandbox id", sandbox)
 }
 
-// OrphanNoteBody records orphans, at most 1,000. The leader's. One that is known
-// by its birth keeps its Since and Delete; that of a sandbox is left out.
+// OrphanNoteBody records orphans, at most 1,000. The leader proposes it. A known orphan with the
+// same birth keeps its Since and Delete. One whose sandbox exists is skipped.
 type OrphanNoteBody struct {
 	Orphans []Orphan `json:"orphans"`
 }
@@ -71,18 +71,16 @@ type OrphanNoteBody struct {
 // CommandType implements Body.
 func (*OrphanNoteBody) CommandType() CommandType { return OrphanNote }
 
-// Validate implements Body.
-func (b *OrphanNoteBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *OrphanNoteBody) check(r *rules) {
 	r.count("orphans", len(b.Orphans))
 	for i := range b.Orphans {
 		o := &b.Orphans[i]
 		r.orphan(o.Kind, o.Sandbox)
 		r.check(o.Reason == OrphanUnowned || o.Reason == OrphanPolicy || o.Reason == OrphanStranger,
 			"unknown reason of an orphan %q", clip(o.Reason))
-		r.text("birth", o.Birth, maxPath)
+		r.text("birth", o.Birth, MaxPath)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyOrphanNote(b *OrphanNoteBody) (Result, *Error) {
@@ -92,7 +90,6 @@ func (t *transaction) applyOrphanNote(b *OrphanNoteBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// noteOrphan stores one orphan.
 func (t *transaction) noteOrphan(o Orphan) {
 	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(o.Sandbox)) != nil {
 		return
@@ -101,7 +98,7 @@ func (t *transaction) noteOrphan(o Orphan) {
 	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(o.Kind, o.Sandbox))
 	if old != nil && old.Is(o.Birth) {
 		o.Delete, o.Birth = old.Delete, old.Birth
-		// The time of a stranger counts from when the history contains it.
+		// A stranger's time starts again when the history contains its birth.
 		if old.Reason != OrphanStranger || o.Reason == OrphanStranger {
 			o.Since = old.Since
 		}
@@ -115,13 +112,13 @@ func (t *transaction) noteOrphan(o Orphan) {
 	put(t, tableOrphans, old, &o)
 }
 
-// Is reports whether the thing with this birth is the one recorded. The
-// workspace of a sandbox older than births carries none.
+// Is reports whether a thing with this birth is the recorded orphan. The workspace of a sandbox
+// older than the history carries no birth.
 func (o *Orphan) Is(birth string) bool {
 	return o.Birth == birth || birth == "" && o.Reason == OrphanPolicy
 }
 
-// OrphanDeleteBody asks for the end of an orphan. The operator's. Unknown is
+// OrphanDeleteBody asks to delete an orphan. An operator proposes it. An unknown orphan is
 // CodeNotFound.
 type OrphanDeleteBody struct {
 	Kind    string `json:"kind"`
@@ -131,11 +128,9 @@ type OrphanDeleteBody struct {
 // CommandType implements Body.
 func (*OrphanDeleteBody) CommandType() CommandType { return OrphanDelete }
 
-// Validate implements Body.
-func (b *OrphanDeleteBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *OrphanDeleteBody) check(r *rules) {
 	r.orphan(b.Kind, b.Sandbox)
-	return r.result()
 }
 
 func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
@@ -151,8 +146,8 @@ func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// OrphanForgetBody drops the records of orphans that are gone, or are a
-// sandbox's again. The leader's. Unknown ones are fine.
+// OrphanForgetBody removes the records of orphans that are gone or belong to a sandbox again. The
+// leader proposes it. Unknown ones are not an error.
 type OrphanForgetBody struct {
 	Kind      string   `json:"kind"`
 	Sandboxes []string `json:"sandboxes"`
@@ -161,14 +156,12 @@ type OrphanForgetBody struct {
 // CommandType implements Body.
 func (*OrphanForgetBody) CommandType() CommandType { return OrphanForget }
 
-// Validate implements Body.
-func (b *OrphanForgetBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *OrphanForgetBody) check(r *rules) {
 	r.count("sandboxes", len(b.Sandboxes))
 	for _, id := range b.Sandboxes {
 		r.orphan(b.Kind, id)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyOrphanForget(b *OrphanForgetBody) (Result, *Error) {

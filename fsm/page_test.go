@@ -37,10 +37,10 @@ func ids[T any](rows []*T, id func(*T) string) []string {
 
 func conversationID(c *Conversation) string { return c.ID }
 
-// TestPagesCoverEverythingOnce: whatever the page lengths, and whatever is
-// created between two pages, walking gives every row that was there once, newest
-// first, and no row of another user.
+// TestPagesCoverEverythingOnce: with any page length, and with rows created between two pages, the
+// pages together list every earlier row exactly once, newest first, and no row of another user.
 func TestPagesCoverEverythingOnce(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
 		var want []*Conversation
@@ -80,9 +80,10 @@ func TestPagesCoverEverythingOnce(t *testing.T) {
 	})
 }
 
-// TestPageTokenJunk: a token that makes no sense starts from the beginning and
-// never leads into another user's rows.
+// TestPageTokenJunk: an invalid token starts from the beginning and never leads into another user's
+// rows.
 func TestPageTokenJunk(t *testing.T) {
+	t.Parallel()
 	s := NewStore()
 	fillConversations(s, &Conversation{ID: "a1", UserID: "a", CreatedAt: testEpoch}, &Conversation{ID: "b1", UserID: "b", CreatedAt: testEpoch})
 	for _, after := range []string{"x", "100", "====", token([]byte("short")), token(make([]byte, 500)), "\x00"} {
@@ -91,8 +92,7 @@ func TestPageTokenJunk(t *testing.T) {
 			t.Errorf("%q: %s", after, d)
 		}
 	}
-	// A token past the user's last row, or one taken from another user, gives
-	// nothing but the user's own rows.
+	// A token past the user's last row, or another user's token, returns only the user's own rows.
 	rows, next := s.View().Conversations("a", ConversationFilter{}, Page{After: token([]byte("\xff\xff\xff\xff\xff\xff\xff\xffzz"))})
 	if len(rows) != 0 || next != "" {
 		t.Errorf("past the end: %d rows, %q", len(rows), next)
@@ -221,7 +221,7 @@ func TestSandboxLookups(t *testing.T) {
 	}
 }
 
-// TestSmallLookups covers the lookups nothing else needs.
+// TestSmallLookups covers the lookups that no other test covers.
 func TestSmallLookups(t *testing.T) {
 	f := newFixture(t).open()
 	if f.store.View().AnyAPIKey() {
@@ -262,7 +262,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// BenchmarkPage shows that page 500 costs what page 1 does.
+// BenchmarkPage shows that page 500 costs the same as page 1.
 func BenchmarkPage(b *testing.B) {
 	s := NewStore()
 	var rows []*Conversation

@@ -2,19 +2,19 @@ package fsm
 
 import "time"
 
-// Policy says when the leader pauses or deletes a sandbox by itself. In each
-// field 0 means "not set here", to be inherited, and a negative one "never".
+// Policy says when the leader pauses or deletes a sandbox on its own. In each field 0 means "not
+// set here", so that it is inherited, and a negative value means "never".
 type Policy struct {
-	// IdleTimeout pauses a running sandbox that nobody used and whose agent did
-	// nothing for so long.
+	// IdleTimeout pauses a running sandbox that was not used, and whose agent did not work, for this
+	// long.
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
-	// MaxRunning pauses a sandbox that has been running for so long.
+	// MaxRunning pauses a sandbox that has been running for this long.
 	MaxRunning time.Duration `json:"max_running,omitempty"`
-	// DeletePausedAfter deletes a sandbox that has been paused for so long.
+	// DeletePausedAfter deletes a sandbox that has been paused for this long.
 	DeletePausedAfter time.Duration `json:"delete_paused_after,omitempty"`
 }
 
-// Over gives the policy in which p's set fields win over base's.
+// Over returns base, overridden by the fields that p sets.
 func (p Policy) Over(base Policy) Policy {
 	pick := func(mine, other time.Duration) time.Duration {
 		if mine != 0 {
@@ -29,24 +29,22 @@ func (p Policy) Over(base Policy) Policy {
 	}
 }
 
-// Limits bound what sandboxes may use; 0 is no limit. Members of warm pools
-// count for nobody until they are claimed, except that the installation's CPU
-// and memory include theirs.
+// Limits bound what sandboxes may use; 0 is no limit. Members of warm pools do not count until they
+// are claimed, except in the installation's CPU and memory.
 type Limits struct {
-	// Running counts sandboxes that should run, those that start or fail
-	// included.
+	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed.
 	Running int `json:"running,omitempty"`
 	// Total counts sandboxes that are not being deleted.
 	Total int `json:"total,omitempty"`
-	// StartsPerMinute counts accepted creations and resumes of any sixty
-	// seconds of command time; at most MaxStartsPerMinute.
+	// StartsPerMinute counts accepted creations and resumes in any sixty seconds of command time. It
+	// is at most MaxStartsPerMinute.
 	StartsPerMinute int `json:"starts_per_minute,omitempty"`
-	// CPU (MHz) and Memory (MiB) sum the templates of those that should run.
+	// CPU (MHz) and Memory (MiB) sum the templates of the sandboxes with DesiredRunning.
 	CPU    int `json:"cpu,omitempty"`
 	Memory int `json:"memory,omitempty"`
 }
 
-// MaxStartsPerMinute bounds Limits.StartsPerMinute: that many times are kept.
+// MaxStartsPerMinute bounds Limits.StartsPerMinute, because the store keeps that many start times.
 const MaxStartsPerMinute = 10000
 
 // The names of limits, for Error.Limit: a scope followed by what is limited.
@@ -61,23 +59,22 @@ const (
 	LimitMemory  = "memory"
 )
 
-// OnLimit says what a start over a user's limit of running sandboxes does.
+// OnLimit says what a start does that exceeds a user's limit of running sandboxes.
 type OnLimit string
 
-// The choices; "" is OnLimitRefuse.
+// The choices. "" means OnLimitRefuse.
 const (
 	OnLimitRefuse OnLimit = "refuse"
-	// OnLimitPauseOldest pauses the user's sandboxes that were started first
-	// until the new one fits (api-contract.md A.8). Other limits still refuse.
+	// OnLimitPauseOldest pauses the user's sandboxes that started first until the new one fits
+	// (API.md, "Limits"). Other limits still refuse.
 	OnLimitPauseOldest OnLimit = "pause_oldest"
 )
 
-// Installation is the configuration all nodes share: that of the first leader's
-// file, until an operator configures another.
+// Installation is the configuration that all nodes share. It comes from the first leader's file,
+// until an operator changes it.
 type Installation struct {
 	Policy Policy `json:"policy,omitzero"`
-	// PerUser holds for each user without limits of their own; Overall for all
-	// users together.
+	// PerUser applies to each user without limits of their own, Overall to all users together.
 	PerUser Limits  `json:"per_user,omitzero"`
 	Overall Limits  `json:"overall,omitzero"`
 	OnLimit OnLimit `json:"on_limit,omitempty"`
@@ -89,14 +86,14 @@ const (
 	maxLimit  = 1 << 40
 )
 
-// policy checks a policy; of names whose it is.
+// policy checks a policy. of names its owner in messages.
 func (r *rules) policy(of string, p Policy) {
 	for _, d := range []time.Duration{p.IdleTimeout, p.MaxRunning, p.DeletePausedAfter} {
 		r.check(d <= maxPolicy, "%s: a policy's time is longer than a hundred years", of)
 	}
 }
 
-// limits checks limits; of names whose they are.
+// limits checks limits. of names their owner in messages.
 func (r *rules) limits(of string, l Limits) {
 	for _, n := range []int{l.Running, l.Total, l.CPU, l.Memory} {
 		r.check(n >= 0 && n <= maxLimit, "%s: a limit must be between 0 (none) and %d", of, maxLimit)
@@ -105,17 +102,16 @@ func (r *rules) limits(of string, l Limits) {
 		"%s: starts_per_minute must be between 0 (none) and %d", of, MaxStartsPerMinute)
 }
 
-// Installation gives the configuration that is in force.
+// Installation returns the current configuration.
 func (v *View) Installation() Installation { return v.meta.Installation }
 
-// Configured reports whether the configuration was ever set: the first leader
-// sets it from its file, and from then on only an operator changes it.
+// Configured reports whether the configuration was ever set. The first leader sets it from its
+// file; after that only an operator changes it.
 func (v *View) Configured() bool {
 	return v.meta.Configured || v.meta.Installation != (Installation{})
 }
 
-// PolicyOf gives the policy a sandbox is under: its user's over its template's
-// over the installation's.
+// PolicyOf returns the policy of a sandbox: its user's over its template's over the installation's.
 func (v *View) PolicyOf(sb *Sandbox) Policy {
 	p := sb.Template.Policy.Over(v.meta.Installation.Policy)
 	if u := v.User(sb.UserID); u != nil && u.Policy != nil {
@@ -124,7 +120,7 @@ func (v *View) PolicyOf(sb *Sandbox) Policy {
 	return p
 }
 
-// LimitsOf gives the limits a user is under.
+// LimitsOf returns the limits that apply to a user.
 func (v *View) LimitsOf(userID string) Limits {
 	if u := v.User(userID); u != nil && u.Limits != nil {
 		return *u.Limits
@@ -138,18 +134,17 @@ const (
 	ExpireDelete = "delete"
 )
 
-// Expiry tells what becomes of a sandbox by its policy when nothing happens
-// before: at which time (the clocks of those who proposed), whether it is
-// paused or deleted, and why. ok is false when nothing will, and for a sandbox
-// on its way to another state. It depends on the store alone, so that every
-// leader comes to the same answer.
+// Expiry returns what the policy does to a sandbox next if nothing else happens: the time (in
+// proposers' clocks), whether it is paused or deleted, and the reason. ok is false when nothing
+// will happen, and for a sandbox between two states. The result depends on the store alone, so that
+// every leader computes the same.
 func (v *View) Expiry(sb *Sandbox) (at time.Time, action, reason string, ok bool) {
 	if sb.Member() || sb.Status.Generation != sb.Generation {
 		return time.Time{}, "", "", false
 	}
 	p := v.PolicyOf(sb)
-	// A wish that came true without a change of state counts anew too: a claim,
-	// a pause taken back.
+	// A change of Desired without a change of state starts the time again too: a claim, or a pause
+	// that was taken back.
 	since := later(sb.Status.Since, sb.DesiredAt)
 	consider := func(d time.Duration, from time.Time, then, why string) {
 		if t := from.Add(d); d > 0 && (!ok || t.Before(at)) {
@@ -166,7 +161,18 @@ func (v *View) Expiry(sb *Sandbox) (at time.Time, action, reason string, ok bool
 	return at, action, reason, ok
 }
 
-// later gives the later of two times.
+// RunningEnd returns when a running sandbox reaches the MaxRunning of its policy, whatever it does.
+// It returns false when there is no such bound.
+func (v *View) RunningEnd(sb *Sandbox) (time.Time, bool) {
+	p := v.PolicyOf(sb)
+	if p.MaxRunning <= 0 || sb.Member() || sb.Status.Generation != sb.Generation ||
+		sb.Desired != DesiredRunning || sb.Status.State != SandboxRunning {
+		return time.Time{}, false
+	}
+	return later(sb.Status.Since, sb.DesiredAt).Add(p.MaxRunning), true
+}
+
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

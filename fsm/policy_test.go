@@ -20,7 +20,7 @@ func TestPolicyOver(t *testing.T) {
 	}
 }
 
-// TestPolicyOf: user over template over installation, and the user's of now.
+// TestPolicyOf: user over template over installation, with the user's current policy.
 func TestPolicyOf(t *testing.T) {
 	f := newFixture(t)
 	spec := dockerSpec("py")
@@ -43,9 +43,8 @@ func TestPolicyOf(t *testing.T) {
 	check(Policy{7, time.Minute, time.Hour})
 }
 
-// TestExpireAgainstTouch: whatever the order, a sandbox that was used after the
-// leader looked is not paused for being idle, and once paused it is not woken
-// by being touched.
+// TestExpireAgainstTouch: in any order, a sandbox that was used after the leader's check is not
+// paused as idle, and a touch does not resume a paused one.
 func TestExpireAgainstTouch(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		for _, touchFirst := range []bool{false, true} {
@@ -77,8 +76,8 @@ func TestExpireAgainstTouch(t *testing.T) {
 	}
 }
 
-// TestExpiryCountsAnew: what came true without a change of state (a claim, a
-// pause taken back before it happened) does not inherit the time before.
+// TestExpiryCountsAnew: a change without a change of state (a claim, a pause that was taken back
+// before it happened) starts the time again.
 func TestExpiryCountsAnew(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("", &InstallationConfigureBody{Installation: Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: time.Hour}}})
@@ -114,8 +113,8 @@ func TestExpiryCountsAnew(t *testing.T) {
 	}
 }
 
-// TestPoolEmpty_IsNotRemembered: a cold start may have the id of the claim that
-// found nothing; a claim that was given a member is answered again.
+// TestPoolEmpty_IsNotRemembered: a cold start may reuse the id of the claim that found no member. A
+// claim that got a member is replayed.
 func TestPoolEmpty_IsNotRemembered(t *testing.T) {
 	f := newFixture(t).open()
 	claim := f.command("ada", warmSandboxBody())
@@ -140,7 +139,7 @@ func TestPoolEmpty_IsNotRemembered(t *testing.T) {
 			t.Errorf("%+v, %v", r.Sandbox, err)
 		}
 	}
-	// A key that was taken meanwhile can't be given.
+	// A member whose key has been taken since can't be claimed.
 	other := newSandboxBody("s2")
 	other.KeyHash = sha("m2")
 	f.do("ada", other)
@@ -157,7 +156,7 @@ func badClaims() map[string]func(Body) {
 		"an id":     set(func(b *SandboxCreateBody) { b.ID = "s1" }),
 		"a key":     set(func(b *SandboxCreateBody) { b.KeyRef = SecretRef{Path: "p", Version: 1} }),
 		"a hash":    set(func(b *SandboxCreateBody) { b.KeyHash = sha("s1") }),
-		"long spec": set(func(b *SandboxCreateBody) { b.SpecID = long(maxName) }),
+		"long spec": set(func(b *SandboxCreateBody) { b.SpecID = long(MaxName) }),
 	}
 }
 
@@ -195,7 +194,7 @@ func badInstallations() map[string]func(Body) {
 func badUsers() map[string]func(Body) {
 	set := func(f func(*UserConfigureBody)) func(Body) { return func(b Body) { f(b.(*UserConfigureBody)) } }
 	return map[string]func(Body){
-		"long id":     set(func(b *UserConfigureBody) { b.UserID = long(maxName) }),
+		"long id":     set(func(b *UserConfigureBody) { b.UserID = long(MaxName) }),
 		"long policy": set(func(b *UserConfigureBody) { b.Policy.DeletePausedAfter = maxPolicy + 1 }),
 		"negative":    set(func(b *UserConfigureBody) { b.Limits.Total = -1 }),
 	}
@@ -205,7 +204,7 @@ func badTouches() map[string]func(Body) {
 	set := func(f func(*SandboxTouchBody)) func(Body) { return func(b Body) { f(b.(*SandboxTouchBody)) } }
 	return map[string]func(Body){
 		"many":    set(func(b *SandboxTouchBody) { b.Touches = make([]Touch, maxList+1) }),
-		"long id": set(func(b *SandboxTouchBody) { b.Touches[0].ID = long(maxName) }),
+		"long id": set(func(b *SandboxTouchBody) { b.Touches[0].ID = long(MaxName) }),
 	}
 }
 
@@ -223,10 +222,10 @@ func badChanges() map[string]func(Body) {
 		return func(b Body) { f(b.(*ConversationUpdateBody)) }
 	}
 	return map[string]func(Body){
-		"long id":    set(func(b *ConversationUpdateBody) { b.ID = long(maxName) }),
+		"long id":    set(func(b *ConversationUpdateBody) { b.ID = long(MaxName) }),
 		"odd member": set(func(b *ConversationUpdateBody) { b.Set = []string{"id"} }),
 		"many":       set(func(b *ConversationUpdateBody) { b.Set = make([]string, 6) }),
-		"long title": set(func(b *ConversationUpdateBody) { b.Title = ptr(long(maxDetail)) }),
+		"long title": set(func(b *ConversationUpdateBody) { b.Title = ptr(long(MaxLine)) }),
 		"provider":   set(func(b *ConversationUpdateBody) { b.GitProvider = ptr(ProviderType("svn")) }),
 	}
 }

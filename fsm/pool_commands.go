@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/hashicorp/go-memdb"
 
-// SpecPoolBody sets the size of a spec's warm pool. Unknown is CodeNotFound
-// "Sandbox Spec not found".
+// SpecPoolBody sets the size of a spec's warm pool. An unknown spec is CodeNotFound "Sandbox Spec
+// not found".
 type SpecPoolBody struct {
 	ID   string `json:"id"`
 	Size int    `json:"size"`
@@ -12,12 +12,10 @@ type SpecPoolBody struct {
 // CommandType implements Body.
 func (*SpecPoolBody) CommandType() CommandType { return SpecPool }
 
-// Validate implements Body.
-func (b *SpecPoolBody) Validate() error {
-	var r rules
-	r.name("id", b.ID, maxName)
+// check implements Body.
+func (b *SpecPoolBody) check(r *rules) {
+	r.name("id", b.ID, MaxName)
 	r.poolSize(b.ID, b.Size)
-	return r.result()
 }
 
 // poolSize checks the size of a spec's pool.
@@ -39,11 +37,11 @@ func (t *transaction) applySpecPool(b *SpecPoolBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// PoolAddBody adds a member to a spec's warm pool: a sandbox without user, with
-// the spec's template as it is now. The leader's. Unknown specs are
-// CodeNotFound; an id or key that is taken, and a pool that is full, CodeConflict;
-// over the installation's CPU or memory it is CodeLimit. The members of an
-// older template do not fill a pool. The answer is Result.Sandbox.
+// PoolAddBody adds a member to a spec's warm pool: a sandbox without a user, with the spec's
+// current template. The leader proposes it. An unknown spec is CodeNotFound. An id or key that is
+// taken (as for SandboxCreateBody), or a full pool, is CodeConflict. Exceeding the installation's
+// CPU or memory is CodeLimit. Members with an older template do not count towards the pool's size.
+// It sets Result.Sandbox.
 type PoolAddBody struct {
 	ID     string `json:"id"`
 	SpecID string `json:"spec_id"`
@@ -58,11 +56,10 @@ type PoolAddBody struct {
 // CommandType implements Body.
 func (*PoolAddBody) CommandType() CommandType { return PoolAdd }
 
-// Validate implements Body.
-func (b *PoolAddBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *PoolAddBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
-	r.name("spec_id", b.SpecID, maxName)
+	r.name("spec_id", b.SpecID, MaxName)
 	r.check(!b.InitRef.IsZero(), "init_ref is missing")
 	r.ref("init_ref", b.InitRef)
 	if b.InitHash != "" {
@@ -71,7 +68,6 @@ func (b *PoolAddBody) Validate() error {
 	r.check(!b.KeyRef.IsZero(), "key_ref is missing")
 	r.ref("key_ref", b.KeyRef)
 	r.hash("key_hash", b.KeyHash)
-	return r.result()
 }
 
 func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
@@ -79,8 +75,8 @@ func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
 	if spec == nil {
 		return Result{}, errSpecNotFound()
 	}
-	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
-		return Result{}, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
+	if err := t.mayName(b.ID); err != nil {
+		return Result{}, err
 	}
 	if keyTaken(t.txn, b.KeyHash) {
 		return Result{}, Errorf(CodeConflict, "the sandbox's key is taken: draw another")
@@ -109,24 +105,22 @@ func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
 	return Result{Sandbox: s}, nil
 }
 
-// PoolDropBody ends a member of a warm pool. One that was claimed meanwhile,
-// is being deleted or is unknown is left alone, without an error; Result.Sandbox
-// is set only when the member was dropped. The row goes with SandboxRemove.
+// PoolDropBody ends a member of a warm pool. The leader proposes it. It does nothing, without an
+// error, to a member that was claimed, is being deleted or is unknown. Result.Sandbox is set only
+// when the member was dropped. SandboxRemove removes the row.
 type PoolDropBody struct {
 	ID string `json:"id"`
-	// Reason says why, for the reader of the log.
+	// Reason explains the command to readers of the log.
 	Reason string `json:"reason"`
 }
 
 // CommandType implements Body.
 func (*PoolDropBody) CommandType() CommandType { return PoolDrop }
 
-// Validate implements Body.
-func (b *PoolDropBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *PoolDropBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
-	r.text("reason", b.Reason, maxName)
-	return r.result()
+	r.text("reason", b.Reason, MaxName)
 }
 
 func (t *transaction) applyPoolDrop(b *PoolDropBody) (Result, *Error) {
@@ -137,16 +131,16 @@ func (t *transaction) applyPoolDrop(b *PoolDropBody) (Result, *Error) {
 	return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
 }
 
-// ready reports whether the sandbox is a member of a pool that can be claimed,
-// as far as it alone can tell. One of an older program has no key to give.
+// ready reports whether the sandbox is a member of a pool that can be claimed, judged by its row
+// alone. A member from an older program has no key to hand over.
 func (s *Sandbox) ready() bool {
 	return s.Member() && !s.WarmKeyRef.IsZero() && s.Desired == DesiredRunning &&
 		s.Status.State == SandboxRunning && s.Status.Generation == s.Generation
 }
 
-// claim gives a member of a pool to a user. promised as in start.
-func (t *transaction) claim(user string, spec *Spec, resolved *Template, promised *Coming) (*Sandbox, *Error) {
-	member := claimable(t.txn, spec, resolved, nil)
+// claim gives a member of a pool to a user. promised is as in start.
+func (t *transaction) claim(user string, spec *Spec, resolved *Template, promised *Reservation) (*Sandbox, *Error) {
+	member := claimable(&t.meta, t.txn, spec, resolved, nil)
 	if member == nil {
 		return nil, Errorf(CodePoolEmpty, "the warm pool of the spec %s has no member to give", spec.ID)
 	}
@@ -157,11 +151,15 @@ func (t *transaction) claim(user string, spec *Spec, resolved *Template, promise
 	return s, nil
 }
 
-// claimable finds the first member of a spec's pool that has the very template
-// wanted and can be given away; nil when there is none.
-func claimable(txn *memdb.Txn, spec *Spec, resolved *Template, skip func(id string) bool) *Sandbox {
+// claimable finds the first member of a spec's pool that has exactly the wanted template and can be
+// claimed. It returns nil when there is none. From VersionDrainedMembers on a member whose Nomad
+// client is being drained is none: its job is being stopped, and so would the user's sandbox.
+func claimable(m *meta, txn *memdb.Txn, spec *Spec, resolved *Template, skip func(id string) bool) *Sandbox {
 	hash := ""
 	for s := range withPrefix[Sandbox](txn, tableSandboxes, indexPool, prefixOf(spec.ID)) {
+		if m.active(VersionDrainedMembers) && s.Status.Reason == ReasonClient {
+			continue
+		}
 		if !s.ready() || keyTaken(txn, s.WarmKeyHash) || skip != nil && skip(s.ID) {
 			continue
 		}
@@ -175,11 +173,11 @@ func claimable(txn *memdb.Txn, spec *Spec, resolved *Template, skip func(id stri
 	return nil
 }
 
-// claimed is a member's row as a user's. Its new generation makes it STARTING
-// until the leader has bound the key. The job that runs does not have the key,
-// so it is not one to revert to.
+// claimed returns a member's row with a user as its owner. The new generation makes it STARTING
+// until the leader has bound the key. The running job does not have the key, so it is no version to
+// revert to.
 func (t *transaction) claimed(member *Sandbox, user string) *Sandbox {
-	s := member.desiring(DesiredRunning, t.now)
+	s := member.withDesired(DesiredRunning, t.now)
 	s.DesiredIndex = t.desiredIndex()
 	s.UserID, s.CreatedAt, s.Claimed = user, t.now, true
 	s.KeyRef, s.KeyHash = member.WarmKeyRef, member.WarmKeyHash
@@ -189,8 +187,8 @@ func (t *transaction) claimed(member *Sandbox, user string) *Sandbox {
 	return s
 }
 
-// PoolMembers lists the members of a spec's warm pool, by id, outdated ones
-// too; "" lists those of all specs. Members being deleted are left out.
+// PoolMembers lists the members of a spec's warm pool by id, outdated ones too. "" lists those of
+// all specs. Members being deleted are left out.
 func (v *View) PoolMembers(specID string) []*Sandbox {
 	var prefix []byte
 	if specID != "" {
@@ -199,10 +197,9 @@ func (v *View) PoolMembers(specID string) []*Sandbox {
 	return collect(withPrefix[Sandbox](v.txn, tableSandboxes, indexPool, prefix))
 }
 
-// ClaimableMember finds the member of a spec's warm pool that a start by the
-// user would be given: running, and with the very template that the spec and
-// the user's settings come to. specID "" is the default spec; skip, which may
-// be nil, passes over members. nil when there is none.
+// ClaimableMember finds the member of a spec's warm pool that a start by the user would claim: it
+// is running, and its template is the one that the spec and the user's settings resolve to. specID
+// "" is the default spec. skip, which may be nil, excludes members. nil when there is none.
 func (v *View) ClaimableMember(specID, userID string, skip func(id string) bool) *Sandbox {
 	spec := v.Spec(specID)
 	if specID == "" {
@@ -212,5 +209,5 @@ func (v *View) ClaimableMember(specID, userID string, skip func(id string) bool)
 		return nil
 	}
 	resolved := spec.Template.resolve(v.Settings(userID))
-	return claimable(v.txn, spec, &resolved, skip)
+	return claimable(&v.meta, v.txn, spec, &resolved, skip)
 }

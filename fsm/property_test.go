@@ -19,7 +19,7 @@ func recodeAll(t testing.TB, entries []Entry) []Entry {
 	return out
 }
 
-// asJSON compares what the outside sees of a value.
+// asJSON compares the visible part of a value.
 func asJSON(t testing.TB, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -29,10 +29,10 @@ func asJSON(t testing.TB, v any) string {
 	return string(b)
 }
 
-// TestReplayIsDeterministic: the same log gives the same answers and the same
-// state, one by one or in batches of any size, and however often a node
-// restarts from its snapshot on the way.
+// TestReplayIsDeterministic: the same log gives the same results and the same state, one by one or
+// in batches of any size, however often a node restarts from its snapshot in between.
 func TestReplayIsDeterministic(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		entries := genHistory(60).Draw(r, "log")
 		one, batched, restarted := NewStore(), NewStore(), NewStore()
@@ -68,7 +68,7 @@ func TestReplayIsDeterministic(t *testing.T) {
 	})
 }
 
-// usages gives the derived counters that are not all zero.
+// usages returns the derived counters that are not all zero.
 func usages(s *Store) map[string][3]int {
 	out := map[string][3]int{}
 	for user, u := range s.usage {
@@ -79,9 +79,10 @@ func usages(s *Store) map[string][3]int {
 	return out
 }
 
-// TestErrorsChangeNothing: a command that fails, or is a repetition, leaves
-// every row as it was and wakes nobody.
+// TestErrorsChangeNothing: a command that fails, or is a repetition, changes no row and wakes no
+// waiter.
 func TestErrorsChangeNothing(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
 		for _, e := range recodeAll(t, genHistory(60).Draw(r, "log")) {
@@ -103,6 +104,7 @@ func TestErrorsChangeNothing(t *testing.T) {
 // TestChangedIsExact: Changed is closed when a sandbox, a start task, a spec,
 // an orphan or the hold changed, or a key was revoked, and only then.
 func TestChangedIsExact(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
 		for _, e := range recodeAll(t, genHistory(60).Draw(r, "log")) {
@@ -116,9 +118,9 @@ func TestChangedIsExact(t *testing.T) {
 					e.Command.Type == InstallationConfigure || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}
-			// Use only moves deadlines away.
+			// Use only postpones deadlines.
 			changed = changed && e.Command.Type != SandboxTouch
-			// These may store the equal of what is there: a false alarm is harmless.
+			// These may store a row equal to the old one. A false alarm is harmless.
 			if got := closed(view.Changed()); got != changed && !(got && (e.Command.Type == SpecApply || e.Command.Type == UserConfigure)) {
 				r.Fatalf("%s: Changed closed: %v, something changed: %v", e.Command.Type, got, changed)
 			}
@@ -126,8 +128,9 @@ func TestChangedIsExact(t *testing.T) {
 	})
 }
 
-// TestViewsDoNotChange: a View shows the same state for ever.
+// TestViewsDoNotChange: a View always shows the same state.
 func TestViewsDoNotChange(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
 		entries := recodeAll(t, genHistory(40).Draw(r, "log"))
@@ -149,9 +152,9 @@ func TestViewsDoNotChange(t *testing.T) {
 	})
 }
 
-// TestSecretRefsAreCounted: SecretReferenced is true for exactly the refs that
-// stand in some row.
+// TestSecretRefsAreCounted: SecretReferenced is true for exactly the refs that some row holds.
 func TestSecretRefsAreCounted(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore()
 		s.ApplyBatch(recodeAll(t, genHistory(80).Draw(r, "log")))

@@ -1,7 +1,6 @@
 package fsm
 
-// ProviderType is a git provider's name on the wire (api-contract.md A.0.7,
-// ProviderType V1, which holds the seed's four).
+// ProviderType is a git provider's name in the API (API.md, "Enumerations").
 type ProviderType string
 
 // The provider types.
@@ -21,9 +20,9 @@ type Provider struct {
 	Type   ProviderType `json:"type"`
 	// Host is nil for the provider's default host.
 	Host *string `json:"host"`
-	// ExternalUserID is the user's id at the provider (the wire's user_id).
+	// ExternalUserID is the user's id at the provider (user_id in the API).
 	ExternalUserID *string `json:"external_user_id"`
-	// Ref's entry holds the member "token"; zero when only a user id is known.
+	// Ref's entry holds the member "token". It is zero when only a user id is known.
 	Ref SecretRef `json:"ref"`
 }
 

@@ -1,9 +1,8 @@
 package fsm
 
-// ProvidersReplaceBody replaces the provider map of Command.UserID (POST
-// /api/add-git-providers, api-contract.md A.4). Providers not named are
-// removed. A named one with a zero Ref keeps its stored token and takes the
-// sent host.
+// ProvidersReplaceBody replaces the git providers of Command.UserID (POST /api/add-git-providers;
+// API.md, "Git providers: replace"). Providers that it does not name are removed. A provider with a
+// zero Ref keeps its stored token and takes the given host.
 type ProvidersReplaceBody struct {
 	Providers []Provider `json:"providers"`
 }
@@ -11,11 +10,9 @@ type ProvidersReplaceBody struct {
 // CommandType implements Body.
 func (*ProvidersReplaceBody) CommandType() CommandType { return ProvidersReplace }
 
-// Validate implements Body.
-func (b *ProvidersReplaceBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *ProvidersReplaceBody) check(r *rules) {
 	r.providers(b.Providers)
-	return r.result()
 }
 
 // providers checks a list of provider connections.
@@ -27,8 +24,8 @@ func (r *rules) providers(list []Provider) {
 		r.check(p.Type.Known(), "unknown git provider %q", clip(string(p.Type)))
 		r.check(!seen[p.Type], "the git provider %s is given twice", clip(string(p.Type)))
 		seen[p.Type] = true
-		r.optional("a git provider's host", p.Host, maxPath)
-		r.optional("a git provider's user_id", p.ExternalUserID, maxName)
+		r.optional("a git provider's host", p.Host, r.limit(MaxName, MaxPath))
+		r.optional("a git provider's user_id", p.ExternalUserID, MaxName)
 		r.ref("a git provider", p.Ref)
 	}
 }
@@ -48,8 +45,8 @@ func (t *transaction) applyProvidersReplace(b *ProvidersReplaceBody) (Result, *E
 	return Result{}, nil
 }
 
-// putProvider stores one connection of a user. Without a token it keeps the
-// stored one, and then also the stored user id unless another is given.
+// putProvider stores one connection of a user. Without a token it keeps the stored token, and the
+// stored user id unless another is given.
 func (t *transaction) putProvider(user string, p Provider) {
 	p.UserID = user
 	old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type)))

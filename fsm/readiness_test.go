@@ -23,7 +23,7 @@ func TestTemplate_Readiness(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := mock
 			c.edit(&p)
-			err := (&SpecApplyBody{Specs: []Spec{{ID: "m", Template: p}}}).Validate()
+			err := Validate(&SpecApplyBody{Specs: []Spec{{ID: "m", Template: p}}})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -37,7 +37,7 @@ func TestTemplate_Readiness(t *testing.T) {
 	}
 }
 
-// The marker of a workspace comes with an observation and is kept like the rest.
+// The token of a workspace's marker comes with an observation and is stored like the rest.
 func TestSandboxObserve_Workspace(t *testing.T) {
 	f := newFixture(t).open()
 	f.sandbox("ada", "s1")

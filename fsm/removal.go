@@ -5,36 +5,35 @@ import (
 	"time"
 )
 
-// removalWindow is the time that the brake on removals looks back.
+// removalWindow is the period in which removals count against their limit.
 const removalWindow = time.Hour
 
-// removal counts what was granted of one kind in one minute of command time.
+// removal counts the removals of one kind that were granted in one minute of command time.
 type removal struct {
 	Kind  string    `json:"kind"`
 	At    time.Time `json:"at"`
 	Count int       `json:"count"`
 }
 
-// Brake is when a limit last held removals of a kind back.
+// Brake records when a limit last stopped removals of a kind.
 type Brake struct {
 	Kind string `json:"kind"`
-	// At is rounded to the minute; Limit is the one that was reached.
+	// At is truncated to the minute. Limit is the limit that was reached.
 	At    time.Time `json:"at"`
 	Limit int       `json:"limit"`
 }
 
-// The kinds of removals that a leader does of its own accord.
+// The kinds of removals that a leader does on its own initiative.
 const (
 	RemovalSandbox   = "sandbox"   // a policy deletes it
 	RemovalJob       = "job"       // no sandbox owns it
-	RemovalWorkspace = "workspace" // the same
-	RemovalSecret    = "secret"    // nothing refers to it
+	RemovalWorkspace = "workspace" // no sandbox owns it
+	RemovalSecret    = "secret"    // no row refers to it
 )
 
-// RemovalReserveBody asks how many things of a kind the leader may remove now,
-// of its own accord. It is the fence as well: a deposed leader learns here that
-// it is one. Result.Granted is at most Want, and keeps all grants of any hour of
-// command time within Limit; it is 0 while there is a hold.
+// RemovalReserveBody asks how many things of a kind the leader may remove now on its own
+// initiative. The command is also the fence: a deposed leader can't commit it. Result.Granted is at
+// most Want and keeps the grants of any hour of command time within Limit. It is 0 during a hold.
 type RemovalReserveBody struct {
 	// Kind is one of the Removal constants.
 	Kind  string `json:"kind"`
@@ -45,16 +44,14 @@ type RemovalReserveBody struct {
 // CommandType implements Body.
 func (*RemovalReserveBody) CommandType() CommandType { return RemovalReserve }
 
-// Validate implements Body.
-func (b *RemovalReserveBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *RemovalReserveBody) check(r *rules) {
 	switch b.Kind {
 	case RemovalSandbox, RemovalJob, RemovalWorkspace, RemovalSecret:
 	default:
 		r.check(false, "unknown kind of removal %q", clip(b.Kind))
 	}
 	r.check(b.Want >= 0 && b.Limit >= 0, "a removal needs numbers that are not negative")
-	return r.result()
 }
 
 func (t *transaction) applyRemovalReserve(b *RemovalReserveBody) (Result, *Error) {
@@ -92,7 +89,7 @@ func (t *transaction) applyRemovalReserve(b *RemovalReserveBody) (Result, *Error
 	return Result{Granted: granted}, nil
 }
 
-// noteBrake records that a limit held removals back.
+// noteBrake records that a limit stopped removals.
 func (t *transaction) noteBrake(b Brake) {
 	h := t.meta.History
 	if slices.Contains(h.Brakes, b) {
@@ -103,7 +100,7 @@ func (t *transaction) noteBrake(b Brake) {
 	t.meta.History = &next
 }
 
-// Brakes gives the limits that held removals back in the hour before a time.
+// Brakes returns the limits that stopped removals in the hour before now.
 func (v *View) Brakes(now time.Time) (brakes []Brake) {
 	if v.meta.History == nil {
 		return nil
@@ -116,7 +113,7 @@ func (v *View) Brakes(now time.Time) (brakes []Brake) {
 	return brakes
 }
 
-// Removed counts what was granted of a kind in the hour before a time.
+// Removed counts the removals of a kind that were granted in the hour before now.
 func (v *View) Removed(kind string, now time.Time) (count int) {
 	if v.meta.History == nil {
 		return 0

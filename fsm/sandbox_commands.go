@@ -6,46 +6,45 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// maxResourceFactor bounds remote_runtime_resource_factor. The settings take any
-// integer, as upstream does, so it is clamped where it is used.
+// maxResourceFactor bounds remote_runtime_resource_factor. The settings accept any integer, as
+// upstream does, so the factor is clamped when it is used.
 const maxResourceFactor = 64
 
-// SandboxCreateBody creates a sandbox for Command.UserID. Apply resolves the
-// spec and the user's settings into the template: with docker the settings'
-// runtime image, else their base image, takes the place of the spec's; CPU and
-// memory are multiplied by remote_runtime_resource_factor, clamped to 1..64. An
-// id or key that is taken is CodeConflict: the proposer draws others. Over a
-// limit it is CodeLimit, and nothing is left behind.
+// SandboxCreateBody creates a sandbox for Command.UserID. Apply resolves the spec and the user's
+// settings into the template. With docker the settings' runtime image, else their base image,
+// replaces the spec's. CPU and memory are multiplied by remote_runtime_resource_factor, clamped to
+// 1..64.
+//
+// An id or key that is taken is CodeConflict: the proposer draws another. From protocol version 3
+// on this includes an id that a conversation or an orphan still names. Exceeding a limit is
+// CodeLimit, and then nothing changes.
 type SandboxCreateBody struct {
 	ID string `json:"id"`
-	// SpecID "" means the default: the spec with the lowest position. Unknown
-	// is CodeNotFound "Sandbox Spec not found".
+	// SpecID "" means the default: the spec with the lowest position. An unknown id is CodeNotFound
+	// "Sandbox Spec not found".
 	SpecID  string    `json:"spec_id"`
 	KeyRef  SecretRef `json:"key_ref,omitzero"`
 	KeyHash string    `json:"key_hash,omitempty"`
-	// Warm claims a member of the spec's warm pool (View.ClaimableMember)
-	// instead: the sandbox has its id and its key, and ID, KeyRef and KeyHash
-	// are empty. When there is none it is CodePoolEmpty, and the same command id
-	// may be used again for one that is not warm.
+	// Warm claims a member of the spec's warm pool (View.ClaimableMember) instead. The sandbox keeps
+	// the member's id and key, so ID, KeyRef and KeyHash are empty. Without a member it is
+	// CodePoolEmpty, and the same command id may be used again without Warm.
 	Warm bool `json:"warm,omitempty"`
 }
 
 // CommandType implements Body.
 func (*SandboxCreateBody) CommandType() CommandType { return SandboxCreate }
 
-// Validate implements Body.
-func (b *SandboxCreateBody) Validate() error {
-	var r rules
-	r.text("spec_id", b.SpecID, maxName)
+// check implements Body.
+func (b *SandboxCreateBody) check(r *rules) {
+	r.text("spec_id", b.SpecID, MaxName)
 	if b.Warm {
 		r.check(b.ID == "" && b.KeyRef.IsZero() && b.KeyHash == "", "a warm sandbox has an id and a key already")
-		return r.result()
+		return
 	}
 	r.sandboxID("sandbox id", b.ID)
 	r.check(!b.KeyRef.IsZero(), "key_ref is missing")
 	r.ref("key_ref", b.KeyRef)
 	r.hash("key_hash", b.KeyHash)
-	return r.result()
 }
 
 func (t *transaction) applySandboxCreate(b *SandboxCreateBody) (Result, *Error) {
@@ -56,9 +55,9 @@ func (t *transaction) applySandboxCreate(b *SandboxCreateBody) (Result, *Error) 
 	return Result{Sandbox: s}, nil
 }
 
-// createSandbox makes a sandbox a user's: a member of the pool, or a new one.
-// promised as in start.
-func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised *Coming) (*Sandbox, *Error) {
+// createSandbox gives a user a sandbox: a member of the pool, or a new one. promised is as in
+// start.
+func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised *Reservation) (*Sandbox, *Error) {
 	spec, err := t.specOrDefault(b.SpecID)
 	if err != nil {
 		return nil, err
@@ -67,8 +66,8 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 	if b.Warm {
 		return t.claim(user, spec, &template, promised)
 	}
-	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID)) != nil {
-		return nil, Errorf(CodeConflict, "the sandbox id %s is taken", b.ID)
+	if err := t.mayName(b.ID); err != nil {
+		return nil, err
 	}
 	if keyTaken(t.txn, b.KeyHash) {
 		return nil, Errorf(CodeConflict, "the sandbox's key is taken: draw another")
@@ -86,12 +85,32 @@ func (t *transaction) createSandbox(user string, b *SandboxCreateBody, promised 
 	return s, nil
 }
 
+// mayName refuses an id that a sandbox has, or is known to have had: a late message to the old
+// sandbox would reach the new one. Proposers draw ids at random, so this is a second safeguard. It
+// checks only what has an index.
+func (t *transaction) mayName(id string) *Error {
+	if first[Sandbox](t.txn, tableSandboxes, indexID, []byte(id)) != nil {
+		return Errorf(CodeConflict, "the sandbox id %s is taken", id)
+	}
+	if !t.meta.active(VersionHistory) {
+		return nil
+	}
+	used := firstWithPrefix[Conversation](t.txn, tableConversations, indexSandbox, prefixOf(id)) != nil
+	for _, kind := range []string{OrphanJob, OrphanWorkspace} {
+		used = used || first[Orphan](t.txn, tableOrphans, indexID, orphanKey(kind, id)) != nil
+	}
+	if used {
+		return Errorf(CodeConflict, "the sandbox id %s was a former sandbox's: draw another", id)
+	}
+	return nil
+}
+
 // keyTaken reports whether a sandbox has the key.
 func keyTaken(txn *memdb.Txn, hash string) bool {
 	return first[Sandbox](txn, tableSandboxes, indexKeyHash, []byte(hash)) != nil
 }
 
-// specOrDefault finds a spec; "" is the one with the lowest position.
+// specOrDefault finds a spec. "" is the one with the lowest position.
 func (t *transaction) specOrDefault(id string) (*Spec, *Error) {
 	def := firstWithPrefix[Spec](t.txn, tableSpecs, indexPosition, nil)
 	if def == nil {
@@ -106,7 +125,7 @@ func (t *transaction) specOrDefault(id string) (*Spec, *Error) {
 	return nil, errSpecNotFound()
 }
 
-// resolve gives the template a user's sandbox gets; settings may be nil.
+// resolve returns the template for a user's sandbox. settings may be nil.
 func (p Template) resolve(settings *Settings) Template {
 	if settings == nil {
 		return p
@@ -128,7 +147,7 @@ func (p Template) resolve(settings *Settings) Template {
 	return p
 }
 
-// SandboxPauseBody asks for a pause; a second one changes nothing.
+// SandboxPauseBody asks for a pause. Pausing twice changes nothing.
 type SandboxPauseBody struct {
 	ID string `json:"id"`
 }
@@ -136,11 +155,9 @@ type SandboxPauseBody struct {
 // CommandType implements Body.
 func (*SandboxPauseBody) CommandType() CommandType { return SandboxPause }
 
-// Validate implements Body.
-func (b *SandboxPauseBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxPauseBody) check(r *rules) {
 	r.lookedUp("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
@@ -163,35 +180,35 @@ func (t *transaction) ownSandbox(user, id string) (*Sandbox, *Error) {
 	return s, nil
 }
 
-// desire stores a new wish: the next generation. pausedBy is for a pause that
-// the user did not ask for.
+// desire stores a new desired state with the next generation. pausedBy is the reason for a pause
+// that the user did not ask for.
 func (t *transaction) desire(old *Sandbox, d Desired, pausedBy string) *Sandbox {
-	s := old.desiring(d, t.now)
+	s := old.withDesired(d, t.now)
 	s.PausedBy, s.DesiredIndex = pausedBy, t.desiredIndex()
 	put(t, tableSandboxes, old, s)
 	return s
 }
 
-// desiredIndex is the DesiredIndex of a row whose Desired the command changes,
-// and the CreatedIndex of a task.
+// desiredIndex returns the DesiredIndex of a row whose Desired the command changes, and the
+// CreatedIndex of a task.
 func (t *transaction) desiredIndex() uint64 {
-	if t.meta.History == nil {
+	if !t.meta.active(VersionHistory) {
 		return 0
 	}
 	return t.index
 }
 
-// desiring gives the row with another wish.
-func (s *Sandbox) desiring(d Desired, now time.Time) *Sandbox {
+// withDesired returns a copy of the row with another desired state.
+func (s *Sandbox) withDesired(d Desired, now time.Time) *Sandbox {
 	next := *s
 	next.Desired, next.DesiredAt, next.PausedBy = d, now, ""
 	next.Generation++
 	return &next
 }
 
-// resume makes a sandbox run, within the limits. promised as in start.
-func (t *transaction) resume(old *Sandbox, promised *Coming) (*Sandbox, *Error) {
-	s := old.desiring(DesiredRunning, t.now)
+// resume sets a sandbox to run, within the limits. promised is as in start.
+func (t *transaction) resume(old *Sandbox, promised *Reservation) (*Sandbox, *Error) {
+	s := old.withDesired(DesiredRunning, t.now)
 	s.DesiredIndex = t.desiredIndex()
 	if err := t.start(old, s, promised); err != nil {
 		return nil, err
@@ -199,9 +216,8 @@ func (t *transaction) resume(old *Sandbox, promised *Coming) (*Sandbox, *Error) 
 	return s, nil
 }
 
-// SandboxResumeBody asks for a resume; on a running or starting sandbox it
-// changes nothing; a sandbox in ERROR is tried again. Over a limit it is
-// CodeLimit.
+// SandboxResumeBody asks for a resume. It changes nothing on a running or starting sandbox. It
+// retries a sandbox in ERROR. Exceeding a limit is CodeLimit.
 type SandboxResumeBody struct {
 	ID string `json:"id"`
 }
@@ -209,11 +225,9 @@ type SandboxResumeBody struct {
 // CommandType implements Body.
 func (*SandboxResumeBody) CommandType() CommandType { return SandboxResume }
 
-// Validate implements Body.
-func (b *SandboxResumeBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxResumeBody) check(r *rules) {
 	r.lookedUp("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) {
@@ -221,7 +235,7 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 	if err != nil {
 		return Result{}, err
 	}
-	// State looks through an ERROR that a newer generation already answers.
+	// State does not return an ERROR that is older than the current generation.
 	if s.Desired != DesiredRunning || s.State() == SandboxError || t.held(s) {
 		if s, err = t.resume(s, nil); err != nil {
 			return Result{}, err
@@ -230,8 +244,8 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 	return Result{Sandbox: s}, nil
 }
 
-// SandboxDeleteBody asks for the end of a sandbox, from any state. From then
-// on the API does not show it; the row goes with SandboxRemove.
+// SandboxDeleteBody asks to delete a sandbox, in any state. From then on the API does not show it.
+// SandboxRemove removes the row.
 type SandboxDeleteBody struct {
 	ID string `json:"id"`
 }
@@ -239,11 +253,9 @@ type SandboxDeleteBody struct {
 // CommandType implements Body.
 func (*SandboxDeleteBody) CommandType() CommandType { return SandboxDelete }
 
-// Validate implements Body.
-func (b *SandboxDeleteBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxDeleteBody) check(r *rules) {
 	r.lookedUp("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxDelete(b *SandboxDeleteBody) (Result, *Error) {
@@ -254,11 +266,10 @@ func (t *transaction) applySandboxDelete(b *SandboxDeleteBody) (Result, *Error) 
 	return Result{Sandbox: t.desire(s, DesiredDeleted, "")}, nil
 }
 
-// SandboxObserveBody carries the leader's observations, at most 1,000; Apply
-// drops each whose Status.Generation is not the sandbox's, and unknown ids,
-// without an error. Status.Since need not be filled: Apply keeps it while State
-// stays the same and else takes Command.Time; nor need Status.LastActive. An observation that says nothing
-// new changes nothing.
+// SandboxObserveBody carries the leader's observations, at most 1,000. Apply skips unknown ids, and
+// each observation whose Status.Generation is not the sandbox's, without an error. Apply ignores
+// Status.Since and Status.LastActive: it sets Since to Command.Time when State changes. An
+// observation without news changes nothing.
 type SandboxObserveBody struct {
 	Observations []Observation `json:"observations"`
 }
@@ -272,27 +283,25 @@ type Observation struct {
 // CommandType implements Body.
 func (*SandboxObserveBody) CommandType() CommandType { return SandboxObserve }
 
-// Validate implements Body.
-func (b *SandboxObserveBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxObserveBody) check(r *rules) {
 	r.count("observations", len(b.Observations))
 	for i := range b.Observations {
 		o := &b.Observations[i]
 		r.sandboxID("sandbox id", o.ID)
 		r.check(o.Status.State.Known(), "unknown sandbox state %q", clip(string(o.Status.State)))
-		r.text("reason", o.Status.Reason, maxName)
+		r.text("reason", o.Status.Reason, MaxName)
 		r.words("detail", o.Status.Detail)
-		r.text("workspace marker", o.Status.Workspace, maxName)
-		r.text("proven", o.Status.Proven, maxName)
+		r.text("workspace marker", o.Status.Workspace, MaxName)
+		r.text("proven", o.Status.Proven, MaxName)
 		if p := o.Status.Placement; p != nil {
-			r.text("alloc_id", p.AllocID, maxName)
-			r.text("node_id", p.NodeID, maxName)
-			r.text("address", p.Address, maxName)
-			r.text("workspace", p.Workspace, maxPath)
+			r.text("alloc_id", p.AllocID, MaxName)
+			r.text("node_id", p.NodeID, MaxName)
+			r.text("address", p.Address, MaxName)
+			r.text("workspace", p.Workspace, MaxPath)
 			r.ports("placement", p.Ports)
 		}
 	}
-	return r.result()
 }
 
 func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error) {
@@ -318,9 +327,8 @@ func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error
 	return Result{}, nil
 }
 
-// SandboxRemoveBody removes the row of a sandbox whose job, volume and secret
-// are gone. Only a sandbox with DesiredDeleted is removed, any other is
-// CodeConflict; one that is gone already is fine.
+// SandboxRemoveBody removes the row of a sandbox whose job, volume and secret are gone. A sandbox
+// without DesiredDeleted is CodeConflict. An unknown sandbox is not an error.
 type SandboxRemoveBody struct {
 	ID string `json:"id"`
 }
@@ -328,11 +336,9 @@ type SandboxRemoveBody struct {
 // CommandType implements Body.
 func (*SandboxRemoveBody) CommandType() CommandType { return SandboxRemove }
 
-// Validate implements Body.
-func (b *SandboxRemoveBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxRemoveBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxRemove(b *SandboxRemoveBody) (Result, *Error) {

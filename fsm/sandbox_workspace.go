@@ -1,10 +1,9 @@
 package fsm
 
-// SandboxAcceptWorkspaceBody accepts the workspace of a sandbox that is in ERROR
-// for it: the next resume writes the marker instead of asking for it. The
-// owner's command does so where the marker is missing or damaged, an operator's
-// for any sandbox and also where the marker is another sandbox's. A sandbox
-// whose workspace is not in question is CodeConflict.
+// SandboxAcceptWorkspaceBody accepts the workspace of a sandbox that is in ERROR because of it. The
+// next resume then writes the marker instead of checking it. The owner can accept a workspace whose
+// marker is missing or damaged. An operator can do so for any sandbox, and also when the marker is
+// another sandbox's. A sandbox that is not in ERROR for its workspace is CodeConflict.
 type SandboxAcceptWorkspaceBody struct {
 	ID string `json:"id"`
 	// Operator: Command.UserID is an operator and need not be the owner.
@@ -14,11 +13,9 @@ type SandboxAcceptWorkspaceBody struct {
 // CommandType implements Body.
 func (*SandboxAcceptWorkspaceBody) CommandType() CommandType { return SandboxAcceptWorkspace }
 
-// Validate implements Body.
-func (b *SandboxAcceptWorkspaceBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SandboxAcceptWorkspaceBody) check(r *rules) {
 	r.lookedUp("sandbox id", b.ID)
-	return r.result()
 }
 
 func (t *transaction) applySandboxAcceptWorkspace(b *SandboxAcceptWorkspaceBody) (Result, *Error) {
@@ -39,8 +36,8 @@ func (t *transaction) applySandboxAcceptWorkspace(b *SandboxAcceptWorkspaceBody)
 	return Result{Sandbox: &s}, nil
 }
 
-// Accepted reports whether somebody accepted the workspace and no leader has
-// marked it since; foreign, whether that holds for another sandbox's marker too.
+// Accepted reports whether the workspace was accepted and no leader has written the marker since.
+// foreign reports whether this covers another sandbox's marker too.
 func (s *Sandbox) Accepted() (accepted, foreign bool) {
 	accepted = s.Acceptance > s.Status.Acceptance
 	return accepted, accepted && s.AcceptForeign

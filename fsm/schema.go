@@ -24,14 +24,14 @@ const (
 	tableClientCommands = "client_commands"
 	tableRecentStarts   = "recent_starts"
 	tableOrphans        = "orphans"
-	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage
-	// what limits bound.
+	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
+	// bound.
 	tableSecretRefs = "secret_refs"
 	tableUsage      = "usage"
 )
 
-// The indexes. Every index is unique: where a key alone would not be, the row's
-// id ends it. That also gives listings a total order.
+// The indexes. Every index is unique: if a key alone would not be, it ends with the row's id. That
+// also gives listings a total order.
 const (
 	indexID           = "id"
 	indexLookup       = "lookup"
@@ -50,8 +50,8 @@ const (
 	indexTime         = "time"
 )
 
-// schema describes every table. Adding an index to a released table is free:
-// indexes are rebuilt from the rows on restore.
+// schema describes every table. An index can be added to a released table at any time, because a
+// restore rebuilds the indexes from the rows.
 func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
@@ -65,8 +65,8 @@ func schema() *memdb.DBSchema {
 	return s
 }
 
-// newDB returns an empty database. It is a snapshot of one, which spares every
-// write go-memdb's watch bookkeeping: View.Changed does that job.
+// newDB returns an empty database. It returns a snapshot, because writes to one skip go-memdb's
+// watch bookkeeping, which View.Changed replaces.
 func newDB() *memdb.MemDB {
 	db, err := memdb.NewMemDB(schema())
 	if err != nil {
@@ -90,8 +90,8 @@ func newIndex[T any](name string, key func(*T) []byte) *memdb.IndexSchema {
 	return &memdb.IndexSchema{Name: name, Unique: true, AllowMissing: name != indexID, Indexer: keyIndexer[T]{key}}
 }
 
-// keyIndexer implements memdb.SingleIndexer and memdb.PrefixIndexer with ready
-// made keys.
+// keyIndexer implements memdb.SingleIndexer and memdb.PrefixIndexer with keys that are already
+// built.
 type keyIndexer[T any] struct{ key func(*T) []byte }
 
 // FromObject implements memdb.SingleIndexer.
@@ -136,8 +136,7 @@ func firstWithPrefix[T any](txn *memdb.Txn, table, index string, prefix []byte) 
 	return nil
 }
 
-// from iterates the rows whose key is at or after key, in key order, to the
-// end of the table.
+// from iterates the rows from key on, in key order, to the end of the table.
 func from[T any](txn *memdb.Txn, table, index string, key []byte) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		it, err := txn.LowerBound(table, index, key)
@@ -150,8 +149,8 @@ func from[T any](txn *memdb.Txn, table, index string, key []byte) iter.Seq[*T] {
 	}
 }
 
-// must panics on an error that only a mistake in this package can cause (an
-// index name, a key function).
+// must panics on an error that only a bug in this package can cause (an index name, a key
+// function).
 func must(err error) {
 	if err != nil {
 		panic(fmt.Sprintf("fsm: impossible state: %v", err))
@@ -195,7 +194,7 @@ func newestKey(userID string, created time.Time, id string) []byte {
 	return append(appendTimeDesc(k, created), id...)
 }
 
-// intKey orders integers that are not negative.
+// intKey orders non-negative integers.
 func intKey(n int) []byte {
 	if n < 0 {
 		n = 0

@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// sample is a pair of rows of one table that differ in every index, and a
-// changed version of the first that moves it in every index but "id".
+// sample is a pair of rows of one table that differ in every index, and a changed version of the
+// first that moves it in every index except "id".
 type sample struct{ a, b, moved any }
 
 // samples has one entry per table.
@@ -63,8 +63,8 @@ func samples() map[string]sample {
 	}
 }
 
-// TestEveryIndex stores, moves and deletes rows of every table and looks them
-// up through every index.
+// TestEveryIndex stores, moves and deletes rows of every table and looks them up through every
+// index.
 func TestEveryIndex(t *testing.T) {
 	rows := samples()
 	for name, table := range schema().Tables {
@@ -97,8 +97,8 @@ func TestEveryIndex(t *testing.T) {
 	}
 }
 
-// checkIndex looks rows up by key and by walking the index, both ways that the
-// package reads one.
+// checkIndex looks rows up by key and by iterating the index, the two ways that the package reads
+// one.
 func checkIndex(t *testing.T, txn *memdb.Txn, table *memdb.TableSchema, index string, present, gone []any) {
 	t.Helper()
 	indexer := table.Indexes[index].Indexer.(memdb.SingleIndexer)

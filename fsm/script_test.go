@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,29 +20,30 @@ import (
 // commandTypes is every command type.
 func commandTypes() []CommandType { return slices.Sorted(maps.Keys(commandTable)) }
 
-// TestScripts runs the scripts in testdata/commands, one per command. A
-// directive is a command type with its body as JSON (by default by no user):
+// TestScripts runs the scripts in testdata/commands, one per command. A directive is a command type
+// with its body as JSON (by default without a user):
 //
 //	sandbox.pause user=ada
 //	{"id":"sb1"}
 //
-// Arguments: user, id and fingerprint fill the envelope, after=1h lets time
-// pass first, quiet prints only errors. "<sha:x>" stands for the SHA-256 of x.
-// The answer is "ok" or the error, and then every row that changed:
+// The arguments user, id and fingerprint fill the envelope, after=1h advances the clock first,
+// quiet prints only errors. "<sha:x>" stands for the SHA-256 of x, "<4096 é>" for 4096 times é. The
+// output is "ok" or the error, followed by every row that changed:
 //
-//   - a new row    - a row that went    ~ the fields that changed
+//   - a new row    - a removed row    ~ the fields that changed
 //
-// Other directives: restart (replaces the store by its own snapshot), suspend
-// (a restore that suspends the API keys), and those of (*script).show. Run with
-// -rewrite to record, and commit only what you understand.
+// Other directives: restart (replaces the store by its own snapshot), suspend (a restore that
+// suspends the API keys), and those of (*script).show. Run with -rewrite to record, and review
+// every change before you commit it.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	datadriven.Walk(t, "testdata/commands", func(t *testing.T, path string) {
-		s := &script{fixture: newFixture(t), hashes: map[string]string{}}
+		s := &script{fixture: newFixture(t), names: map[string]string{}}
 		datadriven.RunTest(t, path, s.run)
 	})
 }
 
-// TestEveryCommandHasAScript holds scripts and command types together.
+// TestEveryCommandHasAScript compares scripts and command types.
 func TestEveryCommandHasAScript(t *testing.T) {
 	for _, c := range commandTypes() {
 		name := strings.ReplaceAll(string(c), ".", "_") + ".txt"
@@ -57,11 +59,22 @@ func TestEveryCommandHasAScript(t *testing.T) {
 // script is the state of one script.
 type script struct {
 	*fixture
-	// hashes names the hashes seen, to print them back.
-	hashes map[string]string
+	// names holds the short forms of hashes and long texts, to print them.
+	names map[string]string
 }
 
-var shaPattern = regexp.MustCompile(`<sha:([^>]*)>`)
+var shortPattern = regexp.MustCompile(`<(?:sha:([^>]*)|([0-9]+) ([^>]))>`)
+
+// expand returns what a short form of a script's input stands for.
+func (s *script) expand(short string) string {
+	parts := shortPattern.FindStringSubmatch(short)
+	long := sha(parts[1])
+	if n, err := strconv.Atoi(parts[2]); err == nil {
+		long = strings.Repeat(parts[3], n)
+	}
+	s.names[long] = short
+	return long
+}
 
 // run executes one directive.
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
@@ -80,12 +93,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	if err != nil {
 		return s.show(d)
 	}
-	input := shaPattern.ReplaceAllStringFunc(d.Input, func(m string) string {
-		h := sha(shaPattern.FindStringSubmatch(m)[1])
-		s.hashes[h] = m
-		return h
-	})
-	dec := json.NewDecoder(strings.NewReader(input))
+	dec := json.NewDecoder(strings.NewReader(shortPattern.ReplaceAllStringFunc(d.Input, s.expand)))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(body); err != nil {
 		d.Fatalf(t, "body: %v", err)
@@ -152,7 +160,7 @@ func describeResult(r Result) string {
 	return ""
 }
 
-// difference prints what became of one row.
+// difference prints the change of one row.
 func (s *script) difference(out *strings.Builder, name string, before, after json.RawMessage) {
 	b, a := flatten(before), flatten(after)
 	switch {
@@ -171,7 +179,7 @@ func (s *script) difference(out *strings.Builder, name string, before, after jso
 	}
 }
 
-// fields prints the fields of a new row that say something.
+// fields prints the non-empty fields of a new row.
 func (s *script) fields(m map[string]string) string {
 	var out strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -182,18 +190,18 @@ func (s *script) fields(m map[string]string) string {
 	return out.String()
 }
 
-// named prints a value, hashes by the name the script gave them.
+// named prints a value, and a hash or a long text by the script's short form.
 func (s *script) named(v string) string {
 	if v == "" {
 		return "none"
 	}
-	if name := s.hashes[strings.Trim(v, `"`)]; name != "" {
+	if name := s.names[strings.Trim(v, `"`)]; name != "" {
 		return name
 	}
 	return v
 }
 
-// flatten gives the members of a row that are not empty, by dotted path.
+// flatten returns the members of a row that are not empty, by dotted path.
 func flatten(raw json.RawMessage) map[string]string {
 	out := map[string]string{}
 	var v any
@@ -218,7 +226,7 @@ func flattenInto(out map[string]string, path string, v any) {
 	}
 }
 
-// union gives the keys of both maps.
+// union returns the keys of both maps.
 func union[V any](a, b map[string]V) map[string]bool {
 	out := map[string]bool{}
 	for k := range a {
@@ -230,7 +238,7 @@ func union[V any](a, b map[string]V) map[string]bool {
 	return out
 }
 
-// arg gives the value of an argument, "" when it is not given.
+// arg returns the value of an argument, "" when it is missing.
 func arg(d *datadriven.TestData, key string) string {
 	if a, ok := d.Arg(key); ok && len(a.Vals) == 1 {
 		return a.Vals[0]
@@ -238,24 +246,24 @@ func arg(d *datadriven.TestData, key string) string {
 	return ""
 }
 
-// show answers the directives that only look.
+// show runs the read-only directives.
 func (s *script) show(d *datadriven.TestData) string {
 	v, user, id := s.store.View(), arg(d, "user"), arg(d, "sandbox")
 	switch d.Cmd {
-	case "state": // the sandbox as its user is shown it
+	case "state": // the sandbox as its user sees it
 		sb := v.Sandbox(user, id)
 		if sb == nil {
 			return "none\n"
 		}
 		return string(sb.State()) + "\n"
-	case "expiry": // what its policy will do
+	case "expiry": // the next action of its policy
 		sb := v.SandboxAny(id)
 		at, action, reason, ok := v.Expiry(sb)
 		if !ok {
 			return "never\n"
 		}
 		return fmt.Sprintf("%s %s at %s\n", reason, action, at.Format(time.TimeOnly))
-	case "pool": // the members, and the one a user can claim
+	case "pool": // the members, and the one that a user can claim
 		var ids []string
 		for _, m := range v.PoolMembers(arg(d, "spec")) {
 			ids = append(ids, m.ID)
@@ -274,7 +282,7 @@ func (s *script) show(d *datadriven.TestData) string {
 	case "contains": // whether a birth lies in the history
 		b, ok := ParseBirth(arg(d, "birth"))
 		return fmt.Sprintf("%v\n", ok && v.Contains(b))
-	case "mark": // what a mark means that was found
+	case "mark": // the verdict on a mark
 		var found *Mark
 		if d.Input != "" {
 			found = &Mark{}
@@ -286,7 +294,7 @@ func (s *script) show(d *datadriven.TestData) string {
 	case "history":
 		h := v.History()
 		return fmt.Sprintf("id=%s epoch=%d parents=%v birth=%s\n", h.ID, h.Epoch, h.Parents, v.Birth())
-	case "cluster": // what belongs to no table
+	case "cluster": // the state outside the tables
 		return fmt.Sprintf("id=%s version=%d term=%d by %s\n", v.ClusterID(), v.ProtocolVersion(), v.meta.Term, v.meta.TermNode)
 	}
 	d.Fatalf(s.t, "unknown directive %s", d.Cmd)

@@ -1,18 +1,16 @@
 package fsm
 
-// SecretRef points at one version of one entry in the secret store (Vault's
-// KV v2, or the sealed file). It is all the FSM ever knows of a secret.
-// The zero SecretRef points at nothing.
+// SecretRef points at one version of one entry in the secret store (Vault's KV v2, or the encrypted
+// file). It is all that the FSM holds of a secret. The zero SecretRef points at nothing.
 type SecretRef struct {
-	// Path is logical: "users/<user>/settings/llm_api_key",
-	// "sandboxes/<sandbox>/session". The secrets package maps it to a mount
-	// and a path.
+	// Path is logical: "users/<user>/settings/llm_api_key", "sandboxes/<sandbox>/session". The secrets
+	// package maps it to a mount and a path.
 	Path string `json:"path,omitempty"`
 	// Version is the KV v2 version, from 1.
 	Version int `json:"version,omitempty"`
-	// Created is when the store made the version, in the store's own words: a
-	// store that was restored gives a version number out twice. "" is unknown:
-	// the cluster was below protocol version 3.
+	// Created is the store's creation time of the version, verbatim. A store that was restored assigns
+	// version numbers again, and Created tells them apart. "" is unknown: the cluster was below
+	// protocol version 3.
 	Created string `json:"created,omitempty"`
 }
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestView_SecretRef_IsTheNewest: a number that the store gave out twice is
-// referred to by the version that was made last.
+// TestView_SecretRef_IsTheNewest: when the store assigned a version number twice, the ref is that
+// of the version created last.
 func TestView_SecretRef_IsTheNewest(t *testing.T) {
 	t.Parallel()
 	s := NewStore()
@@ -32,7 +32,7 @@ func TestView_SecretRef_IsTheNewest(t *testing.T) {
 	}
 	long := ref
 	long.Created = string(make([]byte, 1000))
-	if err := (&SettingsPutBody{LLMAPIKey: &long}).Validate(); err == nil {
+	if err := Validate(&SettingsPutBody{LLMAPIKey: &long}); err == nil {
 		t.Error("any text is taken for a time")
 	}
 }

@@ -1,9 +1,14 @@
 package fsm
 
-import "time"
+import (
+	"math"
+	"reflect"
+	"strings"
+	"time"
+)
 
 // Settings are one user's settings, without secret values
-// (seed-api.md 2.1, api-contract.md A.1).
+// (API.md, "Settings: store").
 type Settings struct {
 	UserID string         `json:"user_id"`
 	Values SettingsValues `json:"values"`
@@ -13,30 +18,30 @@ type Settings struct {
 	LLMAPIKey     SecretRef `json:"llm_api_key"`
 	SearchAPIKey  SecretRef `json:"search_api_key"`
 	SandboxAPIKey SecretRef `json:"sandbox_api_key"`
-	// MCPConfig points at the whole MCP configuration document (member "json"):
-	// its api_key, env, url and args may all carry credentials. Zero means null.
+	// MCPConfig points at the whole MCP configuration document (member "json"), because its api_key,
+	// env, url and args may all carry credentials. Zero means null.
 	MCPConfig SecretRef `json:"mcp_config"`
 
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// SettingsValues are the members of Settings that are no secrets. A nil
-// pointer is the API's null; it is left out here, because every node stores and
-// reads what is written.
+// SettingsValues are the members of Settings that are not secret. A nil pointer is the API's null.
+// It is omitted from the encoding, because every node stores and decodes the entry. The type of a
+// member gives its bounds (check). The tag sticky keeps the stored value when none is sent.
 type SettingsValues struct {
 	Language                           *string  `json:"language,omitempty"`
 	Agent                              *string  `json:"agent,omitempty"`
 	MaxIterations                      *int64   `json:"max_iterations,omitempty"`
 	SecurityAnalyzer                   *string  `json:"security_analyzer,omitempty"`
 	ConfirmationMode                   *bool    `json:"confirmation_mode,omitempty"`
-	LLMModel                           *string  `json:"llm_model,omitempty"`
-	LLMBaseURL                         *string  `json:"llm_base_url,omitempty"`
+	LLMModel                           *string  `json:"llm_model,omitempty" settings:"sticky"`
+	LLMBaseURL                         *string  `json:"llm_base_url,omitempty" settings:"sticky"`
 	RemoteRuntimeResourceFactor        *int64   `json:"remote_runtime_resource_factor,omitempty"`
 	EnableDefaultCondenser             bool     `json:"enable_default_condenser"`
 	EnableSoundNotifications           bool     `json:"enable_sound_notifications"`
 	EnableProactiveConversationStarter bool     `json:"enable_proactive_conversation_starters"`
 	EnableSolvabilityAnalysis          bool     `json:"enable_solvability_analysis"`
-	UserConsentsToAnalytics            *bool    `json:"user_consents_to_analytics,omitempty"`
+	UserConsentsToAnalytics            *bool    `json:"user_consents_to_analytics,omitempty" settings:"sticky"`
 	SandboxBaseContainerImage          *string  `json:"sandbox_base_container_image,omitempty"`
 	SandboxRuntimeContainerImage       *string  `json:"sandbox_runtime_container_image,omitempty"`
 	MaxBudgetPerTask                   *float64 `json:"max_budget_per_task,omitempty"`
@@ -46,6 +51,46 @@ type SettingsValues struct {
 	GitUserEmail                       *string  `json:"git_user_email,omitempty"`
 	CondenserMaxSize                   *int64   `json:"condenser_max_size,omitempty"`
 	V1Enabled                          *bool    `json:"v1_enabled,omitempty"`
+}
+
+// settingsTag returns a member's name and whether it is sticky.
+func settingsTag(i int) (name string, sticky bool) {
+	tag := reflect.TypeFor[SettingsValues]().Field(i).Tag
+	name, _, _ = strings.Cut(tag.Get("json"), ",")
+	return name, tag.Get("settings") == "sticky"
+}
+
+// check adds the rules of the values.
+func (v *SettingsValues) check(r *rules) {
+	row := reflect.ValueOf(v).Elem()
+	for i := range row.NumField() {
+		switch p := row.Field(i).Interface().(type) {
+		case *string:
+			if p != nil { // reading a tag is slow, and most members are not set
+				name, _ := settingsTag(i)
+				r.text(name, *p, MaxLine)
+			}
+		case *float64:
+			if p != nil && (math.IsNaN(*p) || math.IsInf(*p, 0)) {
+				name, _ := settingsTag(i)
+				r.check(false, "%s is not a number", name)
+			}
+		}
+	}
+}
+
+// keepSticky takes the sticky members that were not sent from the stored values.
+func (v *SettingsValues) keepSticky(stored *SettingsValues) {
+	to, from := reflect.ValueOf(v).Elem(), reflect.ValueOf(stored).Elem()
+	for i := range to.NumField() {
+		member, kept := to.Field(i), from.Field(i)
+		if member.Kind() != reflect.Pointer || !member.IsNil() || kept.IsNil() {
+			continue
+		}
+		if _, sticky := settingsTag(i); sticky {
+			member.Set(kept)
+		}
+	}
 }
 
 // CustomSecret is a named secret of a user (secrets_store.custom_secrets).

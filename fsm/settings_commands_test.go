@@ -1,9 +1,13 @@
 package fsm
 
-import "testing"
+import (
+	"testing"
 
-// What a batch has put counts for the commands behind it, and what it has not
-// is as the batch found it.
+	"github.com/google/go-cmp/cmp"
+)
+
+// A command sees the settings that earlier commands of its batch stored, and otherwise those from
+// before the batch.
 func TestSettingsPut_KeepsWhatItsBatchPut(t *testing.T) {
 	s := NewStore()
 	put := func(index uint64, user string, v SettingsValues) Entry {
@@ -17,5 +21,20 @@ func TestSettingsPut_KeepsWhatItsBatchPut(t *testing.T) {
 		if got := s.View().Settings(user).Values.LLMModel; got == nil || *got != want {
 			t.Errorf("%s has %v, want %s", user, valueOr(got, "none"), want)
 		}
+	}
+}
+
+// A sticky member keeps its stored value when none is sent. Every other member is replaced.
+func TestSettingsPut_StickyMembers(t *testing.T) {
+	f := newFixture(t)
+	f.do("ada", &SettingsPutBody{Values: SettingsValues{
+		LLMModel: ptr("m"), LLMBaseURL: ptr("u"), UserConsentsToAnalytics: ptr(true), Language: ptr("en"), Email: ptr("e"),
+		MaxIterations: ptr(int64(3)), EnableDefaultCondenser: true,
+	}})
+	f.do("ada", &SettingsPutBody{})
+	got := f.store.View().Settings("ada").Values
+	want := SettingsValues{LLMModel: ptr("m"), LLMBaseURL: ptr("u"), UserConsentsToAnalytics: ptr(true)}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }

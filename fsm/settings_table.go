@@ -19,7 +19,7 @@ func (s *Settings) secretRefs() refSet {
 // secretRefs implements referrer.
 func (c *CustomSecret) secretRefs() refSet { return refSet{c.Ref} }
 
-// Settings gives a user's settings, nil when none were ever stored.
+// Settings returns a user's settings, nil when none were ever stored.
 func (v *View) Settings(userID string) *Settings {
 	return first[Settings](v.txn, tableSettings, indexID, []byte(userID))
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// SnapshotFormat is the number of the snapshot format this binary writes. Every
-// older one is read as well; testdata keeps a file of each.
+// SnapshotFormat is the snapshot format that this binary writes. It reads every older one as well;
+// testdata has a file of each.
 //
-// A snapshot is lines of JSON: a header with the format, the index and what
-// belongs to no table; one line per row; a trailer with the number of rows, the
-// bytes and the SHA-256 of all before it.
+// A snapshot is lines of JSON: a header with the format, the index and the state outside the
+// tables; one line per row; a trailer with the number of rows, and the bytes and the SHA-256 of
+// everything before it.
 //
-// Format 2 came with the sandboxes that start tasks have coming and with the
-// time up to which command ids are forgotten: a program that does not know them
-// would decide otherwise. Format 3 came with the history and with orphans.
+// Format 2 added the reservations of start tasks and the time up to which command ids are
+// forgotten; a program that does not know them would apply commands differently. Format 3 added the
+// history and orphans.
 const SnapshotFormat = 3
 
 // snapshotHeader is the first line of a snapshot.
@@ -34,7 +34,7 @@ type snapshotHeader struct {
 	Meta   meta   `json:"meta"`
 }
 
-// snapshotRow is every line but the first and the last.
+// snapshotRow is every line except the first and the last.
 type snapshotRow struct {
 	Table string `json:"table"`
 	Row   any    `json:"row"`
@@ -47,26 +47,25 @@ type snapshotTrailer struct {
 	SHA256 string `json:"sha256"`
 }
 
-// tableInternalCommands names the command window's rows in a snapshot.
+// tableInternalCommands names the rows of the command window in a snapshot.
 const tableInternalCommands = "internal_commands"
 
-// Snapshot is the whole state at one index, ready to be written. It is
-// independent of what the store does next.
+// Snapshot is the whole state at one index, ready to be written. Later changes of the store do not
+// affect it.
 type Snapshot struct {
 	view     *View
 	commands []*commandRecord
 }
 
-// Snapshot takes a picture of the whole state, the command-id table included.
-// It is quick enough to be called between two Applies; Persist is the slow part
-// and can run beside them.
+// Snapshot captures the whole state, the command-id table included. It is fast enough to run
+// between two Applies. Persist is the slow part and can run in parallel with them.
 func (s *Store) Snapshot() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Snapshot{view: s.View(), commands: s.commands.all()}
 }
 
-// Index is the Raft log index of the snapshot.
+// Index returns the Raft log index of the snapshot.
 func (p *Snapshot) Index() uint64 { return p.view.index }
 
 // Persist writes the snapshot. Equal states give equal bytes.
@@ -93,8 +92,7 @@ func (p *Snapshot) Persist(w io.Writer) error {
 	return nil
 }
 
-// rows iterates every row with its table, in a fixed order. Derived tables are
-// left out.
+// rows iterates every row with its table, in a fixed order, without the derived tables.
 func (p *Snapshot) rows() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, table := range []string{
@@ -117,22 +115,22 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 	}
 }
 
-// Checksum is a hash of the whole state: equal on all nodes at an equal index.
-// It reads everything; it is for tests and drills.
+// Checksum returns a hash of the whole state, which is equal on all nodes at an equal index. It
+// reads everything; it is for tests.
 func (s *Store) Checksum() string {
 	_, sum := s.Snapshot().Checksum()
 	return sum
 }
 
-// Checksum is the snapshot's index and the checksum of its state.
+// Checksum returns the snapshot's index and the hash of its state.
 func (p *Snapshot) Checksum() (index uint64, sum string) {
 	h := sha256.New()
-	// A hash never fails to be written to.
+	// Writing to a hash never fails.
 	must(p.Persist(h))
 	return p.Index(), hex.EncodeToString(h.Sum(nil))
 }
 
-// summer counts and hashes what passes through.
+// summer counts and hashes what is written through it.
 type summer struct {
 	w    *bufio.Writer
 	hash hash.Hash
@@ -147,9 +145,8 @@ func (s *summer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Restore replaces the whole state with a snapshot's. On an error nothing has
-// changed. Everyone who waits on an older View's Changed is woken; Views taken
-// before stay as they are.
+// Restore replaces the whole state with a snapshot's. On an error nothing has changed. It closes
+// the Changed channel of older Views, which themselves stay as they are.
 func (s *Store) Restore(r io.Reader) error {
 	l, err := load(r)
 	if err != nil {
@@ -169,8 +166,7 @@ type loader struct {
 	t      *transaction
 }
 
-// load reads a snapshot to its end and checks the trailer before it believes
-// any of it.
+// load reads a snapshot to its end. It publishes nothing before the trailer is verified.
 func load(r io.Reader) (*loader, error) {
 	br := bufio.NewReaderSize(r, 1<<16)
 	sum := sha256.New()
@@ -221,8 +217,8 @@ func load(r io.Reader) (*loader, error) {
 	return l, nil
 }
 
-// cutRow takes a row's line apart as Persist puts it together, so that the row
-// is decoded once. plain is false for a line of any other form.
+// cutRow splits a row's line in the form that Persist writes, so that the row is decoded only once.
+// plain is false for a line of any other form.
 func cutRow(line []byte) (table string, row []byte, plain bool) {
 	name, ok := bytes.CutPrefix(line, []byte(`{"table":"`))
 	if !ok {
@@ -250,7 +246,6 @@ func (l *loader) readHeader(line []byte) error {
 	return nil
 }
 
-// readRow stores one row.
 func (l *loader) readRow(table string, row []byte) error {
 	switch table {
 	case tableUsers:
@@ -291,11 +286,11 @@ func (l *loader) readRow(table string, row []byte) error {
 	return errors.New("this node does not know that table: upgrade it")
 }
 
-// errNotUnique refuses a snapshot that would be counted wrongly: what is there
-// twice has references and burdens twice, and no row to take them off again.
+// errNotUnique refuses a snapshot that would be counted wrongly: a duplicate row would count its
+// references and its usage twice, and no row would release the second count.
 var errNotUnique = errors.New("it is damaged: the row has no id, or the id of another one")
 
-// keyIn gives a row's key in its table's main index, errNotUnique for none.
+// keyIn returns a row's key in its table's main index, or errNotUnique for none.
 func keyIn(t *transaction, table string, row any) ([]byte, error) {
 	index, single := t.store.db.DBSchema().Tables[table].Indexes[indexID].Indexer.(memdb.SingleIndexer)
 	if !single {
@@ -308,7 +303,7 @@ func keyIn(t *transaction, table string, row any) ([]byte, error) {
 	return key, err
 }
 
-// restoreRow stores one row of a table and counts it where it is bounded.
+// restoreRow stores one row of a table and updates the per-user counters.
 func restoreRow[T any](t *transaction, table string, raw []byte) error {
 	row := new(T)
 	if err := json.Unmarshal(raw, row); err != nil {
@@ -335,7 +330,7 @@ func restoreRow[T any](t *transaction, table string, raw []byte) error {
 	return nil
 }
 
-// unexpected turns the end of the input into an error that says so.
+// unexpected converts io.EOF to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

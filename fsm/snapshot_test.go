@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// populated gives a store that has a row in every table.
+// populated returns a store that has a row in every table.
 func populated(t testing.TB) *fixture {
 	f := newFixture(t).open()
 	f.do("", &APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), Name: "laptop", UserID: "ada", Operator: true, Bootstrap: true})
@@ -66,8 +66,7 @@ func populated(t testing.TB) *fixture {
 	return f
 }
 
-// TestSnapshotRoundTrip: every table comes back, and the command-id table
-// answers as before.
+// TestSnapshotRoundTrip: every table is restored, and the command-id table replays as before.
 func TestSnapshotRoundTrip(t *testing.T) {
 	f := populated(t)
 	before := f.store
@@ -87,7 +86,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
-// TestSnapshotRoundTrip_History: what came with the history comes back too.
+// TestSnapshotRoundTrip_History: the history and the tables that came with it are restored too.
 func TestSnapshotRoundTrip_History(t *testing.T) {
 	before := withHistory(t).store
 	if d := cmp.Diff(string(persist(t, before)), string(persist(t, restored(t, before)))); d != "" {
@@ -102,8 +101,8 @@ const (
 	golden2SHA256 = "2c6d17fca782b0420f14e1e45657ddedd55b1dc15a6a3d820802ff8398e672a8"
 )
 
-// golden restores a file of testdata, which is never written again: when a test
-// of one fails, nodes can't be upgraded.
+// golden restores a file of testdata. These files are never written again: when such a test fails,
+// nodes can't be upgraded.
 func golden(t *testing.T, name, digest string) *Store {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/" + name)
@@ -123,7 +122,7 @@ func golden(t *testing.T, name, digest string) *Store {
 	return s
 }
 
-// withHistory is populated at protocol version 3, with what came with it.
+// withHistory is populated at protocol version 3, with the rows of that version.
 func withHistory(t testing.TB) *fixture {
 	f := populated(t)
 	f.do("", &ProtocolRaiseBody{Version: 3})
@@ -140,8 +139,8 @@ func withHistory(t testing.TB) *fixture {
 	return f
 }
 
-// TestGoldenSnapshot3 reads a file of format 3, which has what came since format
-// 2: the history, a hold, grants of removals, orphans.
+// TestGoldenSnapshot3 reads a file of format 3, with what format 3 added: the history, a hold,
+// grants of removals, orphans.
 func TestGoldenSnapshot3(t *testing.T) {
 	v := golden(t, "snapshot_format_3.jsonl", golden3SHA256).View()
 	if h := v.History(); h.Epoch <= 1 || len(h.Parents) != 1 || len(v.Terms()) != 2 || v.Terms()[1].Nonce != "second" {
@@ -164,9 +163,9 @@ func TestGoldenSnapshot3(t *testing.T) {
 	}
 }
 
-// TestGoldenSnapshot2 reads a file of format 2, which has what came since format
-// 1: members of pools, policies and limits, what start tasks have coming, and up
-// to when command ids are forgotten.
+// TestGoldenSnapshot2 reads a file of format 2, with what format 2 added: members of pools,
+// policies and limits, the reservations of start tasks, and the time up to which command ids are
+// forgotten.
 func TestGoldenSnapshot2(t *testing.T) {
 	s := golden(t, "snapshot_format_2.jsonl", golden2SHA256)
 	v := s.View()
@@ -176,7 +175,7 @@ func TestGoldenSnapshot2(t *testing.T) {
 	if m := v.SandboxAny("m1"); m == nil || !m.Member() || v.SandboxAny("sb-c1").Status.LastActive.IsZero() {
 		t.Errorf("member %+v", m)
 	}
-	if task := v.StartTask("ada", "t3"); task == nil || *task.Coming != (Coming{500, 1024}) {
+	if task := v.StartTask("ada", "t3"); task == nil || *task.Reservation != (Reservation{500, 1024}) {
 		t.Errorf("task %+v", task)
 	}
 	if u := v.Usage("ada"); u != (Usage{Running: 2, Total: 2, CPU: 1000, Memory: 2048, starts: 2}) {
@@ -220,8 +219,8 @@ func TestGoldenSnapshot(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesDamage: a snapshot that is cut, altered or from the future
-// is refused, and the state stays as it was.
+// TestRestoreRefusesDamage: a snapshot that is truncated, altered or of a newer format is refused,
+// and the state does not change.
 func TestRestoreRefusesDamage(t *testing.T) {
 	good := string(persist(t, populated(t).store))
 	lines := strings.SplitAfter(strings.TrimSuffix(good, "\n"), "\n")
@@ -260,7 +259,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	}
 }
 
-// TestPersistReportsWriteErrors: a full disk is not a good snapshot.
+// TestPersistReportsWriteErrors: Persist reports a full disk.
 func TestPersistReportsWriteErrors(t *testing.T) {
 	s := populated(t).store
 	full := errors.New("disk full")

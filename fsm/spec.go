@@ -11,85 +11,79 @@ import (
 	"time"
 )
 
-// Driver says what runs a sandbox's task.
+// Driver names what runs a sandbox's task.
 type Driver string
 
-// The drivers. DriverProcess is the embedded default's (local processes of
-// `bivouac dev`); the others are Nomad's task drivers of the same name.
+// The drivers. DriverProcess runs local processes for the embedded default (`bivouac dev`). The
+// others are Nomad's task drivers of the same name.
 const (
 	DriverDocker  Driver = "docker"
 	DriverRawExec Driver = "raw_exec"
 	DriverProcess Driver = "process"
-	// DriverMock runs nothing. It is for tests of scale, with
-	// ReadinessAllocation only.
+	// DriverMock runs nothing. It is for scale tests, with ReadinessAllocation only.
 	DriverMock Driver = "mock_driver"
 )
 
-// ReadinessAllocation, for Template.Readiness: the sandbox is RUNNING as soon as
-// Nomad says that its task runs, and no agent server is asked for anything.
+// ReadinessAllocation, for Template.Readiness: the sandbox is RUNNING as soon as Nomad reports its
+// task as running. No agent server is called.
 const ReadinessAllocation = "allocation"
 
-// Spec is a sandbox spec: the template sandboxes are made from
-// (GET /api/v1/sandbox-specs/search, api-contract.md A.11). Loaded with
-// `bivouac specs apply file.hcl`.
+// Spec is a sandbox spec, the template of new sandboxes
+// (GET /api/v1/sandbox-specs/search; API.md, "Sandbox specs"). `bivouac specs apply file.hcl` loads
+// specs.
 type Spec struct {
-	// ID is what clients name it by: a label or an image reference.
+	// ID is the name that clients use: a label or an image reference.
 	ID string `json:"id"`
 	// Position orders the listing; the lowest is the default.
 	Position int `json:"position"`
-	// Template is copied into each sandbox made from the spec.
+	// Template is copied into each sandbox created from the spec.
 	Template  Template  `json:"template"`
 	CreatedAt time.Time `json:"created_at"`
 	// Pool is how many sandboxes are kept started without an owner; 0 is none.
 	Pool int `json:"pool,omitempty"`
 }
 
-// Template is all a runner needs to know to run a sandbox. A sandbox keeps its
-// own copy, resolved with its user's settings, so that it can be registered
-// again as it was whatever became of the spec.
+// Template is all that a runner needs to run a sandbox. A sandbox keeps its own copy, resolved with
+// its user's settings, so that it can be registered again unchanged even if the spec has changed.
 type Template struct {
 	Driver Driver `json:"driver"`
 	// Image is the container image (docker only).
 	Image string `json:"image,omitempty"`
-	// Command and Args: with docker the image's arguments when Command is
-	// empty; with raw_exec and process the program and its arguments. The text
-	// "${port.<name>}" (for example "${port.agent_server}") is replaced by that
-	// port's number and "${workspace}" by the workspace directory as the task
-	// sees it.
+	// Command and Args: with docker the image's arguments when Command is empty; with raw_exec and
+	// process the program and its arguments. "${port.<name>}" (for example "${port.agent_server}") is
+	// replaced by the port's number, "${workspace}" by the workspace directory as the task sees it.
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
-	// WorkingDir is where projects are kept, as the task sees it: absolute with
-	// docker; with raw_exec and process relative to the workspace.
+	// WorkingDir is the directory of the projects as the task sees it: absolute with docker, relative
+	// to the workspace with raw_exec and process.
 	WorkingDir string `json:"working_dir"`
-	// Env is readable by every user of the installation (initial_env): no
-	// secrets here.
+	// Env is readable by every user of the installation (initial_env). It must hold no secrets.
 	Env map[string]string `json:"env,omitempty"`
-	// CPU in MHz, Memory in MiB (Nomad's units), before the resource factor
-	// in a Spec and after it in a Sandbox.
+	// CPU in MHz and Memory in MiB (Nomad's units): before the resource factor in a Spec, after it in
+	// a Sandbox.
 	CPU    int `json:"cpu"`
 	Memory int `json:"memory"`
-	// Ports by name: AGENT_SERVER is required; the value is the port inside
-	// the container (bridge mode), 0 for a dynamic port seen as is (host mode,
-	// raw_exec, process).
+	// Ports by name. AGENT_SERVER is required. The value is the port inside the container (bridge
+	// mode), or 0 for a dynamic port that is the same inside (host mode, raw_exec, process).
 	Ports map[string]int `json:"ports"`
 	// NetworkMode is docker's "host" or "bridge" (docker only).
 	NetworkMode string `json:"network_mode,omitempty"`
 	// VolumePath is where the workspace volume is mounted in the container
 	// (docker only).
 	VolumePath string `json:"volume_path,omitempty"`
-	// User runs the task (docker only), as in `docker run --user`.
+	// User is the user that runs the task (docker only), as in `docker run --user`.
 	User string `json:"user,omitempty"`
-	// StartTimeout bounds starting and resuming; zero means the node's default.
+	// StartTimeout bounds a start or a resume. Zero means the node's default.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
-	// Readiness says when the sandbox is RUNNING: "" when its agent server
-	// answered and proved to be it, or ReadinessAllocation.
+	// Readiness says when the sandbox is RUNNING: "" when its agent server has responded and proved
+	// its identity, or ReadinessAllocation.
 	Readiness string `json:"readiness,omitempty"`
 	// Policy overrides the installation's and is overridden by the user's.
 	Policy Policy `json:"policy,omitzero"`
 }
 
-// Hash identifies a template: equal ones, and only they, have the same. It is
-// the SHA-256 of its encoding, in hex.
+// Hash identifies a template: two templates have the same hash only if they are equal. It is the
+// SHA-256 of the encoding, in hex.
 func (p *Template) Hash() string {
 	b, err := json.Marshal(p)
 	must(err) // plain data
@@ -97,25 +91,22 @@ func (p *Template) Hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// PortAgentServer is the name of the port every sandbox must have
-// (api-contract.md C.2).
+// PortAgentServer is the name of the port that every sandbox must have (PROTOCOL.md, "Ports").
 const PortAgentServer = "AGENT_SERVER"
 
-// Bounds of a template. The resource factor multiplies CPU and Memory after
-// them.
+// Bounds of a template, before the resource factor multiplies CPU and Memory.
 const (
 	maxCPU          = 1 << 20 // MHz
 	maxMemory       = 1 << 24 // MiB
 	maxStartTimeout = 24 * time.Hour
 )
 
-// check tests the rules of one template; spec names it in the message.
-func (p *Template) check(spec string) *Error {
-	var r rules
+// check adds the rules of one template. spec names it in messages.
+func (p *Template) check(r *rules, spec string) {
 	spec = clip(spec)
-	r.text("command", p.Command, maxPath)
-	r.list("args", p.Args, maxDetail)
-	r.text("working_dir", p.WorkingDir, maxPath)
+	r.text("command", p.Command, MaxPath)
+	r.list("args", p.Args, MaxParagraph)
+	r.text("working_dir", p.WorkingDir, MaxPath)
 	r.texts("env", p.Env)
 	r.check(p.StartTimeout >= 0 && p.StartTimeout <= maxStartTimeout,
 		"spec %s: start_timeout must be between 0 and %s", spec, maxStartTimeout)
@@ -131,21 +122,20 @@ func (p *Template) check(spec string) *Error {
 	r.check(p.Memory >= least && p.Memory <= maxMemory, "spec %s: memory must be between %d and %d MiB", spec, least, maxMemory)
 	r.check(p.Readiness == "" || p.Readiness == ReadinessAllocation, "spec %s: unknown readiness %q: leave it out or use %q",
 		spec, clip(p.Readiness), ReadinessAllocation)
-	p.checkDriver(&r, spec)
-	return r.err
+	p.checkDriver(r, spec)
 }
 
-// checkDriver tests what depends on the driver.
+// checkDriver tests the rules that depend on the driver.
 func (p *Template) checkDriver(r *rules, spec string) {
 	switch p.Driver {
 	case DriverDocker:
-		r.name("image", p.Image, maxName)
+		r.name("image", p.Image, MaxName)
 		r.check(path.IsAbs(p.WorkingDir), "spec %s: working_dir must be absolute with docker", spec)
 		r.check(p.VolumePath == "" || path.IsAbs(p.VolumePath), "spec %s: volume_path must be absolute", spec)
 		r.check(slices.Contains([]string{"", "host", "bridge"}, p.NetworkMode),
 			`spec %s: network_mode must be "host" or "bridge"`, spec)
-		r.text("volume_path", p.VolumePath, maxPath)
-		r.text("user", p.User, maxName)
+		r.text("volume_path", p.VolumePath, MaxPath)
+		r.text("user", p.User, MaxName)
 	case DriverRawExec, DriverProcess, DriverMock:
 		r.check(p.Command != "" || p.Driver == DriverMock, "spec %s: %s needs a command", spec, p.Driver)
 		r.check(p.Driver != DriverMock || p.Readiness == ReadinessAllocation, "spec %s: %s is only for readiness = %q", spec, p.Driver, ReadinessAllocation)
@@ -167,7 +157,7 @@ func (r *rules) ports(of string, ports map[string]int) {
 	}
 }
 
-// validPortName tells whether s is [A-Z][A-Z0-9_]*, at most 63 bytes.
+// validPortName reports whether s is [A-Z][A-Z0-9_]*, at most 63 bytes.
 func validPortName(s string) bool {
 	if s == "" || len(s) > 63 || s[0] < 'A' || s[0] > 'Z' {
 		return false

@@ -1,22 +1,22 @@
 package fsm
 
-// SpecApplyBody stores specs, replacing those with the same id. The order of
-// the list becomes their position when Replace is set; else new ones go last. A
-// spec without a pool size keeps the one it has.
+// SpecApplyBody stores specs and replaces those with the same id. With Replace the order of the
+// list becomes their position; without, new specs come last. A spec without a pool size keeps its
+// current size.
 type SpecApplyBody struct {
 	Specs []Spec `json:"specs"`
-	// Replace removes every spec not in the list.
+	// Replace removes every spec that is not in the list.
 	Replace bool `json:"replace,omitempty"`
-	// OnlyIfNone applies nothing when any spec is stored (the embedded
-	// default's first start).
+	// OnlyIfNone does nothing when any spec is stored. It is for the first start of the embedded
+	// default.
 	OnlyIfNone bool `json:"only_if_none,omitempty"`
 }
 
 // CommandType implements Body.
 func (*SpecApplyBody) CommandType() CommandType { return SpecApply }
 
-// SpecDeleteBody removes a spec; sandboxes made from it keep their template.
-// Unknown is CodeNotFound "Sandbox Spec not found".
+// SpecDeleteBody removes a spec. Sandboxes created from it keep their template. An unknown id is
+// CodeNotFound "Sandbox Spec not found".
 type SpecDeleteBody struct {
 	ID string `json:"id"`
 }
@@ -24,22 +24,18 @@ type SpecDeleteBody struct {
 // CommandType implements Body.
 func (*SpecDeleteBody) CommandType() CommandType { return SpecDelete }
 
-// Validate implements Body.
-func (b *SpecApplyBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *SpecApplyBody) check(r *rules) {
 	r.count("specs", len(b.Specs))
 	seen := make(map[string]bool, len(b.Specs))
 	for i := range b.Specs {
 		s := &b.Specs[i]
-		r.name("a spec's id", s.ID, maxName)
+		r.name("a spec's id", s.ID, MaxName)
 		r.check(!seen[s.ID], "the spec %q is given twice", clip(s.ID))
 		seen[s.ID] = true
 		r.poolSize(s.ID, s.Pool)
-		if r.err == nil {
-			r.err = s.Template.check(s.ID)
-		}
+		s.Template.check(r, s.ID)
 	}
-	return r.result()
 }
 
 func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
@@ -88,11 +84,9 @@ func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// Validate implements Body.
-func (b *SpecDeleteBody) Validate() error {
-	var r rules
-	r.name("id", b.ID, maxName)
-	return r.result()
+// check implements Body.
+func (b *SpecDeleteBody) check(r *rules) {
+	r.name("id", b.ID, MaxName)
 }
 
 func (t *transaction) applySpecDelete(b *SpecDeleteBody) (Result, *Error) {
@@ -104,5 +98,5 @@ func (t *transaction) applySpecDelete(b *SpecDeleteBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// errSpecNotFound is the answer for an unknown spec id (api-contract.md A.8).
+// errSpecNotFound is the error for an unknown spec id (API.md, "Sandboxes: start").
 func errSpecNotFound() *Error { return Errorf(CodeNotFound, "Sandbox Spec not found") }

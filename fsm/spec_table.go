@@ -9,10 +9,10 @@ func specTable() *memdb.TableSchema {
 	)
 }
 
-// Spec finds a spec, nil when there is none of that id.
+// Spec finds a spec by id, or returns nil.
 func (v *View) Spec(id string) *Spec { return first[Spec](v.txn, tableSpecs, indexID, []byte(id)) }
 
-// Specs lists the specs by position: the first is the default.
+// Specs lists the specs by position. The first is the default.
 func (v *View) Specs() []*Spec {
 	return collect(withPrefix[Spec](v.txn, tableSpecs, indexPosition, nil))
 }

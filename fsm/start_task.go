@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StartTaskStatus is where a start task stands (api-contract.md A.0.7).
+// StartTaskStatus is the progress of a start task (API.md, "Enumerations").
 type StartTaskStatus string
 
 // The statuses, in their order.
@@ -22,50 +22,48 @@ const (
 	StartTaskError                StartTaskStatus = "ERROR"
 )
 
-// StartTask carries a conversation from the request to READY. The leader's
-// start-task runner advances it; any leader can take it over at any status.
+// StartTask takes a conversation from the request to READY. The leader's start-task runner advances
+// it. A new leader can continue it from any status.
 type StartTask struct {
-	// ID is 32 lower-case hex characters, not the conversation's.
+	// ID is 32 lower-case hex characters. It differs from the conversation's id.
 	ID     string          `json:"id"`
 	UserID string          `json:"user_id"`
 	Status StartTaskStatus `json:"status"`
 	Detail string          `json:"detail,omitempty"`
-	// ConversationID is decided when the task is made, so that a second
-	// leader asks the agent server for the same conversation; clients see it
-	// only when READY.
+	// ConversationID is chosen when the task is created, so that a second leader asks the agent server
+	// for the same conversation. Clients see it only when the task is READY.
 	ConversationID string `json:"conversation_id"`
 	// V0ID as in Conversation.
 	V0ID string `json:"v0_id,omitempty"`
-	// Coming is the sandbox that is still to be made for the task; nil when it
-	// has one, has ended, or named one that is there.
-	Coming *Coming `json:"coming,omitempty"`
-	// SandboxID is empty until StartTaskBind.
+	// Reservation counts for the sandbox that is still to be created for the task. It is nil when the
+	// task has a sandbox, has ended, or named an existing one. It is stored as "coming".
+	Reservation *Reservation `json:"coming,omitempty"`
+	// SandboxID is empty until the task has a sandbox: a member of a warm pool when it is created,
+	// else from StartTaskBind on.
 	SandboxID      string `json:"sandbox_id,omitempty"`
 	AgentServerURL string `json:"agent_server_url,omitempty"`
-	// Request is what was asked, secrets masked.
+	// Request is the request with its secrets masked.
 	Request StartRequest `json:"request"`
-	// Secrets points at the secrets of the request: member "json" holds
-	// {"secrets":{name:value},"mcp_config":{...}|null,"plugins":[...]|null}.
-	// Zero when there are none.
+	// Secrets points at the secrets of the request. The member "json" holds
+	// {"secrets":{name:value},"mcp_config":{...}|null,"plugins":[...]|null}. It is zero when there are
+	// none.
 	Secrets   SecretRef `json:"secrets"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	// CreatedIndex is the log index of its creation; 0 for before protocol
-	// version 3.
+	// CreatedIndex is the log index of its creation, 0 before protocol version 3.
 	CreatedIndex uint64 `json:"created_index,omitempty"`
 }
 
-// Coming is what a sandbox that was promised to a start task counts for until
-// it is there: it runs, as far as limits go, from the moment the task is
-// accepted.
-type Coming struct {
-	// CPU (MHz) and Memory (MiB) as the template came to then.
+// Reservation is what a start task's sandbox counts for until the sandbox exists. For limits it
+// counts as running from the moment the task is accepted.
+type Reservation struct {
+	// CPU (MHz) and Memory (MiB) of the template at that moment.
 	CPU    int `json:"cpu"`
 	Memory int `json:"memory"`
 }
 
-// usage gives what it counts for; nil counts for nothing.
-func (c *Coming) usage() Usage {
+// usage returns what the reservation counts for; nil counts for nothing.
+func (c *Reservation) usage() Usage {
 	if c == nil {
 		return Usage{}
 	}
@@ -77,9 +75,9 @@ func (t *StartTask) Done() bool {
 	return t.Status == StartTaskReady || t.Status == StartTaskError
 }
 
-// StartRequest is the request of POST /api/v1/app-conversations with all
-// defaults filled in and secrets masked, in the wire's order and names
-// (api-contract.md A.5). POST /api/conversations is translated into one.
+// StartRequest is the request of POST /api/v1/app-conversations with all defaults filled in and
+// secrets masked, with the API's names in the API's order (API.md, "Conversations: start"). POST
+// /api/conversations is translated into one.
 type StartRequest struct {
 	SandboxID             *string            `json:"sandbox_id"`
 	ConversationID        *string            `json:"conversation_id"`
@@ -105,12 +103,26 @@ type StartRequest struct {
 	Secrets               *map[string]string `json:"secrets"`
 }
 
-// Message is a SendMessage (api-contract.md A.5).
+// Values of a request's trigger.
+const (
+	TriggerGUI           = "gui"
+	TriggerAPI           = "openhands_api"
+	TriggerMicroagent    = "microagent_management"
+	TriggerSuggestedTask = "suggested_task"
+)
+
+// Message is a SendMessage (API.md, "Messages").
 type Message struct {
 	Role    string         `json:"role"`
 	Content []ContentBlock `json:"content"`
 	Run     bool           `json:"run"`
 }
+
+// The types of a ContentBlock.
+const (
+	BlockText  = "text"
+	BlockImage = "image"
+)
 
 // ContentBlock is a text or an image block of a Message.
 type ContentBlock struct {
@@ -120,8 +132,7 @@ type ContentBlock struct {
 	ImageURLs   []string `json:"image_urls,omitempty"`
 }
 
-// SuggestedTask is a task found at a git provider that a conversation starts
-// from.
+// SuggestedTask is a task at a git provider from which a conversation starts.
 type SuggestedTask struct {
 	GitProvider *ProviderType `json:"git_provider"`
 	TaskType    string        `json:"task_type"`
@@ -130,8 +141,8 @@ type SuggestedTask struct {
 	Title       string        `json:"title"`
 }
 
-// PluginSource is a plugin to load into a conversation; credentials inside
-// Source are masked as "****".
+// PluginSource is a plugin to load into a conversation. Credentials inside Source are masked as
+// "****".
 type PluginSource struct {
 	Source     string     `json:"source"`
 	Ref        *string    `json:"ref"`
@@ -139,8 +150,8 @@ type PluginSource struct {
 	Parameters JSONObject `json:"parameters"`
 }
 
-// JSONObject is a client's own object, which is passed on. Its numbers stay as they
-// were written: a float64 would not hold every integer.
+// JSONObject is a client's own object, which is passed on. Its numbers stay as they were written: a
+// float64 does not hold every integer.
 type JSONObject map[string]any
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -152,6 +163,7 @@ func (o *JSONObject) UnmarshalJSON(text []byte) error {
 
 // rank orders the statuses; 0 is an unknown one.
 func (s StartTaskStatus) rank() int {
+	//exhaustive:enforce
 	switch s {
 	case StartTaskWorking:
 		return 1
@@ -180,18 +192,18 @@ func (q *StartRequest) check(r *rules) {
 		value *string
 		limit int
 	}{
-		{"sandbox_id", q.SandboxID, maxName}, {"conversation_id", q.ConversationID, maxName},
-		{"system_message_suffix", q.SystemMessageSuffix, maxText}, {"llm_model", q.LLMModel, maxSetting},
-		{"agent_profile_id", q.AgentProfileID, maxName}, {"selected_repository", q.SelectedRepository, maxPath},
-		{"selected_branch", q.SelectedBranch, maxPath}, {"title", q.Title, maxDetail}, {"trigger", q.Trigger, maxName},
+		{"sandbox_id", q.SandboxID, MaxName}, {"conversation_id", q.ConversationID, MaxName},
+		{"system_message_suffix", q.SystemMessageSuffix, r.limit(MaxParagraph, MaxText)}, {"llm_model", q.LLMModel, MaxLine},
+		{"agent_profile_id", q.AgentProfileID, MaxName}, {"selected_repository", q.SelectedRepository, MaxPath},
+		{"selected_branch", q.SelectedBranch, MaxPath}, {"title", q.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", q.Trigger, MaxName},
 		{"parent_conversation_id", q.ParentConversationID, maxID},
-		{"observability_span_name", q.ObservabilitySpanName, maxDetail},
+		{"observability_span_name", q.ObservabilitySpanName, r.limit(MaxLine, MaxParagraph)},
 	} {
 		r.optional(f.name, f.value, f.limit)
 	}
-	r.text("agent_type", q.AgentType, maxName)
+	r.text("agent_type", q.AgentType, MaxName)
 	r.count("pr_number", len(q.PRNumber))
-	r.list("observability_tags", q.ObservabilityTags, maxDetail)
+	r.list("observability_tags", q.ObservabilityTags, r.limit(MaxLine, MaxParagraph))
 	r.count("observability_metadata", len(q.ObservabilityMetadata))
 	r.value("observability_metadata", map[string]any(q.ObservabilityMetadata))
 	if q.Secrets != nil {
@@ -201,24 +213,31 @@ func (q *StartRequest) check(r *rules) {
 		r.check(q.GitProvider.Known(), "unknown git provider %q", clip(string(*q.GitProvider)))
 	}
 	q.checkParts(r)
-	r.check(q.weight() <= maxRequest, "the request holds more than %d bytes", maxRequest)
 }
 
-// maxRequest bounds a whole start request, pictures included. The cluster's log
-// takes a command of this size.
-const maxRequest = 2 << 20
+// maxOldRequest bounds the weight of a start request below protocol version 3, as older nodes do.
+// From version 3 on MaxCommandBytes is the bound.
+const maxOldRequest = 2 << 20
+
+// fits checks the size of a start against what every node of the cluster accepts.
+func (q *StartRequest) fits(version int) *Error {
+	if version >= VersionHistory || q.weight() <= maxOldRequest {
+		return nil
+	}
+	return Errorf(CodeInvalid, "the request holds more than %d bytes", maxOldRequest)
+}
 
 // checkParts adds the rules of a request's lists of objects.
 func (q *StartRequest) checkParts(r *rules) {
 	if m := q.InitialMessage; m != nil {
-		r.text("role", m.Role, maxName)
+		r.text("role", m.Role, MaxName)
 		r.count("content", len(m.Content))
 		for i := range m.Content {
-			r.text("content type", m.Content[i].Type, maxName)
-			r.text("text", m.Content[i].Text, maxText)
+			r.text("content type", m.Content[i].Type, MaxName)
+			r.text("text", m.Content[i].Text, MaxText)
 			r.count("image_urls", len(m.Content[i].ImageURLs))
 			for _, u := range m.Content[i].ImageURLs {
-				r.text("image_urls", u, maxRequest)
+				r.text("image_urls", u, MaxCommandBytes)
 			}
 		}
 	}
@@ -227,16 +246,16 @@ func (q *StartRequest) checkParts(r *rules) {
 		r.raw("processors", p)
 	}
 	if s := q.SuggestedTask; s != nil {
-		r.text("task_type", s.TaskType, maxName)
-		r.text("repo", s.Repo, maxPath)
-		r.text("title", s.Title, maxDetail)
+		r.text("task_type", s.TaskType, MaxName)
+		r.text("repo", s.Repo, MaxPath)
+		r.text("title", s.Title, r.limit(MaxLine, MaxParagraph))
 	}
 	r.count("plugins", len(q.Plugins))
 	for i := range q.Plugins {
 		p := &q.Plugins[i]
-		r.text("source", p.Source, maxSetting)
-		r.optional("ref", p.Ref, maxPath)
-		r.optional("repo_path", p.RepoPath, maxPath)
+		r.text("source", p.Source, MaxLine)
+		r.optional("ref", p.Ref, MaxPath)
+		r.optional("repo_path", p.RepoPath, MaxPath)
 		r.value("parameters", map[string]any(p.Parameters))
 	}
 }

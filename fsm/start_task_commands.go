@@ -1,25 +1,23 @@
 package fsm
 
-// MaxDoneTasks is how many ended start tasks of one user are kept; the ones that
-// ended first go first.
+// MaxDoneTasks is how many finished start tasks of one user are kept. Those that ended first are
+// dropped first.
 const MaxDoneTasks = 1000
 
-// StartTaskCreateBody accepts a conversation start for Command.UserID. Apply
-// answers with the task. When the user already has an unfinished task or a
-// conversation under the same ConversationID and Join is set (V0), nothing is
-// created and Result.StartTask is the existing task, or nil with the
-// conversation existing; without Join that is CodeConflict. A failed task does
-// not stand in the way of a new one.
+// StartTaskCreateBody accepts a conversation start for Command.UserID. It sets Result.StartTask. If
+// the user already has an unfinished task or a conversation with the same ConversationID and Join
+// is set (V0), it creates nothing, and Result.StartTask is the existing task, or nil for an
+// existing conversation. Without Join that is CodeConflict. A failed task does not prevent a new
+// one.
 //
-// The start of its sandbox counts from here on, so that what is accepted can be
-// carried out: a task that names no sandbox gets a member of the default spec's
-// warm pool at once, or has one coming (StartTask.Coming); a paused one that it
-// names is resumed. Over a limit it is
-// CodeLimit, and nothing is left behind.
+// The sandbox's start counts from here on, so that an accepted start can be carried out. A task
+// that names no sandbox gets a member of the default spec's warm pool at once, or a reservation
+// (StartTask.Reservation). A paused sandbox that it names is resumed. Exceeding a limit is CodeLimit,
+// and then nothing changes.
 //
-// A parent must be a conversation of the same user (CodeNotFound "Parent
-// conversation not found: <id>"); the stored request inherits its sandbox,
-// repository, branch, provider and model where it names none.
+// A parent must be a conversation of the same user (CodeNotFound "Parent conversation not found:
+// <id>"). The stored request inherits the parent's sandbox, repository, branch, provider and model
+// where it names none.
 type StartTaskCreateBody struct {
 	ID             string       `json:"id"`
 	ConversationID string       `json:"conversation_id"`
@@ -32,21 +30,22 @@ type StartTaskCreateBody struct {
 // CommandType implements Body.
 func (*StartTaskCreateBody) CommandType() CommandType { return StartTaskCreate }
 
-// Validate implements Body.
-func (b *StartTaskCreateBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *StartTaskCreateBody) check(r *rules) {
 	r.id("start task id", b.ID)
 	r.id("conversation_id", b.ConversationID)
 	if b.V0ID != "" {
 		r.name("v0_id", b.V0ID, maxID)
 	}
-	b.Request.check(&r)
+	b.Request.check(r)
 	r.ref("secrets", b.Secrets)
-	return r.result()
 }
 
 func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Error) {
 	user := t.cmd.UserID
+	if err := b.Request.fits(t.meta.ProtocolVersion); err != nil {
+		return Result{}, err
+	}
 	if task, exists := t.conversationTaken(user, b); exists {
 		if b.Join {
 			return Result{StartTask: task}, nil
@@ -62,7 +61,7 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		if parent == nil {
 			return Result{}, Errorf(CodeNotFound, "Parent conversation not found: %s", *id)
 		}
-		if t.knowsChildren() {
+		if t.meta.active(VersionHistory) {
 			request.dropEmpty()
 		}
 		request.inherit(parent)
@@ -80,16 +79,15 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	return Result{StartTask: task}, nil
 }
 
-// startFor makes the start that a new task stands for count: that of a member
-// of the default spec's warm pool, which the task gets at once, of the sandbox
-// that will be made for it, or of a paused one it names.
+// startFor counts the start of a new task: a member of the default spec's warm pool, which the task
+// gets at once, the sandbox that will be created for it, or a paused one that it names.
 func (t *transaction) startFor(task *StartTask) *Error {
 	if id := task.Request.SandboxID; id != nil && *id != "" {
 		if s, err := t.ownSandbox(task.UserID, *id); err == nil && s.Desired == DesiredPaused {
 			_, err = t.resume(s, nil)
 			return err
 		}
-		return nil // it runs, or the task will say that it is not there
+		return nil // it runs, or the task will report that it is missing
 	}
 	if member := t.memberFor(task.UserID, &task.Request); member != nil {
 		s := t.claimed(member, task.UserID)
@@ -99,27 +97,28 @@ func (t *transaction) startFor(task *StartTask) *Error {
 		task.SandboxID = s.ID
 		return nil
 	}
-	coming := t.promise(task.UserID)
-	if err := t.makeRoom(coming.demand(task.UserID)); err != nil {
+	reservation := t.reserve(task.UserID)
+	if err := t.makeRoom(reservation.demand(task.UserID)); err != nil {
 		return err
 	}
-	task.Coming = coming
+	task.Reservation = reservation
 	return nil
 }
 
-// memberFor finds the member of a warm pool that a start gets; nil when there is
-// none, or the sandbox is to have the conversation's id.
+// memberFor finds the member of a warm pool that a start gets, nil when there is none. It is also
+// nil for a start that chooses its conversation's id, because older programs gave its sandbox that
+// id. The leader claims a member for such a start (StartTaskBind).
 func (t *transaction) memberFor(user string, q *StartRequest) *Sandbox {
 	spec, err := t.specOrDefault("")
 	if err != nil || q.ConversationID != nil {
 		return nil
 	}
 	template := spec.Template.resolve(t.settingsOf(user))
-	return claimable(t.txn, spec, &template, nil)
+	return claimable(&t.meta, t.txn, spec, &template, nil)
 }
 
-// conversationTaken looks for the conversation, or an unfinished task for it,
-// that a creation would double. The task is nil when it is a conversation.
+// conversationTaken finds the conversation, or the unfinished task for it, that a creation would
+// duplicate. The task is nil when it is a conversation.
 func (t *transaction) conversationTaken(user string, b *StartTaskCreateBody) (*StartTask, bool) {
 	if first[Conversation](t.txn, tableConversations, indexID, keyOf(user, b.ConversationID)) != nil ||
 		conversationByV0ID(t.txn, user, b.V0ID) != nil {
@@ -133,7 +132,7 @@ func (t *transaction) conversationTaken(user string, b *StartTaskCreateBody) (*S
 	return nil, false
 }
 
-// dropEmpty makes of an empty text that a child may inherit what it means: none.
+// dropEmpty replaces empty texts that a child may inherit with nil, which means the same.
 func (q *StartRequest) dropEmpty() {
 	for _, text := range []**string{&q.SandboxID, &q.SelectedRepository, &q.SelectedBranch, &q.LLMModel} {
 		if *text != nil && **text == "" {
@@ -142,8 +141,7 @@ func (q *StartRequest) dropEmpty() {
 	}
 }
 
-// inherit fills from the parent what a request leaves open (api-contract.md
-// A.5).
+// inherit fills unset fields of a request from the parent (API.md, "Conversations: start").
 func (q *StartRequest) inherit(parent *Conversation) {
 	if parent.SandboxID != "" {
 		q.SandboxID = firstOf(q.SandboxID, &parent.SandboxID)
@@ -166,17 +164,19 @@ func (t *transaction) openTask(id string) (*StartTask, *Error) {
 	return task, nil
 }
 
-// StartTaskBindBody gives a task its sandbox and moves it from WORKING to
-// WAITING_FOR_SANDBOX, in one command, so that no second sandbox can be made
-// for it. With Create set the sandbox is created by the same command; without,
-// SandboxID names an existing one of the same user, which is resumed if it is
-// paused (CodeNotFound "Sandbox not found: <id>" otherwise). A Create whose id
-// is taken is CodeConflict: the proposer picks another; with Create.Warm
-// SandboxID is empty and the task's tells which it became. What the task had coming is
-// no longer; over a limit, which only a sandbox can be that was not promised, or
-// asks for more than that, it is CodeLimit and the task stays as it is. A task that is bound already is left alone. The
-// answer is Result.StartTask. An unknown task is
-// CodeNotFound, one that has ended CodeConflict.
+// StartTaskBindBody assigns a sandbox to a task and moves the task from WORKING to
+// WAITING_FOR_SANDBOX, in one command, so that no second sandbox is created for it. It sets
+// Result.StartTask.
+//
+// With Create the same command creates the sandbox. An id that is taken is CodeConflict: the
+// proposer picks another. With Create.Warm SandboxID is empty, and the task's SandboxID names the
+// claimed member. Without Create SandboxID names an existing sandbox of the same user, which is
+// resumed if it is paused (CodeNotFound "Sandbox not found: <id>" if there is none).
+//
+// The sandbox takes over the task's reservation. Exceeding a limit is CodeLimit, and the task stays
+// as it is; this happens only without a reservation or when the sandbox needs more than it. A task
+// that is already bound is not changed. An unknown task is CodeNotFound, a finished one
+// CodeConflict.
 type StartTaskBindBody struct {
 	ID        string             `json:"id"`
 	SandboxID string             `json:"sandbox_id"`
@@ -186,20 +186,16 @@ type StartTaskBindBody struct {
 // CommandType implements Body.
 func (*StartTaskBindBody) CommandType() CommandType { return StartTaskBind }
 
-// Validate implements Body.
-func (b *StartTaskBindBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *StartTaskBindBody) check(r *rules) {
 	r.id("start task id", b.ID)
 	if b.Create == nil || !b.Create.Warm {
 		r.lookedUp("sandbox_id", b.SandboxID)
 	}
 	if b.Create != nil {
 		r.check(b.Create.ID == b.SandboxID, "sandbox_id and create.id differ")
-		if err := b.Create.Validate(); err != nil && r.err == nil {
-			return err
-		}
+		b.Create.check(r)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyStartTaskBind(b *StartTaskBindBody) (Result, *Error) {
@@ -215,32 +211,31 @@ func (t *transaction) applyStartTaskBind(b *StartTaskBindBody) (Result, *Error) 
 		return Result{}, err
 	}
 	task := *old
-	task.SandboxID, task.Coming = s.ID, nil
+	task.SandboxID, task.Reservation = s.ID, nil
 	task.Status = StartTaskWaitingForSandbox
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
 	return Result{StartTask: &task}, nil
 }
 
-// sandboxFor makes, claims or wakes the sandbox of a task.
+// sandboxFor creates, claims or resumes the sandbox of a task.
 func (t *transaction) sandboxFor(task *StartTask, b *StartTaskBindBody) (*Sandbox, *Error) {
 	if b.Create != nil {
-		return t.createSandbox(task.UserID, b.Create, task.Coming)
+		return t.createSandbox(task.UserID, b.Create, task.Reservation)
 	}
 	s, err := t.ownSandbox(task.UserID, b.SandboxID)
 	if err != nil {
 		return nil, Errorf(CodeNotFound, "Sandbox not found: %s", b.SandboxID)
 	}
 	if s.Desired == DesiredPaused {
-		return t.resume(s, task.Coming)
+		return t.resume(s, task.Reservation)
 	}
 	return s, nil
 }
 
-// StartTaskAdvanceBody moves an unfinished task forward; going backwards, and
-// anything before StartTaskBind, is CodeConflict. READY and ERROR are not
-// reached by it. The same status again sets a new Detail; an empty
-// AgentServerURL keeps the stored one.
+// StartTaskAdvanceBody moves an unfinished task forward. Going backwards, and any progress of a task
+// without a sandbox, is CodeConflict. It can't set READY or ERROR. The same status again sets a new
+// Detail. An empty AgentServerURL keeps the stored one. It sets Result.StartTask.
 type StartTaskAdvanceBody struct {
 	ID             string          `json:"id"`
 	Status         StartTaskStatus `json:"status"`
@@ -251,15 +246,13 @@ type StartTaskAdvanceBody struct {
 // CommandType implements Body.
 func (*StartTaskAdvanceBody) CommandType() CommandType { return StartTaskAdvance }
 
-// Validate implements Body.
-func (b *StartTaskAdvanceBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *StartTaskAdvanceBody) check(r *rules) {
 	r.id("start task id", b.ID)
 	rank := b.Status.rank()
 	r.check(rank > 0 && rank < StartTaskReady.rank(), "a start task can't advance to %q", clip(string(b.Status)))
 	r.words("detail", b.Detail)
-	r.text("agent_server_url", b.AgentServerURL, maxPath)
-	return r.result()
+	r.text("agent_server_url", b.AgentServerURL, MaxPath)
 }
 
 func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *Error) {
@@ -283,11 +276,11 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 	return Result{StartTask: &task}, nil
 }
 
-// StartTaskFinishBody makes a task READY and its conversation exist, in one
-// command, and lets go of the task's secrets. Conversation's UserID, V0ID,
-// SandboxID, CreatedAt and UpdatedAt are filled by Apply, its ID must be the
-// task's; a parent that is not there is left out (from protocol version 3 on). A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task
-// again changes nothing.
+// StartTaskFinishBody makes a task READY and creates its conversation, in one command, and releases
+// the task's secrets. Apply fills the conversation's UserID, V0ID, SandboxID, CreatedAt and
+// UpdatedAt. Its ID must be the task's. From protocol version 3 on a parent that does not exist is
+// removed. A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task again
+// changes nothing.
 type StartTaskFinishBody struct {
 	ID           string       `json:"id"`
 	Conversation Conversation `json:"conversation"`
@@ -296,12 +289,10 @@ type StartTaskFinishBody struct {
 // CommandType implements Body.
 func (*StartTaskFinishBody) CommandType() CommandType { return StartTaskFinish }
 
-// Validate implements Body.
-func (b *StartTaskFinishBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *StartTaskFinishBody) check(r *rules) {
 	r.id("start task id", b.ID)
-	b.Conversation.check(&r)
-	return r.result()
+	b.Conversation.check(r)
 }
 
 func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Error) {
@@ -322,7 +313,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	c := b.Conversation
 	c.UserID, c.V0ID, c.SandboxID = old.UserID, old.V0ID, old.SandboxID
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
-	if t.knowsChildren() {
+	if t.meta.active(VersionHistory) {
 		t.leaveParent(&c)
 	}
 	if first[Conversation](t.txn, tableConversations, indexID, keyOf(c.UserID, c.ID)) != nil {
@@ -332,18 +323,17 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	return Result{StartTask: t.endTask(old, StartTaskReady, "")}, nil
 }
 
-// leaveParent makes a conversation one of its own whose parent is not there: else
-// no listing would show it.
+// leaveParent clears a parent that does not exist: no listing would show the conversation.
 func (t *transaction) leaveParent(c *Conversation) {
 	if c.ParentID != nil && first[Conversation](t.txn, tableConversations, indexID, keyOf(c.UserID, *c.ParentID)) == nil {
 		c.ParentID = nil
 	}
 }
 
-// endTask stores the end of a task and forgets the user's oldest ended ones.
+// endTask stores the end of a task and drops the user's oldest finished tasks.
 func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail string) *StartTask {
 	task := *old
-	task.Status, task.Detail, task.Secrets, task.Coming = status, cleanWords(detail), SecretRef{}, nil
+	task.Status, task.Detail, task.Secrets, task.Reservation = status, cleanWords(detail), SecretRef{}, nil
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)
 	u := t.store.usageOf(task.UserID)
@@ -355,9 +345,9 @@ func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail str
 	return &task
 }
 
-// StartTaskFailBody ends an unfinished task in ERROR and lets go of its
-// secrets. Detail is shown to the user and can't be empty; secrets are scrubbed
-// from it by the proposer. A task that has ended is CodeConflict.
+// StartTaskFailBody ends an unfinished task in ERROR and releases its secrets. Detail is shown to
+// the user and must not be empty. The proposer removes secrets from it. A finished task is
+// CodeConflict.
 type StartTaskFailBody struct {
 	ID     string `json:"id"`
 	Detail string `json:"detail"`
@@ -366,13 +356,11 @@ type StartTaskFailBody struct {
 // CommandType implements Body.
 func (*StartTaskFailBody) CommandType() CommandType { return StartTaskFail }
 
-// Validate implements Body.
-func (b *StartTaskFailBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *StartTaskFailBody) check(r *rules) {
 	r.id("start task id", b.ID)
 	r.check(b.Detail != "", "a start task does not fail without a detail")
 	r.words("detail", b.Detail)
-	return r.result()
 }
 
 func (t *transaction) applyStartTaskFail(b *StartTaskFailBody) (Result, *Error) {

@@ -12,21 +12,21 @@ func startTaskTable() *memdb.TableSchema {
 	return newTable(tableStartTasks,
 		newIndex(indexID, func(t *StartTask) []byte { return []byte(t.ID) }),
 		newIndex(indexCreated, func(t *StartTask) []byte { return newestKey(t.UserID, t.CreatedAt, t.ID) }),
-		// Oldest first, of all users: what the leader works on.
+		// The unfinished tasks of all users, oldest first, for the leader.
 		newIndex(indexOpen, func(t *StartTask) []byte {
 			if t.Done() {
 				return nil
 			}
 			return append(appendTime(nil, t.CreatedAt), t.ID...)
 		}),
-		// In the order they ended.
+		// A user's finished tasks, in the order they ended.
 		newIndex(indexDone, func(t *StartTask) []byte {
 			if !t.Done() {
 				return nil
 			}
 			return append(appendTime(prefixOf(t.UserID), t.UpdatedAt), t.ID...)
 		}),
-		// Newest first of one conversation.
+		// The tasks of one conversation, newest first.
 		newIndex(indexConversation, func(t *StartTask) []byte {
 			return append(appendTimeDesc(prefixOf(t.UserID, t.ConversationID), t.CreatedAt), t.ID...)
 		}),
@@ -55,8 +55,8 @@ func (v *View) StartTaskByConversation(userID, conversationID string) *StartTask
 	return firstWithPrefix[StartTask](v.txn, tableStartTasks, indexConversation, prefixOf(userID, conversationID))
 }
 
-// StartTaskOrder is how a listing of start tasks is sorted (api-contract.md
-// B.2, sort_order).
+// StartTaskOrder is how a listing of start tasks is sorted
+// (API.md, "Start tasks: search").
 type StartTaskOrder string
 
 // The orders; "" is StartTaskCreatedDesc.
@@ -67,16 +67,16 @@ const (
 	StartTaskUpdatedDesc StartTaskOrder = "UPDATED_AT_DESC"
 )
 
-// StartTaskFilter narrows and sorts a listing; the zero value takes every task.
+// StartTaskFilter narrows and sorts a listing. The zero value selects every task.
 type StartTaskFilter struct {
-	// ConversationID takes the finished tasks of one conversation: a client
-	// knows the id only then. "" takes all.
+	// ConversationID selects the READY tasks of one conversation, because a client knows the id only
+	// then. "" selects all.
 	ConversationID string
 	CreatedGTE     *time.Time
 	Order          StartTaskOrder
 }
 
-// takes reports whether the filter lets a task through.
+// takes reports whether the filter selects a task.
 func (f *StartTaskFilter) takes(t *StartTask) bool {
 	if f.ConversationID != "" && (t.ConversationID != f.ConversationID || t.Status != StartTaskReady) {
 		return false
@@ -84,9 +84,8 @@ func (f *StartTaskFilter) takes(t *StartTask) bool {
 	return f.CreatedGTE == nil || !t.CreatedAt.Before(*f.CreatedGTE)
 }
 
-// StartTasks lists a user's start tasks and gives the token of the next page (""
-// at the end). Orders other than the default sort in memory: MaxDoneTasks
-// bounds the work.
+// StartTasks lists a user's start tasks and returns the token of the next page ("" at the end).
+// Orders other than the default sort in memory. MaxDoneTasks bounds the finished tasks to sort.
 func (v *View) StartTasks(userID string, f StartTaskFilter, p Page) ([]*StartTask, string) {
 	if f.Order == "" || f.Order == StartTaskCreatedDesc {
 		return page(v.txn, tableStartTasks, indexCreated, userID, p,
@@ -106,7 +105,7 @@ func (v *View) StartTasks(userID string, f StartTaskFilter, p Page) ([]*StartTas
 	return tasks, token([]byte(key(tasks[len(tasks)-1])))
 }
 
-// key gives a task's place in the order.
+// key returns a task's sort key in the order.
 func (o StartTaskOrder) key(t *StartTask) string {
 	var k []byte
 	switch o {

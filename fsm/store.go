@@ -9,10 +9,10 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// Store is the replicated state of one node: the tables behind the Raft log.
-// Only Apply, ApplyBatch, SetIndex and Restore change it, and only the Raft
-// adapter in cluster calls these, one at a time; everything else reads Views.
-// All methods are safe for concurrent use.
+// Store is the replicated state of one node: the tables behind the Raft log. Only Apply,
+// ApplyBatch, SetIndex, Restore and Succeed change it. In a running node only the Raft adapter in
+// cluster calls them, one at a time; everything else reads Views. All methods are safe for
+// concurrent use.
 type Store struct {
 	// mu serialises the writers.
 	mu       sync.Mutex
@@ -25,7 +25,7 @@ type Store struct {
 	waiters waiters
 }
 
-// usage counts what is bounded per user. It is derived from the tables.
+// usage counts what is bounded per user apart from limits. It is derived from the tables.
 type usage struct {
 	doneTasks      int
 	clientCommands int
@@ -41,21 +41,20 @@ type meta struct {
 	LastAPIKeyID    int    `json:"last_api_key_id"`
 
 	Installation Installation `json:"installation,omitzero"`
-	// Configured: Installation was set by a command.
+	// Configured: a command has set Installation.
 	Configured bool `json:"configured,omitempty"`
 
-	// History is nil below protocol version 3. It is replaced, never changed.
+	// History is nil below protocol version 3. It is replaced, never changed in place.
 	History *history `json:"history,omitempty"`
 	// LastCommand is the index of the last command; 0 below protocol version 3.
 	LastCommand uint64 `json:"last_command,omitempty"`
 
-	// Backup is what is known of the backups.
+	// Backup is the record of the backups.
 	Backup Backup `json:"backup,omitzero"`
-	// Revoked is appended to, never changed.
+	// Revoked is appended to and never changed in place.
 	Revoked []RevokedCertificate `json:"revoked,omitempty"`
 
-	// Forgotten is the latest time of a command whose id is no longer
-	// remembered.
+	// Forgotten is the latest time of a command whose id is no longer remembered.
 	Forgotten time.Time `json:"forgotten,omitzero"`
 }
 
@@ -71,14 +70,14 @@ func NewStore() *Store {
 	return s
 }
 
-// View returns the newest read-only picture. It costs one atomic load.
+// View returns the newest read-only view. It costs one atomic load.
 func (s *Store) View() *View { return s.current.Load() }
 
-// Index is the Raft log index of the last entry applied.
+// Index returns the Raft log index of the last entry applied.
 func (s *Store) Index() uint64 { return s.View().index }
 
-// SetIndex notes that the log has moved to index with an entry that holds no
-// command (a membership change). It never moves backwards.
+// SetIndex records that the log has reached index with an entry that holds no command (a membership
+// change). It never moves backwards.
 func (s *Store) SetIndex(index uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,15 +89,15 @@ func (s *Store) SetIndex(index uint64) {
 	s.publish(&v, false)
 }
 
-// Wait returns when Index() has reached index, or with the context's error.
-// A Restore in between neither loses nor falsely wakes a waiter.
+// Wait returns when Index() has reached index, or with the context's error. A Restore in between
+// neither loses a waiter nor wakes one too early.
 func (s *Store) Wait(ctx context.Context, index uint64) error {
 	if s.Index() >= index {
 		return nil
 	}
 	w := s.waiters.add(index)
 	defer s.waiters.remove(w)
-	// The index may have moved between the first look and add.
+	// The index may have moved between the first check and add.
 	if s.Index() >= index {
 		return nil
 	}
@@ -110,8 +109,8 @@ func (s *Store) Wait(ctx context.Context, index uint64) error {
 	}
 }
 
-// publish makes v the newest View. changed closes the Changed channel of the
-// Views before it. The caller holds mu.
+// publish makes v the newest View. If changed is set it closes the Changed channel of the Views
+// before it. The caller holds mu.
 func (s *Store) publish(v *View, changed bool) {
 	old := s.View()
 	if changed {

@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// TestWait: a waiter goes exactly when its index is reached, by a command, by a
-// membership change or by a restore.
+// TestWait: a waiter returns exactly when its index is reached, by a command, by a membership
+// change or by a restore.
 func TestWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t).open() // index 2
 		done := make(chan uint64, 10)
@@ -53,8 +54,9 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestWaitGivesUp with its context, and leaves nothing behind.
+// TestWaitGivesUp: Wait returns with its context's error and leaves no waiter behind.
 func TestWaitGivesUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -68,7 +70,7 @@ func TestWaitGivesUp(t *testing.T) {
 	})
 }
 
-// TestRestoreWakes: whoever watches an older View looks again after a restore.
+// TestRestoreWakes: a restore closes the Changed channel of older Views.
 func TestRestoreWakes(t *testing.T) {
 	f := newFixture(t).open()
 	raw := persist(t, f.store)
@@ -86,12 +88,12 @@ func TestRestoreWakes(t *testing.T) {
 	if f.store.Index() != 2 || f.store.View().Settings("ada") != nil {
 		t.Error("the state is not the snapshot's")
 	}
-	// The store works on: ids of the snapshot are known, the others are free.
+	// The store continues: ids of the snapshot are known, others are free.
 	f.sandbox("ada", "s1")
 }
 
-// TestBatchIsAtomicPerCommand: a failure in the middle of a batch disturbs
-// neither what is before nor what is behind it, and one View shows it all.
+// TestBatchIsAtomicPerCommand: a failure in the middle of a batch affects no command before or
+// after it, and one View shows the whole batch.
 func TestBatchIsAtomicPerCommand(t *testing.T) {
 	f := newFixture(t).open()
 	old := f.store.View()
@@ -115,9 +117,10 @@ func TestBatchIsAtomicPerCommand(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse runs every reader beside the writer; the race detector
-// judges. Each View must be consistent in itself.
+// TestConcurrentUse runs every reader next to the writer, for the race detector. Each View must be
+// consistent.
 func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t).open()
 	stop := make(chan struct{})
 	var readers sync.WaitGroup
@@ -166,9 +169,10 @@ func TestConcurrentUse(t *testing.T) {
 	readers.Wait()
 }
 
-// TestDoneTasksAreBounded: the newest MaxDoneTasks ended tasks of a user stay,
-// across a restart too; unfinished ones and other users' are not counted.
+// TestDoneTasksAreBounded: the newest MaxDoneTasks finished tasks of a user stay, also across a
+// restart. Unfinished tasks and other users' tasks are not counted.
 func TestDoneTasksAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t).open()
 	f.do("bob", &StartTaskCreateBody{ID: "bob", ConversationID: "bob"})
 	f.do("", &StartTaskFailBody{ID: "bob", Detail: "x"})
@@ -190,8 +194,8 @@ func TestDoneTasksAreBounded(t *testing.T) {
 	}
 }
 
-// TestProtocolVersion: a version this node does not know stops it; a command
-// that is too new for the cluster is refused and not recorded.
+// TestProtocolVersion: a version that this node does not know stops it. A command that is too new
+// for the cluster is refused and not recorded.
 func TestProtocolVersion(t *testing.T) {
 	f := newFixture(t)
 	t.Run("too new for this node", func(t *testing.T) {
@@ -222,7 +226,7 @@ func TestProtocolVersion(t *testing.T) {
 	}
 }
 
-// TestDecodeCommand refuses what it can't apply.
+// TestDecodeCommand: DecodeCommand refuses what Apply can't apply.
 func TestDecodeCommand(t *testing.T) {
 	for _, raw := range []string{"", "{}", "nothing", "sandbox.fly{}", `sandbox.pause{"type":"sandbox.resume"}`,
 		`sandbox.pause{"id":"c","type":"sandbox.pause","body":null}`, `sandbox.pause{"type":`, `sandbox.pause{"type":"sandbox.pause","body":7}`} {
@@ -243,8 +247,8 @@ func TestDecodeCommand(t *testing.T) {
 	}
 }
 
-// TestTimesAreMicrosecondsUTC: whatever zone and precision a proposer sends, the
-// state holds what the API shows and a snapshot keeps.
+// TestTimesAreMicrosecondsUTC: for any zone and precision of a proposer, the state holds what the
+// API shows and a snapshot keeps.
 func TestTimesAreMicrosecondsUTC(t *testing.T) {
 	f := newFixture(t).open()
 	cmd := f.command("ada", newSandboxBody("s1"))

@@ -6,58 +6,57 @@ import (
 	"time"
 )
 
-// IndexStep is how far beyond the highest index that is known a state begins
-// that comes from a backup or from one surviving disk: beyond every index that
-// was told to a client and is lost, so that indexes never go backwards.
+// IndexStep is how far beyond the highest known index a state from a backup or from one surviving
+// disk begins. It exceeds every lost index that a client may have seen, so that indexes never go
+// backwards.
 const IndexStep = 1 << 40
 
 // Succession says how a state becomes the first of a new history.
 type Succession struct {
-	// ID is random, At the time of the act.
+	// ID is random. At is the time of the change.
 	ID string
 	At time.Time
-	// Kind is FindingRestored or FindingRecovered, and Detail says in words where
-	// the state comes from. Both become the hold's first finding.
+	// Kind is FindingRestored or FindingRecovered. Detail says where the state comes from. Both become
+	// the hold's first finding.
 	Kind, Detail string
-	// Index is where the new history begins, above that of the state.
+	// Index is where the new history begins, above the state's index.
 	Index uint64
-	// Term is the Raft term before the one that opens next, where Raft's terms are
-	// not those of the state; 0 keeps the state's.
+	// Term is the Raft term before the next one to open, if Raft's terms are not the state's. 0 keeps
+	// the state's.
 	Term uint64
-	// SuspendKeys suspends every API key but KeepKey.
+	// SuspendKeys suspends every API key except KeepKey.
 	SuspendKeys bool
-	// KeepKey is valid afterwards, known to the state or not; nil for none.
+	// KeepKey is valid afterwards, whether the state knows it or not. nil for none.
 	KeepKey *APIKey
-	// Revoked are certificates that stay revoked, known to the state or not.
+	// Revoked certificates stay revoked, whether the state knows them or not.
 	Revoked []RevokedCertificate
 }
 
 // Succeeded is what Succeed changed.
 type Succeeded struct {
-	// History is the new one. Index is where it begins, From where the former
-	// state ended.
+	// History is the new one. Index is where it begins, From where the former state ended.
 	History History `json:"history"`
 	Index   uint64  `json:"index"`
 	From    uint64  `json:"from"`
-	// Sandboxes counts those that stay; Members the members of warm pools that
-	// were dropped.
+	// Sandboxes counts those that stay, Members the members of warm pools that were dropped.
 	Sandboxes int `json:"sandboxes"`
 	Members   int `json:"warm_members_dropped"`
-	// Suspended counts the API keys that were suspended, Unknown the
-	// Idempotency-Keys whose outcome is unknown from now on.
+	// Suspended counts the API keys that were suspended, Unknown the Idempotency-Keys whose outcome is
+	// now unknown.
 	Suspended int `json:"keys_suspended"`
 	Unknown   int `json:"idempotency_keys_unknown"`
 	// Raised is set when the state was below protocol version 3.
 	Raised bool `json:"raised,omitempty"`
 }
 
-// Succeed makes the state the first of a new history, for a recovery or a
-// restore. The store must be nobody else's yet. What the state says of the time
-// after it is void: the term it ends in is closed, so that things born later in
-// that term are strangers; there is a hold; commands and Idempotency-Keys of
-// before have an unknown outcome; members of warm pools, which may have been
-// given away since, are dropped; job versions are not reverted to. A state below
-// protocol version 3 is raised. On an error nothing has changed.
+// Succeed makes the state the first of a new history, for a recovery or a restore. No other
+// goroutine may use the store yet. On an error nothing has changed.
+//
+// Nothing that the state implies about the time after it is valid any more. The last term is
+// closed, so that things born later in it are strangers. There is a hold. Earlier commands and
+// Idempotency-Keys have an unknown outcome. Members of warm pools are dropped, because they may
+// have been claimed since. Job versions are not reverted to. A state below protocol version 3 is
+// raised.
 func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +72,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	defer t.txn.Abort()
 	done := Succeeded{Index: n.Index, From: old.index, Raised: old.meta.History == nil}
 	if done.Raised {
-		t.meta.ProtocolVersion = max(t.meta.ProtocolVersion, historyVersion)
+		t.meta.ProtocolVersion = max(t.meta.ProtocolVersion, VersionHistory)
 		t.cmd.ID, t.meta.LastCommand = n.ID+" raise", t.index
 		t.beginHistory()
 	}
@@ -90,7 +89,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	return done, nil
 }
 
-// check refuses what can't be done.
+// check refuses an invalid succession.
 func (n *Succession) check(v *View) error {
 	switch {
 	case n.ID == "" || n.At.IsZero():
@@ -110,7 +109,7 @@ func (n *Succession) check(v *View) error {
 	return nil
 }
 
-// succeed closes the last term and begins the new history, held.
+// succeed closes the last term and begins the new history with a hold.
 func (t *transaction) succeed(n Succession) {
 	next := t.meta.History.succeed(n.ID, t.now)
 	terms := next.Terms
@@ -135,7 +134,7 @@ func (t *transaction) succeed(n Succession) {
 	t.meta.Revoked = revokedIn(t.meta.Revoked, n.Revoked)
 }
 
-// revokedIn gives the certificates that either list has revoked.
+// revokedIn returns the certificates that are revoked in either list.
 func revokedIn(old, more []RevokedCertificate) []RevokedCertificate {
 	all := slices.Clone(old)
 	for _, c := range more {
@@ -146,8 +145,8 @@ func revokedIn(old, more []RevokedCertificate) []RevokedCertificate {
 	return all
 }
 
-// dropMembers drops the members of warm pools: whom they belong to since, the
-// state can't say. What Nomad runs of them are orphans, which a hold keeps.
+// dropMembers drops the members of warm pools, because the state can't say whether they have been
+// claimed since. What Nomad runs of them becomes orphans, which a hold keeps.
 func (t *transaction) dropMembers() int {
 	var members []*Sandbox
 	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexID, nil) {
@@ -164,8 +163,8 @@ func (t *transaction) dropMembers() int {
 	return len(members)
 }
 
-// forgetJobs takes back which job version ran well: a later one may have run
-// since. It counts the sandboxes.
+// forgetJobs clears which job version ran well, because a later version may have run since. It
+// returns the number of sandboxes.
 func (t *transaction) forgetJobs() int {
 	var all []*Sandbox
 	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexID, nil) {
@@ -181,7 +180,7 @@ func (t *transaction) forgetJobs() int {
 	return len(all)
 }
 
-// succeedKeys suspends the API keys and adds the one that stays.
+// succeedKeys suspends the API keys and adds the one that stays valid.
 func (t *transaction) succeedKeys(n Succession) (suspended int) {
 	keep := n.KeepKey
 	var all []*APIKey
@@ -215,8 +214,8 @@ func (t *transaction) succeedKeys(n Succession) (suspended int) {
 	return suspended
 }
 
-// forgetOutcomes makes the outcome of every client's command unknown: the state
-// may have moved on after it and come back.
+// forgetOutcomes makes the outcome of every client's command unknown: the state may have moved on
+// after the command and been set back.
 func (t *transaction) forgetOutcomes(n Succession) int {
 	what := "restored from a backup"
 	if n.Kind == FindingRecovered {

@@ -12,19 +12,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// afterwards is a succession of a state, half a minute after the fixture's time.
+// afterwards returns a succession of a state, half a minute after the fixture's time.
 func afterwards(v *View, at time.Time) Succession {
 	return Succession{
 		ID: "act", At: at, Kind: FindingRestored, Detail: "from a backup", Index: v.Index() + IndexStep,
 	}
 }
 
-// genSucceeded gives a state of some history and what comes after it.
+// genSucceeded returns a state of some history, the entries after it, and a succession.
 func genSucceeded(r *rapid.T, t testing.TB) (s *Store, entries []Entry, n Succession) {
 	s = NewStore()
 	entries = []Entry{{0, NewCommand("open", testEpoch, "", &TermOpenBody{Term: 7, Node: "n1", ClusterID: "test", Nonce: "first"})}}
 	if rapid.Bool().Draw(r, "with history") {
-		entries = append(entries, Entry{0, NewCommand("raise", testEpoch, "", &ProtocolRaiseBody{Version: historyVersion})})
+		entries = append(entries, Entry{0, NewCommand("raise", testEpoch, "", &ProtocolRaiseBody{Version: VersionHistory})})
 	}
 	entries = append(entries, genHistory(60).Draw(r, "log")...)
 	now := testEpoch
@@ -37,9 +37,10 @@ func genSucceeded(r *rapid.T, t testing.TB) (s *Store, entries []Entry, n Succes
 	return s, entries, n
 }
 
-// TestSucceed_WhatComesOfAnyState: whatever the state, the new one is whole, is
-// held, keeps every row but warm members, and believes nothing of later.
+// TestSucceed_WhatComesOfAnyState: from any state the new one is consistent, has a hold, keeps
+// every row except warm members, and contains nothing later.
 func TestSucceed_WhatComesOfAnyState(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s, entries, n := genSucceeded(r, t)
 		before, twin, rows := s.View(), restored(t, s), dump(s)
@@ -58,7 +59,7 @@ func TestSucceed_WhatComesOfAnyState(t *testing.T) {
 			r.Fatalf("the counters differ: %s", d)
 		}
 		v := s.View()
-		if v.Index() != n.Index || v.ProtocolVersion() < historyVersion {
+		if v.Index() != n.Index || v.ProtocolVersion() < VersionHistory {
 			r.Fatalf("index %d, protocol version %d", v.Index(), v.ProtocolVersion())
 		}
 		checkSucceededHistory(r, before, v, done)
@@ -67,7 +68,7 @@ func TestSucceed_WhatComesOfAnyState(t *testing.T) {
 	})
 }
 
-// checkSucceededHistory holds the new history against the old one.
+// checkSucceededHistory compares the new history with the old one.
 func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 	old, next := before.History(), v.History()
 	if next.Epoch <= old.Epoch || next.ID == old.ID || next.ID != done.History.ID || slices.Contains(next.Parents, next.ID) {
@@ -100,7 +101,7 @@ func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 	}
 }
 
-// checkSucceededRows: only members go, and only orphans come.
+// checkSucceededRows: only members are removed, and only orphans are added.
 func checkSucceededRows(r *rapid.T, before, after map[string]json.RawMessage, done Succeeded) {
 	gone := 0
 	for name := range before {
@@ -122,39 +123,40 @@ func checkSucceededRows(r *rapid.T, before, after map[string]json.RawMessage, do
 	}
 }
 
-// derived reports whether a row is a count of others.
+// derived reports whether a row is derived from others.
 func derived(name string) bool {
 	return strings.HasPrefix(name, tableUsage) || strings.HasPrefix(name, tableSecretRefs)
 }
 
-// checkVoid: a command of before, sent again, is never carried out as if it were
-// new, and an Idempotency-Key of before has no known outcome.
+// checkVoid: an earlier command that is sent again is never applied as if it were new, and an
+// earlier Idempotency-Key has no known outcome.
 func checkVoid(r *rapid.T, before *View, s *Store, n Succession, cmd Command) {
 	if _, _, _, known := before.CommandResult(cmd.ID); !known || cmd.Type == TermOpen {
 		return
 	}
 	if r := first[commandRecord](before.txn, tableClientCommands, indexID, []byte(cmd.ID)); r != nil {
-		cmd.Time = n.At.Add(time.Second) // its client asks again
+		cmd.Time = n.At.Add(time.Second) // its client retries
 		if cmd.Time.Sub(r.Time) > ClientResultTTL {
 			return
 		}
 	} else if n.At.Sub(cmd.Time) >= InternalResultTTL {
-		return // no leader takes it
+		return // no leader accepts it
 	}
 	o := s.ApplyBatch([]Entry{{s.Index() + 1, cmd}})[0]
 	if o.Err != nil && o.Err.Code == CodeUnauthorized && !s.View().Good(cmd.UserID, cmd.Credential) {
-		return // its key is no good any more
+		return // its key is no longer valid
 	}
 	if o.Err == nil || o.Err.Code != CodeOutcomeUnknown && o.Err.Code != CodeIdempotencyMismatch {
 		r.Fatalf("%s %s of before was answered %+v (%v)", cmd.Type, cmd.ID, o.Result, o.Err)
 	}
 }
 
-// TestSucceed_Members: what a warm member was is an orphan, in case that it was
-// given away since.
+// TestSucceed_Members: a former warm member becomes an orphan, because it may have been claimed
+// since.
 func TestSucceed_Members(t *testing.T) {
+	t.Parallel()
 	f := populated(t)
-	f.do("", &ProtocolRaiseBody{Version: historyVersion})
+	f.do("", &ProtocolRaiseBody{Version: VersionHistory})
 	member := f.store.View().SandboxAny("m1")
 	done, err := f.store.Succeed(afterwards(f.store.View(), f.now))
 	v := f.store.View()
@@ -171,10 +173,10 @@ func TestSucceed_Members(t *testing.T) {
 	}
 }
 
-// TestSucceed_Keys: suspended are all but the one that is kept, known before or
-// not.
-// A restore must not let the certificate of a stolen machine in again.
+// TestSucceed_RevokedCertificatesStayRevoked: a restore must not accept the certificate of a stolen
+// machine again.
 func TestSucceed_RevokedCertificatesStayRevoked(t *testing.T) {
+	t.Parallel()
 	f := populated(t)
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
 	f.do("", &CertificateRevokeBody{Fingerprint: sha("old"), Node: "n1"})
@@ -192,7 +194,10 @@ func TestSucceed_RevokedCertificatesStayRevoked(t *testing.T) {
 	}
 }
 
+// TestSucceed_Keys: all keys are suspended except the one that is kept, whether the state knew it
+// or not.
 func TestSucceed_Keys(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		keep *APIKey
@@ -223,8 +228,9 @@ func TestSucceed_Keys(t *testing.T) {
 	}
 }
 
-// TestSucceed_Refuses what would be no succession, and changes nothing.
+// TestSucceed_Refuses: an invalid succession is refused and changes nothing.
 func TestSucceed_Refuses(t *testing.T) {
+	t.Parallel()
 	f := populated(t)
 	before := f.store.Checksum()
 	for want, change := range map[string]func(*Succession){
@@ -248,11 +254,12 @@ func TestSucceed_Refuses(t *testing.T) {
 	}
 }
 
-// TestSucceed_TermsGoOn: the term that a new Raft opens is recorded, although
-// the state's own terms have higher numbers.
+// TestSucceed_TermsGoOn: the term that a new Raft opens is recorded, although the state's own terms
+// have higher numbers.
 func TestSucceed_TermsGoOn(t *testing.T) {
+	t.Parallel()
 	f := populated(t)
-	f.do("", &ProtocolRaiseBody{Version: historyVersion})
+	f.do("", &ProtocolRaiseBody{Version: VersionHistory})
 	f.do("", &TermOpenBody{Term: 57, Node: "n1", ClusterID: "test", Nonce: "last"})
 	n := afterwards(f.store.View(), f.now)
 	n.Term = 1

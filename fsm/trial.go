@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// View is the picture of the state that the snapshot holds.
+// View returns the state that the snapshot holds.
 func (p *Snapshot) View() *View { return p.view }
 
-// Term is the Raft term that was opened last; 0 before the first.
+// Term returns the Raft term that was opened last, 0 before the first.
 func (v *View) Term() uint64 { return v.meta.Term }
 
-// SecretRefs iterates every version of a secret that some row holds, each once.
+// SecretRefs iterates every version of a secret that a row refers to, each once.
 func (v *View) SecretRefs() iter.Seq[SecretRef] {
 	return func(yield func(SecretRef) bool) {
 		for row := range withPrefix[secretRef](v.txn, tableSecretRefs, indexID, nil) {
@@ -25,7 +25,7 @@ func (v *View) SecretRefs() iter.Seq[SecretRef] {
 	}
 }
 
-// Trial is what a trial load of a snapshot found.
+// Trial is the result of a trial load of a snapshot.
 type Trial struct {
 	// View is the loaded state. No store holds it.
 	View *View
@@ -33,16 +33,15 @@ type Trial struct {
 	Tables []TableSize
 }
 
-// TableSize is how much of a snapshot one table takes.
+// TableSize is the share of one table in a snapshot.
 type TableSize struct {
 	Table string `json:"table"`
 	Rows  int    `json:"rows"`
-	// Bytes are those of the rows' lines.
+	// Bytes is the size of the rows' lines.
 	Bytes int64 `json:"bytes"`
 }
 
-// Sizes counts the rows of each table that has any, by name; their bytes are left
-// out.
+// Sizes counts the rows of each table that has any, by name. It leaves Bytes at 0.
 func (p *Snapshot) Sizes() []TableSize {
 	sizes := &tableSizes{}
 	for table := range p.rows() {
@@ -51,8 +50,8 @@ func (p *Snapshot) Sizes() []TableSize {
 	return sizes.list()
 }
 
-// TrialLoad reads a snapshot to its end as Restore does, and changes nothing: it
-// proves that the snapshot can be restored.
+// TrialLoad reads a snapshot to its end as Restore does, without changing a store. Success proves
+// that the snapshot can be restored.
 func TrialLoad(r io.Reader) (*Trial, error) {
 	sizes := &tableSizes{}
 	s := NewStore()
@@ -64,14 +63,14 @@ func TrialLoad(r io.Reader) (*Trial, error) {
 
 // tableSizes counts rows and bytes by table in the lines written to it.
 type tableSizes struct {
-	// line is the beginning of a line whose end has not come yet: as much as it
-	// takes to read the table's name. length is the whole of it.
+	// line is the beginning of an unfinished line, long enough to hold the table's name. length is the
+	// length of the whole line so far.
 	line   []byte
 	length int64
 	tables []TableSize
 }
 
-// maxTablePrefix is where the name of a row's table has ended.
+// maxTablePrefix is the length of a line's beginning that always includes the table's name.
 const maxTablePrefix = 64
 
 // Write implements io.Writer.
@@ -95,7 +94,7 @@ func (s *tableSizes) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// count adds a line that has ended. The first line and the last name no table.
+// count adds a finished line. The first line and the last name no table.
 func (s *tableSizes) count() {
 	name, row := bytes.CutPrefix(s.line, []byte(`{"table":"`))
 	name, _, closed := bytes.Cut(name, []byte(`"`))
@@ -105,7 +104,6 @@ func (s *tableSizes) count() {
 	s.add(string(name), s.length)
 }
 
-// add counts one row.
 func (s *tableSizes) add(table string, bytes int64) {
 	at := slices.IndexFunc(s.tables, func(t TableSize) bool { return t.Table == table })
 	if at < 0 {
@@ -116,7 +114,7 @@ func (s *tableSizes) add(table string, bytes int64) {
 	s.tables[at].Bytes += bytes
 }
 
-// list gives the tables by name.
+// list returns the tables by name.
 func (s *tableSizes) list() []TableSize {
 	slices.SortFunc(s.tables, func(a, b TableSize) int { return strings.Compare(a.Table, b.Table) })
 	return s.tables

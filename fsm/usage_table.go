@@ -8,9 +8,8 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// Usage is what limits bound, of one user or of the installation. It is
-// derived from the sandboxes, those that start tasks have coming and the recent
-// starts.
+// Usage is what limits bound, for one user or for the installation. It is derived from the
+// sandboxes, the reservations of start tasks and the recent starts.
 type Usage struct {
 	// Running, Total, CPU (MHz) and Memory (MiB) as in Limits.
 	Running int
@@ -21,7 +20,7 @@ type Usage struct {
 	starts int
 }
 
-// plus adds up two usages.
+// plus adds two usages.
 func (u Usage) plus(o Usage) Usage {
 	return Usage{u.Running + o.Running, u.Total + o.Total, u.CPU + o.CPU, u.Memory + o.Memory, u.starts + o.starts}
 }
@@ -31,7 +30,7 @@ func (u Usage) minus(o Usage) Usage {
 	return Usage{u.Running - o.Running, u.Total - o.Total, u.CPU - o.CPU, u.Memory - o.Memory, u.starts - o.starts}
 }
 
-// usageRow is a row of tableUsage; the installation's has the user "".
+// usageRow is a row of tableUsage. The installation's row has the user "".
 type usageRow struct {
 	user string
 	Usage
@@ -41,40 +40,40 @@ func usageTable() *memdb.TableSchema {
 	return newTable(tableUsage, newIndex(indexID, func(u *usageRow) []byte { return usageKey(u.user) }))
 }
 
-// usageKey is never empty, unlike the installation's name.
+// usageKey is never empty, unlike the user of the installation's row.
 func usageKey(user string) []byte { return prefixOf(user) }
 
-// burden is what one row adds to the usage of its user and of the installation.
-type burden struct {
+// resourceUse is what one row adds to the usage of its user and of the installation.
+type resourceUse struct {
 	user         string
 	mine, theirs Usage
 }
 
-// burdenOf gives the burden of a row; those of other tables, and nil, are none.
-func burdenOf[T any](row *T) burden {
+// resourceUseOf returns what a row adds; nil and rows of other tables add nothing.
+func resourceUseOf[T any](row *T) resourceUse {
 	switch row := any(row).(type) {
 	case *Sandbox:
 		if row != nil {
-			return row.burden()
+			return row.resourceUse()
 		}
 	case *StartTask:
-		if row != nil && row.Coming != nil {
-			return burden{user: row.UserID, mine: row.Coming.usage(), theirs: row.Coming.usage()}
+		if row != nil && row.Reservation != nil {
+			return resourceUse{user: row.UserID, mine: row.Reservation.usage(), theirs: row.Reservation.usage()}
 		}
 	case *recentStart:
 		switch {
 		case row == nil:
 		case row.UserID == "":
-			return burden{theirs: Usage{starts: 1}}
+			return resourceUse{theirs: Usage{starts: 1}}
 		default:
-			return burden{user: row.UserID, mine: Usage{starts: 1}}
+			return resourceUse{user: row.UserID, mine: Usage{starts: 1}}
 		}
 	}
-	return burden{}
+	return resourceUse{}
 }
 
-// burden gives what a sandbox adds to the usages.
-func (s *Sandbox) burden() burden {
+// resourceUse returns what a sandbox adds to the usages.
+func (s *Sandbox) resourceUse() resourceUse {
 	var u Usage
 	if s.Desired != DesiredDeleted {
 		u.Total = 1
@@ -83,14 +82,14 @@ func (s *Sandbox) burden() burden {
 		u.Running, u.CPU, u.Memory = 1, s.Template.CPU, s.Template.Memory
 	}
 	if s.Member() {
-		return burden{theirs: Usage{CPU: u.CPU, Memory: u.Memory}}
+		return resourceUse{theirs: Usage{CPU: u.CPU, Memory: u.Memory}}
 	}
-	return burden{user: s.UserID, mine: u, theirs: u}
+	return resourceUse{user: s.UserID, mine: u, theirs: u}
 }
 
-// account moves the usages from an old row's burden to a new one's. Most writes
-// leave them alone and cost nothing here.
-func (t *transaction) account(old, next burden) {
+// account replaces an old row's share of the usages with a new one's. Most writes do not change the
+// usages and return early.
+func (t *transaction) account(old, next resourceUse) {
 	if old == next {
 		return
 	}
@@ -103,7 +102,6 @@ func (t *transaction) account(old, next burden) {
 	t.addUsage("", next.theirs.minus(old.theirs))
 }
 
-// addUsage changes one usage.
 func (t *transaction) addUsage(user string, by Usage) {
 	if by == (Usage{}) {
 		return
@@ -119,7 +117,6 @@ func (t *transaction) addUsage(user string, by Usage) {
 	must(t.txn.Insert(tableUsage, &row))
 }
 
-// usageOf reads one usage.
 func usageOf(txn *memdb.Txn, user string) Usage {
 	if row := first[usageRow](txn, tableUsage, indexID, usageKey(user)); row != nil {
 		return row.Usage
@@ -127,12 +124,11 @@ func usageOf(txn *memdb.Txn, user string) Usage {
 	return Usage{}
 }
 
-// Usage gives what a user's sandboxes, and those promised, add up to; userID "" is the installation.
+// Usage returns the usage of a user's sandboxes and reservations. userID "" is the installation.
 func (v *View) Usage(userID string) Usage { return usageOf(v.txn, userID) }
 
-// recentStart remembers that a sandbox was started, for Limits.StartsPerMinute.
-// A start under both limits is two rows; the installation's has the user "".
-// No more are kept than the limit that counts them.
+// recentStart records one start, for Limits.StartsPerMinute. A start under both limits has two
+// rows; the installation's has the user "". At most as many rows are kept as their limit allows.
 type recentStart struct {
 	UserID string    `json:"user_id,omitempty"`
 	Time   time.Time `json:"time"`
@@ -142,7 +138,7 @@ type recentStart struct {
 
 func recentStartTable() *memdb.TableSchema {
 	return newTable(tableRecentStarts,
-		// Oldest first of one scope.
+		// The starts of one scope, oldest first.
 		newIndex(indexID, (*recentStart).key))
 }
 

@@ -2,15 +2,15 @@ package fsm
 
 import "time"
 
-// User owns settings, providers, conversations and sandboxes. A user begins
-// to exist with the first key issued in its name.
+// User owns settings, providers, conversations and sandboxes. A user exists from the first key that
+// is issued in its name.
 type User struct {
-	// ID is the name the operator gave: [a-z0-9][a-z0-9._-]{0,62}.
+	// ID is the name that the operator chose: [a-z0-9][a-z0-9._-]{0,62}.
 	ID        string    `json:"id"`
 	CreatedAt time.Time `json:"created_at"`
-	// Policy overrides the sandboxes' specs'; nil sets nothing.
+	// Policy overrides that of the sandboxes' templates; nil sets nothing.
 	Policy *Policy `json:"policy,omitempty"`
-	// Limits take the place of Installation.PerUser as a whole, a zero in them
-	// meaning no limit; nil leaves the user with those.
+	// Limits replace Installation.PerUser as a whole; a zero in them means no limit. With nil
+	// Installation.PerUser applies.
 	Limits *Limits `json:"limits,omitempty"`
 }

@@ -1,8 +1,7 @@
 package fsm
 
-// UserConfigureBody sets a user's own policy and limits, both as a whole; nil
-// takes them away. An operator's command. A user in whose name no key was ever
-// issued is CodeNotFound. The answer is Result.User.
+// UserConfigureBody sets a user's own policy and limits, each as a whole; nil removes them. An
+// operator proposes it. A user without any key ever issued is CodeNotFound. It sets Result.User.
 type UserConfigureBody struct {
 	UserID string  `json:"user_id"`
 	Policy *Policy `json:"policy,omitempty"`
@@ -12,9 +11,8 @@ type UserConfigureBody struct {
 // CommandType implements Body.
 func (*UserConfigureBody) CommandType() CommandType { return UserConfigure }
 
-// Validate implements Body.
-func (b *UserConfigureBody) Validate() error {
-	var r rules
+// check implements Body.
+func (b *UserConfigureBody) check(r *rules) {
 	r.lookedUp("user_id", b.UserID)
 	of := "user " + clip(b.UserID)
 	if b.Policy != nil {
@@ -23,7 +21,6 @@ func (b *UserConfigureBody) Validate() error {
 	if b.Limits != nil {
 		r.limits(of, *b.Limits)
 	}
-	return r.result()
 }
 
 func (t *transaction) applyUserConfigure(b *UserConfigureBody) (Result, *Error) {

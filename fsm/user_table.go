@@ -6,7 +6,7 @@ func userTable() *memdb.TableSchema {
 	return newTable(tableUsers, newIndex(indexID, func(u *User) []byte { return []byte(u.ID) }))
 }
 
-// User finds a user, nil when no key was ever issued in that name.
+// User finds a user. It returns nil when no key was ever issued in that name.
 func (v *View) User(id string) *User { return first[User](v.txn, tableUsers, indexID, []byte(id)) }
 
 // Users lists every user, by id.

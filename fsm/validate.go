@@ -9,26 +9,62 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on what a command may carry, in bytes. They keep one request from
-// filling the log of every node.
+// Bounds of a single text, in characters (Unicode code points). Below VersionCharacters Apply counts
+// bytes. Package httpapi uses the same constants.
+const (
+	MaxName      = 256      // a name, an id that a client chooses
+	MaxPath      = 1024     // a path, a repository, a branch
+	MaxLine      = 4096     // a setting, a title
+	MaxParagraph = 64 << 10 // a key, instructions
+	MaxText      = 1 << 20  // the text of a message
+)
+
+// Bounds of identifiers, lists and the size of objects. Identifiers are ASCII. The sizes are in
+// bytes: they keep one request from filling every node's log.
 const (
 	// MaxCommandID bounds a command's id.
 	MaxCommandID = 128
 
 	maxID     = MaxCommandID
-	maxName   = 256
-	maxPath   = 1024
-	maxDetail = 64 << 10
-	maxText   = 1 << 20
 	maxList   = 1000
+	maxSize   = 1 << 20
+	maxWords  = 64 << 10
 	maxUserID = 63
 	maxSandID = 48
 )
 
-// rules collects the first broken rule of an object.
-type rules struct{ err *Error }
+// Validate checks the rules of a body that need no state, as a cluster of the newest protocol
+// version does. An error is an *Error with CodeInvalid.
+func Validate(b Body) error { return validate(b, ProtocolVersion) }
 
-// result is what Validate returns: a nil error, not a nil *Error.
+// validate is Validate for a cluster of the given protocol version.
+func validate(b Body, version int) error {
+	r := rules{bytes: version < VersionCharacters}
+	b.check(&r)
+	return r.result()
+}
+
+// rules collects the first broken rule of an object.
+type rules struct {
+	err *Error
+	// bytes: the lengths of texts are counted in bytes, as before VersionCharacters.
+	bytes bool
+}
+
+// limit returns the bound of a text: now from VersionCharacters on, before below it.
+func (r *rules) limit(now, before int) int {
+	if r.bytes {
+		return before
+	}
+	return now
+}
+
+// tooLong reports whether a text exceeds its bound.
+func (r *rules) tooLong(s string, limit int) bool {
+	return len(s) > limit && (r.bytes || utf8.RuneCountInString(s) > limit)
+}
+
+// result returns the broken rule: a nil error, not a nil *Error.
 func (r *rules) result() error {
 	if r.err == nil {
 		return nil
@@ -36,26 +72,30 @@ func (r *rules) result() error {
 	return r.err
 }
 
-// check notes a broken rule unless ok.
+// check records a broken rule unless ok.
 func (r *rules) check(ok bool, format string, args ...any) {
 	if !ok && r.err == nil {
 		r.err = Errorf(CodeInvalid, format, args...)
 	}
 }
 
-// text bounds a free text and refuses what JSON can't carry unchanged.
+// text bounds a free text and refuses what JSON can't carry unchanged. The words for a long text
+// are those of httpapi/decode.
 func (r *rules) text(field, s string, limit int) {
-	if len(s) > limit {
+	switch {
+	case !r.tooLong(s, limit):
+		r.check(utf8.ValidString(s), "%s is not valid UTF-8", field)
+	case r.bytes:
 		r.check(false, "%s is longer than %d bytes", field, limit)
-	} else if !utf8.ValidString(s) {
-		r.check(false, "%s is not valid UTF-8", field)
+	default:
+		r.check(false, "%s: String should have at most %d characters", field, limit)
 	}
 }
 
-// words bounds a text that describes a failure. It may come from anywhere, and
-// a failure must be recorded however it is worded: Apply cleans it (cleanWords).
+// words bounds a text that describes a failure. Its source is unknown, and a failure must be
+// recorded whatever the text holds, so Apply cleans it (cleanWords).
 func (r *rules) words(field, s string) {
-	r.check(len(s) <= maxText, "%s is longer than %d bytes", field, maxText)
+	r.check(len(s) <= maxSize, "%s is longer than %d bytes", field, maxSize)
 }
 
 // optional is text for a pointer.
@@ -83,9 +123,9 @@ func (r *rules) sandboxID(field, s string) {
 	r.check(validSandboxID(s), "%s needs 1 to %d characters of A-Z a-z 0-9 -, the first not a dash", field, maxSandID)
 }
 
-// lookedUp bounds an id that a client sent and Apply looks up: one that can't
-// exist is for Apply not to find.
-func (r *rules) lookedUp(field, s string) { r.text(field, s, maxName) }
+// lookedUp bounds an id that a client sent and Apply looks up. Its form is not checked: Apply does
+// not find an id that can't exist.
+func (r *rules) lookedUp(field, s string) { r.text(field, s, MaxName) }
 
 // hash is a SHA-256 in lower-case hex.
 func (r *rules) hash(field, s string) {
@@ -97,14 +137,14 @@ func (r *rules) count(field string, n int) {
 	r.check(n <= maxList, "%s has more than %d entries", field, maxList)
 }
 
-// ref checks a secret reference; the zero one is fine.
+// ref checks a secret reference. The zero one is valid.
 func (r *rules) ref(field string, ref SecretRef) {
 	if ref.IsZero() {
 		return
 	}
-	r.name(field+" path", ref.Path, maxPath)
+	r.name(field+" path", ref.Path, MaxPath)
 	r.check(ref.Version >= 1, "%s needs a version of at least 1", field)
-	r.text(field+" created", ref.Created, maxName)
+	r.text(field+" created", ref.Created, MaxName)
 }
 
 // optionalRef is ref for a pointer.
@@ -117,15 +157,18 @@ func (r *rules) optionalRef(field string, ref *SecretRef) {
 // texts bounds a map of texts.
 func (r *rules) texts(field string, m map[string]string) {
 	r.count(field, len(m))
-	total := 0
+	total, unit := 0, "characters"
+	if r.bytes {
+		unit = "bytes"
+	}
 	// Sorted, so that every node reports the same rule.
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		v := m[k]
 		total += len(k) + len(v)
-		r.check(k != "" && len(k) <= maxName && utf8.ValidString(k), "%s has a key that is empty, too long or not UTF-8", field)
-		r.check(len(v) <= maxDetail && utf8.ValidString(v), "%s has a value longer than %d bytes or not UTF-8", field, maxDetail)
+		r.check(k != "" && !r.tooLong(k, MaxName) && utf8.ValidString(k), "%s has a key that is empty, too long or not UTF-8", field)
+		r.check(!r.tooLong(v, MaxParagraph) && utf8.ValidString(v), "%s has a value longer than %d %s or not UTF-8", field, MaxParagraph, unit)
 	}
-	r.check(total <= maxText, "%s holds more than %d bytes", field, maxText)
+	r.check(total <= maxSize, "%s holds more than %d bytes", field, maxSize)
 }
 
 // list bounds a list of texts.
@@ -136,20 +179,20 @@ func (r *rules) list(field string, l []string, limit int) {
 		total += len(s)
 		r.text(field, s, limit)
 	}
-	r.check(total <= maxText, "%s holds more than %d bytes", field, maxText)
+	r.check(total <= maxSize, "%s holds more than %d bytes", field, maxSize)
 }
 
-// value bounds a decoded JSON value, and refuses what not everybody can read: an
-// entry of the log that can't be decoded stops every node for good, and nodes
-// before protocol version 3 make numbers of its numbers.
+// value bounds a decoded JSON value and refuses one that some node can't read. A log entry that
+// can't be decoded stops every node permanently, and nodes before protocol version 3 decode numbers
+// as float64.
 func (r *rules) value(field string, v any) {
-	small := valueSize(v, 0) <= maxText
-	r.check(small, "%s holds more than %d bytes or is nested too deeply", field, maxText)
+	small := valueSize(v, 0) <= maxSize
+	r.check(small, "%s holds more than %d bytes or is nested too deeply", field, maxSize)
 	r.check(!small || isReadable(v), "%s holds a number that is too large", field)
 }
 
-// isReadable reports whether every number of a decoded JSON value is one that a
-// float64 can hold. The value's depth was bounded before.
+// isReadable reports whether a float64 can hold every number of a decoded JSON value. The caller
+// has bounded the value's depth.
 func isReadable(v any) bool {
 	switch v := v.(type) {
 	case json.Number:
@@ -169,7 +212,7 @@ func isReadable(v any) bool {
 	return true
 }
 
-// raw refuses text that is no JSON, or holds what value refuses.
+// raw refuses text that is not JSON or that value refuses.
 func (r *rules) raw(field string, text json.RawMessage) {
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -179,11 +222,11 @@ func (r *rules) raw(field string, text json.RawMessage) {
 	r.value(field, v)
 }
 
-// valueSize estimates the encoded size of a decoded JSON value; more than
-// maxText when it is nested beyond reason.
+// valueSize estimates the encoded size of a decoded JSON value. It exceeds maxSize when the value
+// is nested too deeply.
 func valueSize(v any, depth int) int {
 	if depth > 32 {
-		return maxText + 1
+		return maxSize + 1
 	}
 	size := 8
 	switch v := v.(type) {
@@ -193,13 +236,13 @@ func valueSize(v any, depth int) int {
 		size += len(v)
 	case []any:
 		for _, e := range v {
-			if size += valueSize(e, depth+1); size > maxText {
+			if size += valueSize(e, depth+1); size > maxSize {
 				return size
 			}
 		}
 	case map[string]any:
 		for k, e := range v {
-			if size += len(k) + valueSize(e, depth+1); size > maxText {
+			if size += len(k) + valueSize(e, depth+1); size > maxSize {
 				return size
 			}
 		}
@@ -207,7 +250,7 @@ func valueSize(v any, depth int) int {
 	return size
 }
 
-// validUserID tells whether s is [a-z0-9][a-z0-9._-]{0,62}.
+// validUserID reports whether s is [a-z0-9][a-z0-9._-]{0,62}.
 func validUserID(s string) bool {
 	if s == "" || len(s) > maxUserID {
 		return false
@@ -222,7 +265,7 @@ func validUserID(s string) bool {
 	return true
 }
 
-// validSandboxID tells whether s is [A-Za-z0-9][A-Za-z0-9-]{0,47}.
+// validSandboxID reports whether s is [A-Za-z0-9][A-Za-z0-9-]{0,47}.
 func validSandboxID(s string) bool {
 	if s == "" || len(s) > maxSandID || s[0] == '-' {
 		return false
@@ -230,21 +273,21 @@ func validSandboxID(s string) bool {
 	return !strings.ContainsFunc(s, func(c rune) bool { return notIDRune(c) || c == '_' || c == '.' })
 }
 
-// notIDRune tells whether c may not stand in an identifier.
+// notIDRune reports whether c is not allowed in an identifier.
 func notIDRune(c rune) bool {
 	alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 	return !alnum && c != '-' && c != '_' && c != '.'
 }
 
-// isControl tells whether c is an ASCII control character.
+// isControl reports whether c is an ASCII control character.
 func isControl(c rune) bool { return c < 0x20 || c == 0x7f }
 
-// cleanWords makes valid UTF-8 of at most maxDetail bytes of a failure's text.
+// cleanWords returns a failure's text as valid UTF-8 of at most maxWords bytes.
 func cleanWords(s string) string {
-	return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "")
+	return strings.ToValidUTF8(s[:min(len(s), maxWords)], "")
 }
 
-// clip shortens what is quoted in a message.
+// clip shortens a value that a message quotes.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"

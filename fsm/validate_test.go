@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestValidate: one good body per command, and changes that each break one rule.
+// TestValidate: one valid body per command, and changes that each break one rule.
 func TestValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		good func() Body
@@ -35,15 +35,15 @@ func TestValidate(t *testing.T) {
 		"touch":         {func() Body { return &SandboxTouchBody{Touches: []Touch{{ID: "any thing"}}} }, badTouches()},
 		"expire":        {func() Body { return &SandboxExpireBody{ID: "s", Action: ExpireDelete, Reason: "x"} }, badExpiries()},
 		"change":        {func() Body { return &ConversationUpdateBody{ID: "any thing", Set: []string{"title"}} }, badChanges()},
-		"pause unknown": {func() Body { return &SandboxPauseBody{ID: "no/such id"} }, map[string]func(Body){"long": func(b Body) { b.(*SandboxPauseBody).ID = long(maxName) }}},
+		"pause unknown": {func() Body { return &SandboxPauseBody{ID: "no/such id"} }, map[string]func(Body){"long": func(b Body) { b.(*SandboxPauseBody).ID = long(MaxName) }}},
 	} {
-		if err := c.good().Validate(); err != nil {
+		if err := Validate(c.good()); err != nil {
 			t.Errorf("%s: the good one is refused: %v", name, err)
 		}
 		for what, change := range c.bad {
 			b := c.good()
 			change(b)
-			if err := b.Validate(); CodeOf(err) != CodeInvalid {
+			if err := Validate(b); CodeOf(err) != CodeInvalid {
 				t.Errorf("%s: %s: %v", name, what, err)
 			} else if len(err.Error()) > 512 {
 				t.Errorf("%s: %s: the message has %d bytes", name, what, len(err.Error()))
@@ -52,7 +52,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// long is a text of one byte more than n.
+// long returns a text of n+1 bytes.
 func long(n int) string { return strings.Repeat("x", n+1) }
 
 func badAPIKeys() map[string]func(Body) {
@@ -62,7 +62,7 @@ func badAPIKeys() map[string]func(Body) {
 		"odd lookup":   set(func(b *APIKeyCreateBody) { b.Lookup = "a b" }),
 		"upper hash":   set(func(b *APIKeyCreateBody) { b.Hash = strings.ToUpper(b.Hash) }),
 		"short hash":   set(func(b *APIKeyCreateBody) { b.Hash = b.Hash[1:] }),
-		"long name":    set(func(b *APIKeyCreateBody) { b.Name = long(maxName) }),
+		"long name":    set(func(b *APIKeyCreateBody) { b.Name = long(MaxName) }),
 		"no user":      set(func(b *APIKeyCreateBody) { b.UserID = "" }),
 		"dotted user":  set(func(b *APIKeyCreateBody) { b.UserID = ".ada" }),
 		"long user":    set(func(b *APIKeyCreateBody) { b.UserID = long(maxUserID) }),
@@ -74,14 +74,14 @@ func badSettings() map[string]func(Body) {
 	set := func(f func(*SettingsPutBody)) func(Body) { return func(b Body) { f(b.(*SettingsPutBody)) } }
 	good := SecretRef{Path: "p", Version: 1}
 	return map[string]func(Body){
-		"long language":    set(func(b *SettingsPutBody) { b.Values.Language = ptr(long(maxSetting)) }),
+		"long language":    set(func(b *SettingsPutBody) { b.Values.Language = ptr(long(MaxLine)) }),
 		"not UTF-8":        set(func(b *SettingsPutBody) { b.Values.Email = ptr("\xff") }),
 		"ref without path": set(func(b *SettingsPutBody) { b.LLMAPIKey = &SecretRef{Version: 1} }),
 		"negative version": set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: "p", Version: -1} }),
-		"long path":        set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: long(maxPath), Version: 1} }),
+		"long path":        set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: long(MaxPath), Version: 1} }),
 		"NUL in path":      set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: "a\x00", Version: 1} }),
 		"provider twice":   set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github"}, {Type: "github"}} }),
-		"long host":        set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github", Host: ptr(long(maxPath))}} }),
+		"long host":        set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github", Host: ptr(long(MaxPath))}} }),
 		"nameless secret":  set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Ref: good}} }),
 		"NUL in name":      set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Name: "a\x00", Ref: good}} }),
 		"secret twice": set(func(b *SettingsPutBody) {
@@ -89,7 +89,7 @@ func badSettings() map[string]func(Body) {
 		}),
 		"too many secrets": set(func(b *SettingsPutBody) { b.CustomSecrets = make([]CustomSecret, maxList+1) }),
 		"long description": set(func(b *SettingsPutBody) {
-			b.CustomSecrets = []CustomSecret{{Name: "A", Ref: good, Description: long(maxDetail)}}
+			b.CustomSecrets = []CustomSecret{{Name: "A", Ref: good, Description: long(MaxLine)}}
 		}),
 		"budget not finite": set(func(b *SettingsPutBody) { b.Values.MaxBudgetPerTask = ptr(inf()) }),
 	}
@@ -123,7 +123,7 @@ func badSpecs() map[string]func(Body) {
 		"negative timeout":  set(func(s *Spec) { s.Template.StartTimeout = -time.Second }),
 		"long timeout":      set(func(s *Spec) { s.Template.StartTimeout = 25 * time.Hour }),
 		"empty env name":    set(func(s *Spec) { s.Template.Env = map[string]string{"": "x"} }),
-		"long env":          set(func(s *Spec) { s.Template.Env = map[string]string{"A": long(maxDetail)} }),
+		"long env":          set(func(s *Spec) { s.Template.Env = map[string]string{"A": long(MaxParagraph)} }),
 		"many args":         set(func(s *Spec) { s.Template.Args = make([]string, maxList+1) }),
 		"no driver":         set(func(s *Spec) { s.Template.Driver = "" }),
 		"no command":        local(func(p *Template) { p.Command = "" }),
@@ -145,13 +145,13 @@ func badSandboxes() map[string]func(Body) {
 		"other letters": set(func(b *SandboxCreateBody) { b.ID = "é" }),
 		"no key":        set(func(b *SandboxCreateBody) { b.KeyRef = SecretRef{} }),
 		"no hash":       set(func(b *SandboxCreateBody) { b.KeyHash = "" }),
-		"long spec":     set(func(b *SandboxCreateBody) { b.SpecID = long(maxName) }),
+		"long spec":     set(func(b *SandboxCreateBody) { b.SpecID = long(MaxName) }),
 	}
 }
 
 func goodObservation() Body {
 	return &SandboxObserveBody{Observations: []Observation{{ID: "s1", Status: SandboxStatus{
-		State: SandboxRunning, Detail: "\xff" + long(maxDetail), Placement: &Placement{Ports: map[string]int{"A": 1}},
+		State: SandboxRunning, Detail: "\xff" + long(maxWords), Placement: &Placement{Ports: map[string]int{"A": 1}},
 	}}}}
 }
 
@@ -162,8 +162,8 @@ func badObservations() map[string]func(Body) {
 	return map[string]func(Body){
 		"no id":        set(func(o *Observation) { o.ID = "" }),
 		"no state":     set(func(o *Observation) { o.Status.State = "" }),
-		"huge detail":  set(func(o *Observation) { o.Status.Detail = long(maxText) }),
-		"long address": set(func(o *Observation) { o.Status.Placement.Address = long(maxName) }),
+		"huge detail":  set(func(o *Observation) { o.Status.Detail = long(maxSize) }),
+		"long address": set(func(o *Observation) { o.Status.Placement.Address = long(MaxName) }),
 		"odd port":     set(func(o *Observation) { o.Status.Placement.Ports = map[string]int{"A": -1} }),
 		"too many":     func(b Body) { b.(*SandboxObserveBody).Observations = make([]Observation, maxList+1) },
 	}
@@ -171,7 +171,7 @@ func badObservations() map[string]func(Body) {
 
 func goodStartTask() Body {
 	return &StartTaskCreateBody{ID: "t", ConversationID: "c", V0ID: "any thing/é", Request: StartRequest{
-		InitialMessage: &Message{Content: []ContentBlock{{Text: long(maxText - 1)}}},
+		InitialMessage: &Message{Content: []ContentBlock{{Text: long(MaxText - 1)}}},
 		SuggestedTask:  &SuggestedTask{}, Plugins: []PluginSource{{Source: "s"}},
 	}}
 }
@@ -196,19 +196,19 @@ func badStartTasks() map[string]func(Body) {
 		"no conversation":      set(func(b *StartTaskCreateBody) { b.ConversationID = "" }),
 		"long v0 id":           set(func(b *StartTaskCreateBody) { b.V0ID = long(maxID) }),
 		"control in v0 id":     set(func(b *StartTaskCreateBody) { b.V0ID = "a\nb" }),
-		"long message":         req(func(q *StartRequest) { q.InitialMessage.Content[0].Text = long(maxText) }),
+		"long message":         req(func(q *StartRequest) { q.InitialMessage.Content[0].Text = long(MaxText) }),
 		"many blocks":          req(func(q *StartRequest) { q.InitialMessage.Content = make([]ContentBlock, maxList+1) }),
 		"many images":          req(func(q *StartRequest) { q.InitialMessage.Content[0].ImageURLs = make([]string, maxList+1) }),
-		"long title":           req(func(q *StartRequest) { q.Title = ptr(long(maxDetail)) }),
+		"long title":           req(func(q *StartRequest) { q.Title = ptr(long(MaxLine)) }),
 		"many numbers":         req(func(q *StartRequest) { q.PRNumber = make([]int64, maxList+1) }),
 		"odd provider":         req(func(q *StartRequest) { q.GitProvider = ptr(ProviderType("svn")) }),
-		"long suggestion":      req(func(q *StartRequest) { q.SuggestedTask.Title = long(maxDetail) }),
-		"long plugin":          req(func(q *StartRequest) { q.Plugins[0].Source = long(maxSetting) }),
+		"long suggestion":      req(func(q *StartRequest) { q.SuggestedTask.Title = long(MaxLine) }),
+		"long plugin":          req(func(q *StartRequest) { q.Plugins[0].Source = long(MaxLine) }),
 		"deep parameters":      req(func(q *StartRequest) { q.Plugins[0].Parameters = map[string]any{"a": deep} }),
-		"large metadata":       req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": long(maxText)} }),
+		"large metadata":       req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": long(maxSize)} }),
 		"large in all": req(func(q *StartRequest) {
-			q.SystemMessageSuffix = ptr(long(maxText - 1))
-			q.Processors = []json.RawMessage{json.RawMessage(long(maxText))}
+			q.SystemMessageSuffix = ptr(long(MaxParagraph - 1))
+			q.Processors = []json.RawMessage{json.RawMessage(long(maxSize))}
 		}),
 		"many secrets": req(func(q *StartRequest) {
 			m := map[string]string{}
@@ -233,10 +233,10 @@ func badFinishes() map[string]func(Body) {
 	}
 	return map[string]func(Body){
 		"no conversation": set(func(c *Conversation) { c.ID = "" }),
-		"long title":      set(func(c *Conversation) { c.Title = ptr(long(maxDetail)) }),
+		"long title":      set(func(c *Conversation) { c.Title = ptr(long(MaxLine)) }),
 		"odd parent":      set(func(c *Conversation) { c.ParentID = ptr("a b") }),
 		"odd provider":    set(func(c *Conversation) { c.GitProvider = ptr(ProviderType("svn")) }),
-		"long tag":        set(func(c *Conversation) { c.Tags = map[string]string{"a": long(maxDetail)} }),
+		"long tag":        set(func(c *Conversation) { c.Tags = map[string]string{"a": long(MaxParagraph)} }),
 		"tag not UTF-8":   set(func(c *Conversation) { c.Tags = map[string]string{"\xff": ""} }),
 	}
 }
@@ -245,19 +245,19 @@ func badBinds() map[string]func(Body) {
 	set := func(f func(*StartTaskBindBody)) func(Body) { return func(b Body) { f(b.(*StartTaskBindBody)) } }
 	return map[string]func(Body){
 		"no id":         set(func(b *StartTaskBindBody) { b.ID = "" }),
-		"long sandbox":  set(func(b *StartTaskBindBody) { b.SandboxID = long(maxName) }),
+		"long sandbox":  set(func(b *StartTaskBindBody) { b.SandboxID = long(MaxName) }),
 		"other sandbox": set(func(b *StartTaskBindBody) { b.Create = newSandboxBody("s2") }),
 		"bad sandbox":   set(func(b *StartTaskBindBody) { b.Create = &SandboxCreateBody{ID: b.SandboxID} }),
 	}
 }
 
-// TestMessagesAreDeterministic: which of several broken rules is reported must
-// not depend on the order of a map, because the message is part of the state.
+// TestMessagesAreDeterministic: which of several broken rules is reported must not depend on map
+// order, because the message is part of the state.
 func TestMessagesAreDeterministic(t *testing.T) {
 	tags := map[string]string{}
 	for i := range 20 {
-		tags[strings.Repeat("k", maxName+i)] = "ok"
-		tags[string(rune('a'+i))] = long(maxDetail)
+		tags[strings.Repeat("k", MaxName+i)] = "ok"
+		tags[string(rune('a'+i))] = long(MaxParagraph)
 	}
 	body := &StartTaskFinishBody{ID: "t", Conversation: Conversation{ID: "c", Tags: tags}}
 	spec := dockerSpec("py")
@@ -265,37 +265,36 @@ func TestMessagesAreDeterministic(t *testing.T) {
 		spec.Template.Ports[strings.Repeat("a", i+1)] = i
 	}
 	specs := &SpecApplyBody{Specs: []Spec{spec}}
-	want, wantSpecs := body.Validate().Error(), specs.Validate().Error()
+	want, wantSpecs := Validate(body).Error(), Validate(specs).Error()
 	for range 50 {
 		body.Conversation.Tags = maps.Clone(tags)
 		specs.Specs[0].Template.Ports = maps.Clone(spec.Template.Ports)
-		if got := body.Validate().Error(); got != want {
+		if got := Validate(body).Error(); got != want {
 			t.Fatalf("%q, then %q", want, got)
 		}
-		if got := specs.Validate().Error(); got != wantSpecs {
+		if got := Validate(specs).Error(); got != wantSpecs {
 			t.Fatalf("%q, then %q", wantSpecs, got)
 		}
 	}
 }
 
-// TestFailureWordsAreKept: a failure's text is cleaned and cut, never refused.
+// TestFailureWordsAreKept: a failure's text is cleaned and truncated, never refused.
 func TestFailureWordsAreKept(t *testing.T) {
 	f := newFixture(t).open()
 	f.do("ada", &StartTaskCreateBody{ID: "t", ConversationID: "c"})
-	body := &StartTaskFailBody{ID: "t", Detail: "exit \xff" + long(maxDetail)}
-	if err := body.Validate(); err != nil {
+	body := &StartTaskFailBody{ID: "t", Detail: "exit \xff" + long(maxWords)}
+	if err := Validate(body); err != nil {
 		t.Fatal(err)
 	}
 	got := f.do("", body).StartTask.Detail
-	if !strings.HasPrefix(got, "exit ") || len(got) > maxDetail || strings.Contains(got, "\xff") {
+	if !strings.HasPrefix(got, "exit ") || len(got) > maxWords || strings.Contains(got, "\xff") {
 		t.Errorf("%d bytes: %.20q", len(got), got)
 	}
 }
 
-// TestBodies_FreeValuesAreKnown: a member of a command that can hold any JSON
-// needs a rule (rules.value or rules.raw), because what Encode writes and
-// DecodeCommand can't read would stop every node for good. Whoever adds one
-// meets this list.
+// TestBodies_FreeValuesAreKnown: a member of a command that can hold any JSON needs a rule
+// (rules.value or rules.raw), because an entry that Encode writes and DecodeCommand can't read
+// would stop every node permanently. This test fails until a new member is in its list.
 func TestBodies_FreeValuesAreKnown(t *testing.T) {
 	var found []string
 	seen := map[reflect.Type]bool{}

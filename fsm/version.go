@@ -2,43 +2,59 @@ package fsm
 
 import "fmt"
 
-// ProtocolVersion is the newest replicated protocol version this binary knows.
-// The cluster's own version (View.ProtocolVersion) starts at 1 and is raised by
-// protocol.raise, which an operator or the leader proposes once every node
-// knows the higher version.
+// ProtocolVersion is the newest replicated protocol version that this binary knows. The cluster's
+// own version (View.ProtocolVersion) starts at 1. protocol.raise raises it; an operator or the
+// leader proposes that once every node knows the higher version.
 //
-// A version goes up with every new command type and with every change to what
-// an existing command does to the state, a stricter Validate included: until
-// all nodes agree, all must behave as the older ones do. Version 2 lets one log
-// entry hold several commands. Version 3 records the history (history.go): terms
-// with nonces, births, holds, orphans.
-const ProtocolVersion = 3
+// The version rises with every new command type and with every change to what an existing command
+// does to the state, including a stricter rule of a body: until all nodes know the change, all must
+// behave as the older ones do. Version 2 lets one log entry hold several commands. Version 3
+// records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
+// lengths of texts in characters.
+const ProtocolVersion = 4
 
-// historyVersion is the protocol version that records the history.
-const historyVersion = 3
+// What each protocol version introduced.
+const (
+	// VersionBatches: a log entry, and a message from a node to the leader, may hold several commands.
+	VersionBatches = 2
+	// VersionHistory: the history is recorded, members are identified by their ids, and Apply checks
+	// credentials and keeps parents and children together.
+	VersionHistory = 3
+	// VersionCharacters: the lengths of texts are counted in characters, before in bytes.
+	VersionCharacters = 4
+	// VersionDrainedMembers: a claim passes over members whose Nomad client is being drained.
+	VersionDrainedMembers = 4
+)
 
-// applyProtocolRaise raises the version; a lower or equal one changes nothing.
-// A version this binary does not know stops the node, like an unknown command:
-// the commands to come would be unknown too.
+// active reports whether the changes of a protocol version are in force. Below that version some
+// nodes may not know them, and all nodes must compute the same state.
+func (m *meta) active(version int) bool { return m.ProtocolVersion >= version }
+
+// Active reports whether the changes of a protocol version are in force.
+func (v *View) Active(version int) bool { return v.meta.active(version) }
+
+// applyProtocolRaise raises the version. A lower or equal version changes nothing. A version that
+// this binary does not know stops the node, like an unknown command, because later commands would
+// be unknown too.
 func (t *transaction) applyProtocolRaise(b *ProtocolRaiseBody) (Result, *Error) {
 	if b.Version > ProtocolVersion {
 		panic(fmt.Sprintf("fsm: the cluster moved to protocol version %d and this node knows %d: upgrade it",
 			b.Version, ProtocolVersion))
 	}
-	if err := b.Validate(); err != nil {
+	if err := Validate(b); err != nil {
 		return Result{}, asError(err)
 	}
 	old := t.meta.ProtocolVersion
 	t.meta.ProtocolVersion = max(old, b.Version)
-	if old < historyVersion && t.meta.ProtocolVersion >= historyVersion {
+	if old < VersionHistory && t.meta.active(VersionHistory) {
 		t.beginHistory()
 		t.showChildren()
 	}
 	return Result{}, nil
 }
 
-// showChildren lets listings show the conversations whose parents are gone, which
-// earlier versions left.
+// showChildren clears missing parents, which earlier versions left, so that listings show the
+// conversations.
 func (t *transaction) showChildren() {
 	for _, old := range collect(withPrefix[Conversation](t.txn, tableConversations, indexID, nil)) {
 		c := *old

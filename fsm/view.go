@@ -10,48 +10,52 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// View is a read-only picture of the state at one log index. It is cheap to
-// get, stays as it is while the store moves on, and is safe for concurrent use.
-// What its methods return is shared with every other View and must not be
-// changed. A row that does not exist is nil, never an error.
+// View is the read-only state at one log index. It is cheap to get, does not change when the store
+// does, and is safe for concurrent use. What its methods return is shared with other Views, and
+// callers must not change it. A row that does not exist is nil, never an error.
 type View struct {
 	index    uint64
 	meta     meta
 	txn      *memdb.Txn
 	changed  chan struct{}
 	commands *commandWindow
-	// keys is not part of the state: see KeysRevoked.
+	// keys is not part of the state; see KeysRevoked.
 	keys uint64
 }
 
-// Index is the Raft log index the picture was taken at.
+// Index returns the Raft log index of the view.
 func (v *View) Index() uint64 { return v.index }
 
-// Changed returns a channel that is closed as soon as anything the scheduler
-// or the proxies care for (sandboxes, start tasks, specs, policies, revocations) is
-// no longer as in this View. A sandbox's LastActive alone does not count: it only moves deadlines
-// away.
+// Changed returns a channel that is closed as soon as something the scheduler or the proxies depend
+// on differs from this View: sandboxes, start tasks, specs, policies, orphans, holds, revocations.
+// A change of a sandbox's LastActive alone does not count, because it only postpones deadlines.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// KeysRevoked is the log index at which an API key may last have been revoked or
-// suspended, as far as this process knows.
+// KeysRevoked returns the log index at which an API key may last have been revoked or suspended, as
+// far as this process knows.
 func (v *View) KeysRevoked() uint64 { return v.keys }
 
-// ClusterID marks what is ours in Nomad; "" before the first term opened.
+// ClusterID returns the id that labels the cluster's things in Nomad, "" before the first term.
 func (v *View) ClusterID() string { return v.meta.ClusterID }
 
-// ProtocolVersion is the replicated protocol version.
+// ProtocolVersion returns the cluster's protocol version.
 func (v *View) ProtocolVersion() int { return v.meta.ProtocolVersion }
 
-// CommandResult answers what the command of an id came to. found is false for
-// an id that never ran, or ran too long ago. Exactly as in the answer to a
-// repeated command, result.Replayed is set.
+// CommandResult returns the outcome of the command with an id. found is false for an id that never
+// ran or ran too long ago. result.Replayed is set, as for a repeated command.
 func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint string, found bool) {
+	return v.resultOf(id, func(*commandRecord) bool { return true })
+}
+
+// resultOf is CommandResult with a condition, kept, for a client's command.
+func (v *View) resultOf(id string, kept func(*commandRecord) bool) (result Result, err *Error, fingerprint string, found bool) {
 	r := v.commands.get(id)
 	if r == nil {
-		r = first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id))
+		if r = first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id)); r != nil && !kept(r) {
+			r = nil
+		}
 	}
-	// The window is not part of the picture and may be ahead of it.
+	// The window is not part of the view and may be ahead of it.
 	if r == nil || r.Result.Index > v.index {
 		return Result{}, nil, "", false
 	}
@@ -60,14 +64,10 @@ func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint 
 	return result, r.Err, r.Fingerprint, true
 }
 
-// CommandResultAt is CommandResult for a command of a client at the time now: what
-// is older than the promise of the Idempotency-Key is not found, as in Apply.
+// CommandResultAt is CommandResult for a client's command at the time now. It does not find a
+// command that is older than ClientResultTTL, like Apply.
 func (v *View) CommandResultAt(id string, now time.Time) (result Result, err *Error, fingerprint string, found bool) {
-	r := first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id))
-	if r != nil && v.commands.get(id) == nil && now.Sub(r.Time) > ClientResultTTL {
-		return Result{}, nil, "", false
-	}
-	return v.CommandResult(id)
+	return v.resultOf(id, func(r *commandRecord) bool { return now.Sub(r.Time) <= ClientResultTTL })
 }
 
 // SecretReferenced reports whether any row (settings, providers, custom
@@ -76,7 +76,7 @@ func (v *View) SecretReferenced(path string, version int) bool {
 	return first[secretRef](v.txn, tableSecretRefs, indexID, refKey(SecretRef{Path: path, Version: version})) != nil
 }
 
-// SecretRef gives the reference that rows hold to this version of a secret.
+// SecretRef returns the reference that rows hold to this version of a secret.
 func (v *View) SecretRef(path string, version int) (SecretRef, bool) {
 	row := first[secretRef](v.txn, tableSecretRefs, indexID, refKey(SecretRef{Path: path, Version: version}))
 	if row == nil {
@@ -85,19 +85,18 @@ func (v *View) SecretRef(path string, version int) (SecretRef, bool) {
 	return row.ref, true
 }
 
-// DefaultPageLimit is the length of a page whose Page.Limit is not positive.
+// DefaultPageLimit is the length of a page when Page.Limit is not positive.
 const DefaultPageLimit = 100
 
 // Page asks for one page of a listing.
 type Page struct {
-	// After is the token the page before gave; "" starts at the beginning, and
-	// so does one that makes no sense.
+	// After is the token from the previous page. "" or an invalid token starts at the beginning.
 	After string
-	// Limit is the most rows to give; not positive means DefaultPageLimit.
+	// Limit is the most rows to return; not positive means DefaultPageLimit.
 	Limit int
 }
 
-// limit gives the length of the page.
+// limit returns the length of the page.
 func (p Page) limit() int {
 	if p.Limit <= 0 {
 		return DefaultPageLimit
@@ -105,8 +104,8 @@ func (p Page) limit() int {
 	return p.Limit
 }
 
-// key decodes the token: the part of the last row's key behind the user, so
-// that a token can't lead into another user's rows. nil stands for the start.
+// key decodes the token: the part of the last row's key after the user, so that a token can't lead
+// into another user's rows. nil is the start.
 func (p Page) key() []byte {
 	k, err := base64.RawURLEncoding.DecodeString(p.After)
 	if err != nil || len(k) <= 8 || len(k) > 8+maxID {
@@ -118,9 +117,9 @@ func (p Page) key() []byte {
 // token is the inverse of Page.key.
 func token(key []byte) string { return base64.RawURLEncoding.EncodeToString(key) }
 
-// page reads one page of a user's rows from an index whose keys start with
-// the user. It seeks, so a late page costs what the first does. mine tells
-// where the user's rows end; takes filters, nil takes all.
+// page reads one page of a user's rows from an index whose keys start with the user. It seeks, so
+// every page costs the same. mine reports whether a row is still the user's. takes filters; nil
+// selects all.
 func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, takes func(*T) bool, key func(*T) []byte) ([]*T, string) {
 	start := append(prefixOf(userID), p.key()...)
 	rows := []*T{}
@@ -129,7 +128,7 @@ func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, take
 		if !mine(row) {
 			break
 		}
-		// The row the token names can only be the first.
+		// Only the first row can be the one that the token names.
 		named := seeking && bytes.Equal(key(row), start)
 		seeking = false
 		if named || takes != nil && !takes(row) {
@@ -143,7 +142,7 @@ func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, take
 	return rows, ""
 }
 
-// collect is slices.Collect that never gives nil.
+// collect is slices.Collect that never returns nil.
 func collect[T any](rows iter.Seq[T]) []T {
 	return slices.AppendSeq([]T{}, rows)
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// waiters holds the callers of Store.Wait, lowest index first, so that a batch
-// wakes only those it satisfies.
+// waiters holds the callers of Store.Wait, lowest index first, so that a batch wakes only those
+// whose index is reached.
 type waiters struct {
 	mu   sync.Mutex
 	heap waiterHeap
@@ -16,11 +16,10 @@ type waiters struct {
 type waiter struct {
 	index   uint64
 	reached chan struct{}
-	// at is its place in the heap, -1 once out of it.
+	// at is its position in the heap, -1 after removal.
 	at int
 }
 
-// add registers a caller.
 func (w *waiters) add(index uint64) *waiter {
 	n := &waiter{index: index, reached: make(chan struct{})}
 	w.mu.Lock()
@@ -29,7 +28,7 @@ func (w *waiters) add(index uint64) *waiter {
 	return n
 }
 
-// remove forgets a caller; one that was woken is gone already.
+// remove forgets a caller. One that was woken is already removed.
 func (w *waiters) remove(n *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +37,7 @@ func (w *waiters) remove(n *waiter) {
 	}
 }
 
-// wake lets every caller go whose index is reached.
+// wake releases every caller whose index is reached.
 func (w *waiters) wake(index uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

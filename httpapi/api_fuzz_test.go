@@ -14,29 +14,31 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// endedLogs are the logs of a sandbox that says no more.
+// endedLogs are the logs of a task that has ended.
 type endedLogs struct{}
 
 func (endedLogs) Logs(context.Context, string, string, string, int64, bool) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("a line\n")), nil
 }
 
-// fuzzed is a server with something of everything, alice's and bob's.
+// fuzzed is a server with data of every kind, alice's and bob's.
 type fuzzed struct {
 	*harness
-	// words are what a fuzzer can't guess: "{bob.sandbox}" and the like.
+	// words are values that a fuzzer can't guess, such as "{bob.sandbox}".
 	words []string
 }
 
-// bobsCanary is in whatever of bob's nobody else may see.
+// bobsCanary is in every value of bob's that only he may see.
 const bobsCanary = "b0bscanary"
 
 func newFuzzed(t *testing.T) *fuzzed {
 	t.Helper()
 	h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec()
-	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}) // below it, newer routes answer 503
+	// Older protocol versions respond 503 to newer routes.
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	f := &fuzzed{harness: h}
 	for user, key := range map[string]string{"alice": h.alice, "bob": h.bob} {
 		canary := user + "sown"
@@ -45,34 +47,34 @@ func newFuzzed(t *testing.T) *fuzzed {
 		}
 		h.do(key, "POST", settingsPath, `{"llm_model":"m","llm_api_key":"`+canary+`","git_user_name":"`+canary+`",
 		  "secrets_store":{"provider_tokens":{"github":{"token":"`+canary+`"}},"custom_secrets":{"N":{"secret":"`+canary+`"}}}}`).want(t, 200)
-		box := h.createSandbox(key)
-		h.observe(box, running())
-		conv := h.conversation(user, box, func(c *fsm.Conversation) { c.Title = ptr(canary) })
+		sb := h.createSandbox(key)
+		h.observe(sb, running())
+		conv := h.conversation(user, sb, func(c *fsm.Conversation) { c.Title = ptr(canary) })
 		var task struct{ ID string }
 		h.do(key, "POST", pathConversations, `{"title":"`+canary+`","secrets":{"A":"`+canary+`"}}`, headerIdempotencyKey, "k").want(t, 200).json(t, &task)
-		f.words = append(f.words, "{"+user+".sandbox}", box, "{"+user+".conversation}", conv, "{"+user+".task}", task.ID,
-			"{"+user+".key}", h.secrets.last(sandboxPath(box))["key"])
+		f.words = append(f.words, "{"+user+".sandbox}", sb, "{"+user+".conversation}", conv, "{"+user+".task}", task.ID,
+			"{"+user+".key}", h.secrets.last(fsm.SandboxKeyPath(sb))["key"])
 	}
 	return f
 }
 
-// bobs is all that bob has, as he would see it.
+// bobs is all of bob's data as he sees it.
 func (f *fuzzed) bobs(t *testing.T) string {
 	v, err := f.cluster.View(context.Background(), cluster.Stale)
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxes, _ := v.Sandboxes("bob", fsm.Page{Limit: 1000})
+	sandboxes, _ := v.Sandboxes("bob", fsm.Page{Limit: 1000})
 	convs, _ := v.Conversations("bob", fsm.ConversationFilter{}, fsm.Page{Limit: 1000})
 	tasks, _ := v.StartTasks("bob", fsm.StartTaskFilter{}, fsm.Page{Limit: 1000})
-	b, err := json.Marshal([]any{boxes, convs, tasks, v.Settings("bob"), v.Providers("bob"), v.CustomSecrets("bob"), v.User("bob"), f.agents.sent()})
+	b, err := json.Marshal([]any{sandboxes, convs, tasks, v.Settings("bob"), v.Providers("bob"), v.CustomSecrets("bob"), v.User("bob"), f.agents.sent()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(b)
 }
 
-// whoAsks chooses the caller. The last are nobody and a sandbox's key.
+// whoAsks are the callers. The last ones are no caller and a sandbox's key.
 func (f *fuzzed) whoAsks(who uint8) (key string, stranger bool) {
 	switch who % 4 {
 	case 0:
@@ -85,10 +87,9 @@ func (f *fuzzed) whoAsks(who uint8) (key string, stranger bool) {
 	return strings.NewReplacer(f.words...).Replace("{alice.key}"), true
 }
 
-// FuzzAPI makes one request of any kind to any route of a server with two
-// users' data. Whatever it is: no 5xx, no panic, an answer that is what its
-// Content-Type says, nothing of bob's in it or in the log, and nothing of bob's
-// changed by anybody but an operator.
+// FuzzAPI sends an arbitrary request to any route of a server with two users' data. There must be
+// no 5xx and no panic; the body matches its Content-Type; nothing of bob's is in it or in the log;
+// and only an operator changes anything of bob's.
 func FuzzAPI(f *testing.F) {
 	table := routes()
 	for i := range table {
@@ -106,7 +107,7 @@ func FuzzAPI(f *testing.F) {
 		}
 		if r.name == "conversation.start" {
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "k", []byte(everyStartField))
-			// Numbers that no float64 holds once went into the log, and stopped every node.
+			// A number outside float64 once entered the log and stopped every node.
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"observability_metadata":{"a":1e999}}`))
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"plugins":[{"source":"x","parameters":{"a":[-1e999]}}]}`))
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"processors":[{"kind":"XCallbackProcessor","n":1e999}]}`))
@@ -124,7 +125,7 @@ func FuzzAPI(f *testing.F) {
 		key, stranger := h.whoAsks(who)
 		w := httptest.NewRecorder()
 		r := newFuzzedRequest(route, fill.Replace(param), fill.Replace(query), []byte(fill.Replace(string(body))))
-		for name, value := range map[string]string{"Content-Type": contentType, headerIdempotencyKey: idempotency, headerSessionKey: key} {
+		for name, value := range map[string]string{"Content-Type": contentType, headerIdempotencyKey: idempotency, proxy.HeaderKey: key} {
 			if value != "" {
 				r.Header.Set(name, value)
 			}
@@ -167,7 +168,7 @@ func newFuzzedRequest(route route, param, query string, body []byte) *http.Reque
 	return r.WithContext(context.Background())
 }
 
-// checkAnswer: no failure of ours, and a whole answer.
+// checkAnswer fails on a 5xx and on an invalid response.
 func checkAnswer(t *testing.T, w *httptest.ResponseRecorder, what string) {
 	t.Helper()
 	if w.Code >= 500 {
@@ -183,7 +184,7 @@ func checkAnswer(t *testing.T, w *httptest.ResponseRecorder, what string) {
 			t.Fatalf("%s: an empty body of %s", what, kind)
 		}
 	case strings.HasPrefix(kind, "application/json"):
-		var v any // which is more than being valid: numbers must be readable
+		var v any // stricter than json.Valid: numbers must be decodable
 		if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
 			t.Fatalf("%s: no JSON (%v): %s", what, err, w.Body)
 		}

@@ -2,51 +2,51 @@ package httpapi
 
 import (
 	"context"
-	"crypto/subtle"
 	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// principal is who sent a request.
+// principal is the sender of an authenticated request.
 type principal struct {
 	user     string
 	operator bool
 	// bearer is set when the key came in the Authorization header.
 	bearer bool
-	// credential is what commands carry and views are asked about.
+	// credential goes into commands; views check it too.
 	credential fsm.Credential
-	// key is the key itself; only the operator's key route uses it.
+	// key is the API key itself. Only the operator's key route uses it.
 	key string
 }
 
-// Bounds of looking for a key that this node has not heard of. Each look costs
-// the leader a share of one read round.
+// Limits on linearizable lookups of keys that this node's store does not have. Each lookup takes
+// part in a read round of the leader.
 const (
 	unknownKeysPerSecond = 50
 	unknownKeyBurst      = 100
 	unknownKeyWait       = 3 * time.Second
 )
 
-// keyring finds out whose key a request carries.
-type keyring struct {
+// authenticator maps a request's API key to a principal.
+type authenticator struct {
 	cluster Cluster
 	unknown *rate.Limiter
 }
 
-func newKeyring(c Cluster) *keyring {
-	return &keyring{cluster: c, unknown: rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)}
+func newAuthenticator(c Cluster) *authenticator {
+	return &authenticator{cluster: c, unknown: rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)}
 }
 
-// authenticate reads the request's credentials (api-contract.md A.0.2). A bearer
-// decides who the caller is; X-Session-API-Key counts only without one.
-func (k *keyring) authenticate(ctx context.Context, r *http.Request) (principal, error) {
-	value, bearer := bearerOf(r)
+// authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes
+// precedence over X-Session-API-Key.
+func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (principal, error) {
+	value, bearer := apikey.Bearer(r)
 	if !bearer {
 		value = r.Header.Get("X-Session-API-Key")
 	}
@@ -54,26 +54,15 @@ func (k *keyring) authenticate(ctx context.Context, r *http.Request) (principal,
 	if err != nil {
 		return principal{}, err
 	}
-	return principal{user: key.UserID, operator: key.Operator, bearer: bearer, credential: credentialOf(key), key: value}, nil
+	return principal{user: key.UserID, operator: key.Operator, bearer: bearer, credential: apikey.CredentialOf(key), key: value}, nil
 }
 
-// bearerOf gives the bearer token, and whether there is an Authorization header
-// of that scheme at all.
-func bearerOf(r *http.Request) (string, bool) {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return "", false
-	}
-	return strings.TrimSpace(token), true
-}
-
-// find gives the stored key for a presented one, or a 401. It reads this node's
-// own store, which may be behind. So a key that is unknown here is looked for in
-// the cluster as well, because another node may have issued it a moment ago; and
-// one that is good here is not yet good: the view that a read is answered from,
-// and Apply, judge its credential again.
-func (k *keyring) find(ctx context.Context, value string) (*fsm.APIKey, error) {
-	lookup := lookupOf(value)
+// find returns the stored key for a presented one, or a 401. It reads this node's own store, which
+// may be behind. Another node may have issued an unknown key a moment ago, so find then reads
+// linearizably. A key that is good here may be revoked already: the view of a read and Apply check
+// the credential again.
+func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, error) {
+	lookup := apikey.LookupOf(value)
 	v, err := k.cluster.View(ctx, cluster.Stale)
 	if err != nil {
 		return nil, err
@@ -84,15 +73,15 @@ func (k *keyring) find(ctx context.Context, value string) (*fsm.APIKey, error) {
 			return nil, err
 		}
 	}
-	if !matches(key, value) {
-		return nil, errUnauthorized()
+	if !apikey.Matches(key, value) {
+		return nil, response.Unauthorized()
 	}
 	return key, nil
 }
 
-func (k *keyring) findElsewhere(ctx context.Context, lookup string) (*fsm.APIKey, error) {
+func (k *authenticator) findElsewhere(ctx context.Context, lookup string) (*fsm.APIKey, error) {
 	if !k.unknown.Allow() {
-		return nil, errTooManyRequests()
+		return nil, response.TooManyRequests()
 	}
 	ctx, cancel := context.WithTimeout(ctx, unknownKeyWait)
 	defer cancel()
@@ -101,18 +90,4 @@ func (k *keyring) findElsewhere(ctx context.Context, lookup string) (*fsm.APIKey
 		return nil, err
 	}
 	return v.APIKeyByLookup(lookup), nil
-}
-
-// credentialOf is what a request shows by an API key.
-func credentialOf(key *fsm.APIKey) fsm.Credential { return fsm.Credential{Lookup: key.Lookup} }
-
-// matches compares in constant time and does the same work when there is no
-// such key.
-func matches(key *fsm.APIKey, value string) bool {
-	stored := strings.Repeat("0", 64)
-	if key != nil {
-		stored = key.Hash
-	}
-	same := subtle.ConstantTimeCompare([]byte(hashKey(value)), []byte(stored)) == 1
-	return same && key != nil && key.Valid()
 }

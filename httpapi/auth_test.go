@@ -8,9 +8,10 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
 )
 
-// sampleRequest is a request that a route answers 2xx to, for alice or root.
+// sampleRequest is a request for a route that gets a 2xx for alice or root.
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
 	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":kind", "job", ":id", "2", "*id", "small").Replace(r.path)
 	switch r.name {
@@ -40,10 +41,10 @@ func TestAuth_EveryRoute(t *testing.T) {
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
-			box := h.createSandbox(h.alice)
-			h.observe(box, running())
-			h.questioned(r, box)
-			method, path, body := sampleRequest(r, box, h.conversation("alice", box))
+			sb := h.createSandbox(h.alice)
+			h.observe(sb, running())
+			h.questioned(r, sb)
+			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb))
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)
 				return
@@ -54,7 +55,7 @@ func TestAuth_EveryRoute(t *testing.T) {
 			for _, key := range []string{"", "nonsense", wrong, other, h.alice + "x", "bvk_", "bvk_" + strings.Repeat("é", 28)} {
 				res := h.do(key, method, path, body).want(t, 401)
 				if r.access == sandboxKey {
-					continue // its own words: TestSandboxSecrets_OnlyForTheSandboxItself
+					continue // it has its own errors: TestSandboxSecrets_OnlyForTheSandboxItself
 				}
 				res.is(t, `{"detail":"Unauthorized"}`)
 				if res.header.Get("WWW-Authenticate") == "" {
@@ -107,7 +108,7 @@ func TestAuth_RevokedKey(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
 	v, _ := h.cluster.View(t.Context(), cluster.Stale)
-	h.apply("", &fsm.APIKeyRevokeBody{ID: v.APIKeyByLookup(lookupOf(h.alice)).ID})
+	h.apply("", &fsm.APIKeyRevokeBody{ID: v.APIKeyByLookup(apikey.LookupOf(h.alice)).ID})
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401).is(t, `{"detail":"Unauthorized"}`)
 }
 
@@ -115,7 +116,7 @@ func TestAuth_SuspendedKey(t *testing.T) {
 	h := newHarness(t)
 	h.apply("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "test"})
 	v, _ := h.cluster.View(t.Context(), cluster.Stale)
-	root, alice := v.APIKeyByLookup(lookupOf(h.root)), v.APIKeyByLookup(lookupOf(h.alice))
+	root, alice := v.APIKeyByLookup(apikey.LookupOf(h.root)), v.APIKeyByLookup(apikey.LookupOf(h.alice))
 	h.cluster.set(func(c *fakeCluster) {
 		c.index += 10
 		_, err := c.store.Succeed(fsm.Succession{
@@ -141,7 +142,7 @@ func TestAuth_KeyIssuedOnAnotherNode(t *testing.T) {
 	h.cluster.set(func(c *fakeCluster) { c.behind = v })
 	fresh := h.issue("carol", false)
 	h.do(fresh, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
-	// Without a leader nobody can say that the key is unknown.
+	// Without a leader, an unknown key can't be confirmed as unknown.
 	h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 	h.do(fresh, "GET", "/api/v1/sandboxes/search?stale", "").want(t, 503)
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search?stale", "").want(t, 200)
@@ -152,7 +153,7 @@ func TestAuth_GuessingIsBounded(t *testing.T) {
 	h := newHarness(t)
 	refused := 0
 	for range 3 * unknownKeyBurst {
-		key := "bvk_" + randomBase62(lookupLen) + "_" + randomBase62(secretLen)
+		key := "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)
 		if h.do(key, "GET", "/api/v1/sandboxes/search", "").status == http.StatusTooManyRequests {
 			refused++
 		}
@@ -164,19 +165,19 @@ func TestAuth_GuessingIsBounded(t *testing.T) {
 }
 
 func TestLookupOf(t *testing.T) {
-	key, err := NewAPIKey(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\xff", 100)))
+	key, err := apikey.New(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\xff", 100)))
 	value, lookup := key.Value, key.Lookup
-	if err != nil || lookupOf(value) != lookup || len(lookup) != lookupLen {
+	if err != nil || apikey.LookupOf(value) != lookup || len(lookup) != apikey.LookupLen {
 		t.Fatalf("%s %s %v", value, lookup, err)
 	}
-	if parsed, err := ParseAPIKey(value); err != nil || parsed != key {
+	if parsed, err := apikey.Parse(value); err != nil || parsed != key {
 		t.Errorf("taken apart it is %+v, %v", parsed, err)
 	}
-	if _, err := ParseAPIKey(value + "x"); err == nil || strings.Contains(err.Error(), value) {
+	if _, err := apikey.Parse(value + "x"); err == nil || strings.Contains(err.Error(), value) {
 		t.Errorf("a longer key: %v", err)
 	}
 	for _, s := range []string{"", "bvk_", value + "x", strings.Replace(value, "bvk", "BVK", 1), strings.Replace(value, lookup+"_", lookup+"-", 1)} {
-		if lookupOf(s) != "" {
+		if apikey.LookupOf(s) != "" {
 			t.Errorf("%q is taken for a key", s)
 		}
 	}

@@ -20,56 +20,51 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// The headers of our own.
+// Headers that only Bivouac has.
 const (
 	headerConsistency    = "X-Bivouac-Consistency"
-	headerIndex          = "X-Bivouac-Index"
-	headerRequestID      = "X-Request-Id"
 	headerIdempotencyKey = "Idempotency-Key"
 )
 
-// maxAnnounced is how much memory the announced length of a body gets before the
-// body is there.
+// maxAnnounced is the most memory that Content-Length alone can reserve for a body, in bytes.
 const maxAnnounced = 64 << 10
 
 // maxIdempotencyKey bounds the Idempotency-Key header, in characters.
 const maxIdempotencyKey = 255
 
-// confirmPatience is how long a request waits for the cluster's word on its key
-// where it can do without: longer than an election takes.
-const confirmPatience = time.Second
-
-// call is one authenticated request on its way through a handler.
+// call is one authenticated request and what its handler needs.
 type call struct {
 	server *Server
 	r      *http.Request
 	params httprouter.Params
 	who    principal
-	// now is the command's time: read once, before any secret is written, so
-	// that the age of a command bounds the age of the secrets it refers to.
+	// now is the command's time. It is read once, before any secret is written: the age of a
+	// command then bounds the age of the secrets that it refers to.
 	now  time.Time
 	body []byte
-	// writer is for handlers of uploads alone: it bounds how slow they may be.
+	// writer is for upload handlers, which set the connection's deadlines.
 	writer http.ResponseWriter
-	errs   *problems
-	query  query
-	// key is the Idempotency-Key, "" for none.
+	errs   *decode.Problems
+	query  decode.Query
+	// key is the Idempotency-Key, "" if there is none.
 	key string
-	// index is the log index the answer rests on.
+	// index is the log index that the response is based on.
 	index uint64
-	// confirmed: a linearizable view of this request's has found the key good.
+	// confirmed is set when a linearizable view of this request has accepted the key.
 	confirmed bool
 
-	// timed is ctx's, once somebody has asked for it; end ends it.
+	// timed is what ctx returns, created on first use. end cancels it.
 	timed context.Context
 	end   context.CancelFunc
 }
 
-// ctx gives the context of the request's work, which ends with RequestTimeout.
-// Most reads wait for nothing that it would have to end, so it is made when it is
-// asked for.
+// ctx returns the context of the request's work, which ends after RequestTimeout. It is created on
+// first use, because most reads never wait.
 func (c *call) ctx() context.Context {
 	if c.timed == nil {
 		c.timed, c.end = context.WithDeadline(c.r.Context(), c.now.Add(c.server.cfg.RequestTimeout))
@@ -77,53 +72,52 @@ func (c *call) ctx() context.Context {
 	return c.timed
 }
 
-// close releases what ctx made.
+// close releases the context that ctx created.
 func (c *call) close() {
 	if c.end != nil {
 		c.end()
 	}
 }
 
-// renew begins the request's time anew, for what has to be done after something
-// that can't be undone, whether the client waits for it or not.
+// renew replaces the request's deadline and detaches it from the client. Use it after a step that
+// can't be rolled back.
 func (c *call) renew() {
 	c.close()
 	c.now = time.Now()
 	c.timed, c.end = context.WithTimeout(context.WithoutCancel(c.r.Context()), c.server.cfg.RequestTimeout)
 }
 
-// dispatch runs one route: authentication, then the body, then the handler,
-// whose outcome it writes.
+// dispatch runs one route: authentication, body, handler. It writes the outcome.
 func (s *Server) dispatch(found *route, params httprouter.Params, w http.ResponseWriter, r *http.Request) {
-	ex := exchangeOf(r.Context())
-	ex.route = found.label()
+	ex := requestInfoOf(r.Context())
+	ex.Route = found.path
 	if found.serve != nil {
 		found.serve(s, w, r)
 		return
 	}
-	c := &call{server: s, r: r, params: params, now: time.Now(), errs: &problems{}}
+	c := &call{server: s, r: r, params: params, now: time.Now(), errs: &decode.Problems{}}
 	defer c.close()
 	out, err := s.run(found, c, ex, w)
 	if c.index > 0 {
-		w.Header()[headerIndex] = []string{strconv.FormatUint(c.index, 10)}
+		w.Header().Set(response.HeaderIndex, strconv.FormatUint(c.index, 10))
 	}
 	if err != nil {
-		ex.err = err
-		failureOf(err, found.shape, found.internal).write(w)
+		ex.Err = err
+		response.FailureOf(err, found.format, found.internal).Write(w)
 		return
 	}
-	ex.err = out.write(w)
+	ex.Err = out.write(w)
 }
 
-func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter) (answer, error) {
+func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.ResponseWriter) (answer, error) {
 	if found.access == user || found.access == operator {
 		who, err := s.keys.authenticate(c.r.Context(), c.r)
 		if err != nil {
 			return answer{}, err
 		}
-		c.who, ex.user = who, who.user
+		c.who, ex.User = who, who.user
 		if found.access == operator && !who.operator {
-			return answer{}, refuse(http.StatusForbidden, "Forbidden")
+			return answer{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.now.UnixNano())
 	}
@@ -133,16 +127,16 @@ func (s *Server) run(found *route, c *call, ex *exchange, w http.ResponseWriter)
 	}
 	out, err := found.handle(s, c)
 	if found.access == sandboxKey {
-		ex.user = c.who.user
+		ex.User = c.who.user
 	}
 	return out, err
 }
 
-// read takes in body and query; the body of an upload is its handler's.
+// read reads the query and the body. An upload's handler reads its body itself.
 func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
-	c.query = query{errs: c.errs}
+	c.query = decode.Query{Problems: c.errs}
 	if c.r.URL.RawQuery != "" {
-		c.query.values, _ = url.ParseQuery(c.r.URL.RawQuery) // what can't be read is ignored
+		c.query.Values, _ = url.ParseQuery(c.r.URL.RawQuery) // malformed parts are ignored
 	}
 	if c.r.Method == http.MethodPost {
 		c.readKey()
@@ -157,7 +151,7 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	if upload {
 		return nil
 	}
-	tooLarge := refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
+	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
 	if c.r.ContentLength > limit {
 		w.Header().Set("Connection", "close")
 		return tooLarge
@@ -168,14 +162,14 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	case errors.As(err, &over):
 		return tooLarge
 	case err != nil:
-		return refuse(http.StatusBadRequest, "Request body could not be read")
+		return response.Error(http.StatusBadRequest, "Request body could not be read")
 	}
 	c.body = body
 	return nil
 }
 
-// readBody reads to the end; size is the length announced, -1 for none. What is
-// coded is unpacked, to at most limit bytes.
+// readBody reads the whole body. size is the announced length, -1 if unknown. A gzip body is
+// decompressed, up to limit bytes.
 func readBody(r io.Reader, size int64, coded bool, limit int64) ([]byte, error) {
 	if coded {
 		return unpackBody(r, limit)
@@ -189,7 +183,6 @@ func readBody(r io.Reader, size int64, coded bool, limit int64) ([]byte, error) 
 	return b.Bytes(), err
 }
 
-// readKey reads the Idempotency-Key header.
 func (c *call) readKey() {
 	sent := c.r.Header.Values(headerIdempotencyKey)
 	if len(sent) == 0 {
@@ -198,24 +191,24 @@ func (c *call) readKey() {
 	key := sent[0]
 	visible := !slices.ContainsFunc([]byte(key), func(b byte) bool { return b < 0x21 || b > 0x7e })
 	if len(sent) > 1 || key == "" || len(key) > maxIdempotencyKey || !visible {
-		c.errs.value([]string{"header", headerIdempotencyKey},
-			fmt.Sprintf("must be given once, with 1 to %d visible ASCII characters", maxIdempotencyKey), echo(key, true))
+		c.errs.Value([]string{"header", headerIdempotencyKey},
+			fmt.Sprintf("must be given once, with 1 to %d visible ASCII characters", maxIdempotencyKey), decode.Echo(key, true))
 		return
 	}
 	c.key = key
 }
 
 // object reads the body, which must be a JSON object.
-func (c *call) object() object {
-	return decodeObject(c.errs, c.r.Header.Get("Content-Type"), c.body)
+func (c *call) object() decode.Object {
+	return decode.Body(c.errs, c.r.Header.Get("Content-Type"), c.body)
 }
 
-// check ends the reading part of a handler: from here on the request is whole
-// and well-formed.
-func (c *call) check() error { return c.errs.err() }
+// check reports the validation errors found so far. A handler calls it after it has read everything
+// and before it acts.
+func (c *call) check() error { return c.errs.Err() }
 
-// view gives the picture a read is answered from: linearizable, or this node's
-// own when the client asked for a stale one.
+// view returns the view for a read: linearizable, or this node's own if the client asked for a
+// stale one.
 func (c *call) view() (*fsm.View, error) {
 	if c.stale() {
 		return c.viewWith(cluster.Stale)
@@ -223,11 +216,12 @@ func (c *call) view() (*fsm.View, error) {
 	return c.viewWith(cluster.Linearizable)
 }
 
-// viewWith gives a picture in which the caller's key is good, or a 401: the node
-// that let the key in may have been behind.
+// viewWith returns a view in which the caller's key is good, or a 401. The node that authenticated
+// the request may have been behind.
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 	ctx := c.r.Context()
-	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout { // else the read's own limit comes first
+	// Otherwise the read's own limit is shorter.
+	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout {
 		ctx = c.ctx()
 	}
 	v, err := c.server.cluster.View(ctx, consistency)
@@ -235,15 +229,15 @@ func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 		return nil, fmt.Errorf("reading: %w", err)
 	}
 	if !v.Good(c.who.user, c.who.credential) {
-		return nil, errUnauthorized()
+		return nil, response.Unauthorized()
 	}
 	c.confirmed = c.confirmed || consistency == cluster.Linearizable
 	c.index = max(c.index, v.Index())
 	return v, nil
 }
 
-// after gives a picture that has what this request has just had applied. The key
-// is not asked about again: what was done is told, even if the key went meanwhile.
+// after returns a view that contains the command this request has just applied. It does not check
+// the key again: the outcome is reported even if the key was revoked meanwhile.
 func (c *call) after() (*fsm.View, error) {
 	v, err := c.server.cluster.View(c.r.Context(), cluster.Stale)
 	if err != nil {
@@ -253,8 +247,8 @@ func (c *call) after() (*fsm.View, error) {
 	return v, nil
 }
 
-// confirm asks the cluster whether the key is still good. It is for what has an
-// effect before, or without, a command, and for what no view is read for.
+// confirm checks with the cluster that the key is still good. Handlers call it before side effects
+// outside a command, and when they read no view.
 func (c *call) confirm() error {
 	if c.confirmed {
 		return nil
@@ -263,14 +257,14 @@ func (c *call) confirm() error {
 	return err
 }
 
-// confirmIfLed is confirm for what operators look at when there is no leader: then
-// this node's own word on the key has to do.
+// confirmIfLed is confirm for operator routes that must work without a leader. Without one, this
+// node's own store decides.
 func (c *call) confirmIfLed() error {
 	if c.stale() {
 		_, err := c.viewWith(cluster.Stale)
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), confirmPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), proxy.ConfirmPatience)
 	defer cancel()
 	v, err := c.server.cluster.View(ctx, cluster.Linearizable)
 	switch {
@@ -278,7 +272,7 @@ func (c *call) confirmIfLed() error {
 		_, err = c.viewWith(cluster.Stale)
 		return err
 	case !v.Good(c.who.user, c.who.credential):
-		return errUnauthorized()
+		return response.Unauthorized()
 	}
 	return nil
 }
@@ -287,13 +281,12 @@ func (c *call) stale() bool {
 	if strings.EqualFold(c.r.Header.Get(headerConsistency), "stale") {
 		return true
 	}
-	s, sent := c.query.last("stale")
-	off, fault := toBool(s)
+	s, sent := c.query.Last("stale")
+	off, fault := decode.ToBool(s)
 	return sent && (fault != nil || off)
 }
 
-// command makes the command of a body, with an id of its own unless the client
-// chose one.
+// command builds the command for a body. Its id is random, or derived from the Idempotency-Key.
 func (c *call) command(body fsm.Body) fsm.Command {
 	cmd := fsm.NewCommand(c.commandID(), c.now, c.who.user, body)
 	cmd.Credential = c.who.credential
@@ -303,15 +296,15 @@ func (c *call) command(body fsm.Body) fsm.Command {
 	return cmd
 }
 
-// propose sends one command on behalf of the caller.
+// propose sends one command on behalf of the caller. A failure without a code becomes
+// CodeOutcomeUnknown.
 func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 	cmd := c.command(body)
 	res, err := c.server.cluster.Propose(c.ctx(), cmd)
 	if err != nil {
 		var coded *fsm.Error
 		if !errors.As(err, &coded) {
-			// The command was on its way: saying that nothing was done would be
-			// a guess.
+			// The command was already on its way, so it may yet apply.
 			return fsm.Result{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "proposing %s", cmd.Type), err)
 		}
 		return fsm.Result{}, fmt.Errorf("proposing %s: %w", cmd.Type, err)
@@ -320,10 +313,9 @@ func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 	return res, nil
 }
 
-// once does a POST at most once. prepare makes the command's body and names the
-// secrets to store; render makes the answer from the command's result and
-// nothing else that may change. A repeated Idempotency-Key skips prepare, so it
-// has no side effects.
+// once runs a POST at most once. prepare builds the command's body and lists the secrets to store.
+// render builds the response from the command's result alone. A repeated Idempotency-Key skips
+// prepare and so has no side effects.
 func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(fsm.Result) (answer, error)) (answer, error) {
 	if c.key != "" {
 		res, found, err := c.recorded()
@@ -338,11 +330,18 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 	if err != nil {
 		return answer{}, err
 	}
-	// What the command would be refused for must not leave secrets behind.
-	if err := c.command(body).Validate(); err != nil {
+	// Check first: a command that the log refuses must leave no secrets behind.
+	v, err := c.server.cluster.View(c.ctx(), cluster.Stale)
+	if err != nil {
+		return answer{}, fmt.Errorf("reading the protocol version: %w", err)
+	}
+	if err := v.Validate(c.command(body)); err != nil {
 		return answer{}, err
 	}
 	if len(writes.list) > 0 {
+		if err := c.checkSize(body); err != nil {
+			return answer{}, err
+		}
 		if err := c.confirm(); err != nil {
 			return answer{}, err
 		}
@@ -358,11 +357,23 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 	return render(res)
 }
 
-// discard has the entries deleted that were written for this request and that
-// its command, which came to res or err, did not take: it was refused, it was
-// answered from an earlier one, or a warm sandbox took its place. An outcome
-// that is not known leaves them to the collector. It does not hold the answer
-// up; Run waits for it.
+// alwaysFits is the largest request body whose command surely fits the log, in bytes: JSON escapes
+// a byte as six at most.
+const alwaysFits = fsm.MaxCommandBytes / 8
+
+// checkSize returns the error of Propose for a command that is too large for the log. It encodes a
+// large command once more, so only requests that store secrets first need it.
+func (c *call) checkSize(body fsm.Body) error {
+	if len(c.body) <= alwaysFits {
+		return nil
+	}
+	_, err := c.command(body).Encode()
+	return err
+}
+
+// discard deletes the secrets written for this request that its command did not take: it was
+// refused, an earlier result was returned, or a warm sandbox was claimed. If the outcome is unknown
+// the collector decides. The deletion runs in the background; Run waits for it.
 func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
 	switch fsm.CodeOf(err) {
 	case fsm.CodeOutcomeUnknown, fsm.CodeInternal:
@@ -382,12 +393,12 @@ func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
 	})
 }
 
-// refersTo reports whether what a command came to holds the entry.
+// refersTo reports whether a command's result refers to the entry.
 func refersTo(res fsm.Result, path string) bool {
 	return res.Sandbox != nil && res.Sandbox.KeyRef.Path == path || res.StartTask != nil && res.StartTask.Secrets.Path == path
 }
 
-// recorded looks up what became of an earlier request with the same key.
+// recorded looks up the result of an earlier request with the same key.
 func (c *call) recorded() (fsm.Result, bool, error) {
 	v, err := c.viewWith(cluster.Linearizable)
 	if err != nil {
@@ -406,8 +417,7 @@ func (c *call) recorded() (fsm.Result, bool, error) {
 	return res, true, nil
 }
 
-// commandID makes the command's id: random, or the same one for the same
-// caller and Idempotency-Key.
+// commandID returns the command's id: random, or a function of the caller and the Idempotency-Key.
 func (c *call) commandID() string {
 	if c.key == "" {
 		return uuid.NewString()
@@ -415,19 +425,19 @@ func (c *call) commandID() string {
 	key := c.key
 	if len(key) > 64 {
 		sum := sha256.Sum256([]byte(key))
-		// Longer than 64 itself, so no client can send it as it is.
+		// Longer than 64 characters, so it can't equal a key that is used as it is.
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
 	id := "idem:" + c.who.user + ":" + key
 	if len(id) > fsm.MaxCommandID {
 		sum := sha256.Sum256([]byte(id))
-		// No user's name ends like this, so no other id is the same.
+		// No other id starts with "idem#", so this one can't collide.
 		id = "idem#" + hex.EncodeToString(sum[:])
 	}
 	return id
 }
 
-// fingerprint is the hash of the request behind an Idempotency-Key.
+// fingerprint hashes the method, path, query and body of a request with an Idempotency-Key.
 func (c *call) fingerprint() string {
 	h := sha256.New()
 	for _, part := range []string{c.r.Method, c.r.URL.Path, c.r.URL.RawQuery} {

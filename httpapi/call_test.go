@@ -12,13 +12,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Every answer tells its length, whoever counts it: a client that keeps the
-// connection must not need chunks.
+// Every response has a Content-Length, so that a keep-alive client needs no chunks.
 func TestAnswers_TellTheirLength(t *testing.T) {
 	h := newHarness(t)
 	server := httptest.NewServer(h.handler)
 	defer server.Close()
-	for _, size := range []int{1, 500, smallBody, 4096} {
+	for _, size := range []int{1, 500, 2048, 4096} {
 		h.do(h.alice, "POST", "/api/settings", sprint(`{"agent":%q}`, strings.Repeat("a", size))).want(t, 200)
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/settings", http.NoBody)
 		if err != nil {
@@ -36,7 +35,7 @@ func TestAnswers_TellTheirLength(t *testing.T) {
 	}
 }
 
-// noLeader is a cluster whose linearizable reads wait for as long as they may.
+// noLeader is a cluster whose linearizable reads wait until their limit.
 type noLeader struct{ *fakeCluster }
 
 // View implements Cluster.
@@ -48,7 +47,7 @@ func (c noLeader) View(ctx context.Context, consistency cluster.Consistency) (*f
 	return nil, fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time")
 }
 
-// A RequestTimeout below what a read may take by itself ends the read.
+// A RequestTimeout shorter than the read's own limit ends the read.
 func TestReads_EndWithTheRequestsTime(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
 	h.server.cluster = noLeader{h.cluster}

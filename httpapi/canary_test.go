@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
 )
 
-// canaryBodies put a canary into every field that may hold a secret, and into
-// places where a confused client could put one.
+// canaryBodies have a canary in every field that may hold a secret, and where a confused client
+// could put one.
 func canaryBodies() []struct{ path, body string } {
 	mcp := `{"sse_servers":[{"url":"https://u:CANARY@x/sse?t=CANARY","api_key":"CANARY"},"https://CANARY@y"],
 	  "shttp_servers":[{"url":"https://x/CANARY","api_key":"CANARY"}],
@@ -43,7 +44,7 @@ func canaryBodies() []struct{ path, body string } {
 
 func TestCanaries(t *testing.T) {
 	h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
-	canary := "c4n4ry" + randomBase62(20)
+	canary := "c4n4ry" + apikey.Random(20)
 	check := func(where, text string) {
 		t.Helper()
 		if i := strings.Index(text, canary); i >= 0 {
@@ -60,17 +61,17 @@ func TestCanaries(t *testing.T) {
 			}
 		}
 	}
-	// The routes with an id: what they are sent, and what they give out.
-	box := h.createSandbox(h.alice)
-	h.observe(box, running())
-	conv := pathConversations + "/" + h.conversation("alice", box)
+	// The routes with an id: requests to them, and their responses.
+	sb := h.createSandbox(h.alice)
+	h.observe(sb, running())
+	conv := pathConversations + "/" + h.conversation("alice", sb)
 	h.agents.sendErr = &AgentError{Status: 422, Cause: errors.New("refused")}
 	for _, r := range []struct{ method, path, body string }{
 		{"POST", conv + "/send-message", `{"content":[{"text":"CANARY"}]}`},
 		{"POST", conv + "/send-message", `{"content":"CANARY","role":["CANARY"],"run":{"a":"CANARY"}}`},
 		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
-		{"GET", pathSandboxes + "/" + box + "/logs?key=CANARY", ""},
-		{"GET", pathSandboxes + "/" + box + "/settings/secrets/CANARY", ""},
+		{"GET", pathSandboxes + "/" + sb + "/logs?key=CANARY", ""},
+		{"GET", pathSandboxes + "/" + sb + "/settings/secrets/CANARY", ""},
 		{"PUT", pathOperator + "/users/alice", `{"policy":{"CANARY x":"CANARY"},"limits":["CANARY"]}`},
 		{"POST", pathOperator + "/specs/small/pool", `{"size":["CANARY"]}`},
 	} {
@@ -103,7 +104,7 @@ func TestCanaries(t *testing.T) {
 	}
 	check("a snapshot", snapshot.String())
 	check("the metrics", string(h.do("", "GET", "/metrics", "").body))
-	// The test is worth something only if the canaries did arrive.
+	// The test is meaningful only if the canaries were stored.
 	h.do(h.alice, "POST", settingsPath, `{"mcp_config":{"sse_servers":["https://`+canary+`"]}}`).want(t, 200)
 	if !strings.Contains(string(h.do(h.alice, "GET", settingsPath, "").body), canary) || h.secrets.last("users/alice/settings/llm_api_key")["value"] != canary {
 		t.Error("the canaries were not stored")

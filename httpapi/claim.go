@@ -7,22 +7,23 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// claimPatience is how long the answer to a claim waits for the sandbox to be
-// RUNNING: many times what it takes, and too short to be noticed.
+// claimPatience is how long the response to a claim waits for the sandbox to be RUNNING. Binding
+// takes a small part of it.
 const claimPatience = 250 * time.Millisecond
 
-// claimSandbox gives the caller a member of the spec's warm pool, CodePoolEmpty
-// when there is none. It is one command: the member has a key already, so that
-// nothing is stored, and a repeated Idempotency-Key is answered by the log.
+// claimSandbox claims a member of the spec's warm pool for the caller, or returns CodePoolEmpty. It
+// is one command and stores nothing, because the member has its key already. The log answers a
+// repeated Idempotency-Key.
 func (c *call) claimSandbox(spec string) (answer, error) {
 	v, err := c.viewWith(cluster.Stale)
 	switch {
 	case err != nil:
 		return answer{}, fmt.Errorf("looking for a warm sandbox: %w", err)
-	// What does not fit the limits as a claim fits them no better as a cold
-	// start, which is refused unless it is a repetition.
+	// A claim over a limit falls through to the cold start, which refuses it or finds the result of
+	// an earlier request.
 	case v.ClaimableMember(spec, c.who.user, nil) == nil, v.Admission(c.who.user, spec, true, c.now) != nil:
 		return answer{}, fsm.Errorf(fsm.CodePoolEmpty, "the warm pool has no member to give")
 	}
@@ -33,9 +34,8 @@ func (c *call) claimSandbox(spec string) (answer, error) {
 	return c.claimedSandbox(res)
 }
 
-// claimedSandbox answers a claim. The leader is about to bind the sandbox, so
-// that a moment later the answer has all a client needs; its key is read
-// meanwhile.
+// claimedSandbox answers a claim. It waits for the leader to bind the sandbox, so that the response
+// has the key and the URLs, and reads the key meanwhile.
 func (c *call) claimedSandbox(res fsm.Result) (answer, error) {
 	if res.Sandbox == nil || !res.Sandbox.Claimed {
 		return c.sandboxCreated(res)
@@ -53,8 +53,8 @@ func (c *call) claimedSandbox(res fsm.Result) (answer, error) {
 	return ok(newSandboxBody(now, keys, c.server.linksFor(c.r)))
 }
 
-// awaitRunning waits until the sandbox is RUNNING with the key of row; nil when
-// it is not before ctx ends, and not about to be.
+// awaitRunning waits until the sandbox is RUNNING with the key of row. It returns nil when ctx ends
+// or the sandbox takes another course.
 func (c *call) awaitRunning(ctx context.Context, row *fsm.Sandbox) *fsm.Sandbox {
 	for {
 		v, err := c.after()
@@ -65,7 +65,7 @@ func (c *call) awaitRunning(ctx context.Context, row *fsm.Sandbox) *fsm.Sandbox 
 		switch {
 		case now == nil || now.KeyRef != row.KeyRef:
 			return nil
-		case isServing(now):
+		case proxy.IsServing(now):
 			return now
 		case now.State() != fsm.SandboxStarting:
 			return nil

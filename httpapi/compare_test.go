@@ -12,18 +12,24 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// TestKeys_AreComparedInConstantTime reads this package: a key, or the hash of
-// one, is never compared with == or != or anything that stops at the first
-// difference, and each place that decides by one calls crypto/subtle or hmac.Equal.
+// TestKeys_AreComparedInConstantTime parses this package and its subpackages. A key or its hash is
+// never compared with == or != or another function that stops at the first difference, and each
+// place that decides by one calls crypto/subtle or hmac.Equal.
 func TestKeys_AreComparedInConstantTime(t *testing.T) {
 	fset := token.NewFileSet()
-	names, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var names []string
+	for _, pattern := range []string{"*.go", "apikey/*.go", "proxy/*.go", "response/*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
 	}
-	deciders := map[string]bool{"matches": false, "opens": false, "cookieOpens": false, "handleAPIKeyCreate": false}
+	deciders := map[string]bool{"Matches": false, "Opens": false, "cookieOpens": false, "handleAPIKeyCreate": false}
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
@@ -40,8 +46,7 @@ func TestKeys_AreComparedInConstantTime(t *testing.T) {
 			ast.Inspect(fn.Body, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.BinaryExpr:
-					// Hashes of stored things say whether they are still the same
-					// thing; nothing a client sent is in them.
+					// Hashes of stored objects detect changes; they contain nothing from a client.
 					stored := storedHash(n.X) && storedHash(n.Y)
 					if (n.Op == token.EQL || n.Op == token.NEQ) && (secretHash(n.X) || secretHash(n.Y)) && !stored && !isEmpty(n.X) && !isEmpty(n.Y) {
 						t.Errorf("%s: %s compares a key as texts are compared", fset.Position(n.Pos()), fn.Name.Name)
@@ -66,7 +71,7 @@ func TestKeys_AreComparedInConstantTime(t *testing.T) {
 	}
 }
 
-// secretHash: an expression that is the hash of a key, or a MAC.
+// secretHash reports whether an expression is the hash of a key, or a MAC.
 func secretHash(e ast.Expr) bool {
 	if storedHash(e) {
 		return true
@@ -75,11 +80,19 @@ func secretHash(e ast.Expr) bool {
 	if !is {
 		return false
 	}
-	name, is := call.Fun.(*ast.Ident)
-	return is && (name.Name == "hashKey" || name.Name == "cookieMAC" || name.Name == "newCookieValue")
+	var name *ast.Ident
+	switch fun := call.Fun.(type) {
+	case *ast.Ident:
+		name = fun
+	case *ast.SelectorExpr: // apikey.Hash
+		name = fun.Sel
+	default:
+		return false
+	}
+	return name.Name == "Hash" || name.Name == "cookieMAC" || name.Name == "newCookieValue"
 }
 
-// storedHash: a member of a row that holds such a hash.
+// storedHash reports whether an expression is a row's member with such a hash.
 func storedHash(e ast.Expr) bool {
 	sel, is := e.(*ast.SelectorExpr)
 	return is && (sel.Sel.Name == "KeyHash" || sel.Sel.Name == "Hash")
@@ -90,32 +103,31 @@ func isEmpty(e ast.Expr) bool {
 	return is && lit.Value == `""`
 }
 
-// TestKeys_TimingMeasured prints Welch's t for checking keys of two classes, as
-// dudect does: those that share nothing with the right one, and those whose last
-// character alone is wrong; and for a key that is there against one that is not.
-// Above about 4.5 a difference is likely. It asserts nothing: on a busy machine
-// such a measurement proves nothing either way; TestKeys_AreComparedInConstantTime
-// does.
+// TestKeys_TimingMeasured prints Welch's t for checking keys of two classes, as dudect does: keys
+// that share nothing with the right one against keys that differ only in the last character, and a
+// known lookup against an unknown one. Above about 4.5 a difference is likely. It asserts nothing,
+// because a busy machine makes the measurement unreliable; TestKeys_AreComparedInConstantTime
+// asserts.
 func TestKeys_TimingMeasured(t *testing.T) {
-	right := "bvk_" + randomBase62(lookupLen) + "_" + randomBase62(secretLen)
-	key := &fsm.APIKey{Hash: hashKey(right)}
-	row := &fsm.Sandbox{ID: "s", KeyHash: hashKey(right)}
-	near, far := right[:len(right)-1]+"!", "bvk_"+randomBase62(lookupLen)+"_"+randomBase62(secretLen)
+	right := "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)
+	key := &fsm.APIKey{Hash: apikey.Hash(right)}
+	row := &fsm.Sandbox{ID: "s", KeyHash: apikey.Hash(right)}
+	near, far := right[:len(right)-1]+"!", "bvk_"+apikey.Random(apikey.LookupLen)+"_"+apikey.Random(apikey.SecretLen)
 	for what, pair := range map[string][2]func() bool{
-		"API key, nearly right against all wrong":     {func() bool { return matches(key, near) }, func() bool { return matches(key, far) }},
-		"API key, there against not there":            {func() bool { return matches(key, far) }, func() bool { return matches(nil, far) }},
-		"sandbox key, nearly right against all wrong": {func() bool { return opens(row, near) }, func() bool { return opens(row, far) }},
-		"sandbox key, there against not there":        {func() bool { return opens(row, far) }, func() bool { return opens(nil, far) }},
+		"API key, nearly right against all wrong":     {func() bool { return apikey.Matches(key, near) }, func() bool { return apikey.Matches(key, far) }},
+		"API key, there against not there":            {func() bool { return apikey.Matches(key, far) }, func() bool { return apikey.Matches(nil, far) }},
+		"sandbox key, nearly right against all wrong": {func() bool { return proxy.Opens(row, near) }, func() bool { return proxy.Opens(row, far) }},
+		"sandbox key, there against not there":        {func() bool { return proxy.Opens(row, far) }, func() bool { return proxy.Opens(nil, far) }},
 	} {
 		t.Logf("%s: t = %.2f", what, welch(pair, 20_000))
 	}
 }
 
-// warmUp is how many calls do not count.
+// warmUp is how many calls are not measured.
 const warmUp = 5000
 
-// welch times two functions in a random order, about n times each, and gives
-// Welch's t without what took four times as long as usual.
+// welch times two functions in random order, about n times each. It returns Welch's t without
+// outliers of more than four times the usual duration.
 func welch(pair [2]func() bool, n int) float64 {
 	var samples [2][]float64
 	for i := range 2*n + warmUp {
@@ -133,7 +145,7 @@ func welch(pair [2]func() bool, n int) float64 {
 			limit += v / float64(len(list))
 		}
 		for _, v := range list {
-			if v < 4*limit { // the scheduler's, not ours
+			if v < 4*limit { // outliers come from the scheduler
 				count[class]++
 				d := v - mean[class]
 				mean[class] += d / count[class]

@@ -12,16 +12,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// Config is how one node serves the API. Start from DefaultConfig.
+// Config configures the API server of one node. Start from DefaultConfig.
 type Config struct {
-	// MaxBodyBytes bounds a request's body; a longer one is answered 413.
+	// MaxBodyBytes limits a request's body; a longer one gets 413.
 	MaxBodyBytes int64
-	// MaxHeaderBytes bounds a request's header; net/http adds 4 KiB of slack
-	// and answers 431.
+	// MaxHeaderBytes limits a request's header; net/http adds 4 KiB of slack and responds 431.
 	MaxHeaderBytes int
-	// RequestTimeout bounds one request's work, waiting for a leader included.
+	// RequestTimeout limits one request's work, including the wait for a leader.
 	RequestTimeout time.Duration
 	// ReadHeaderTimeout, ReadTimeout, WriteTimeout and IdleTimeout are
 	// http.Server's. WriteTimeout must leave room for RequestTimeout.
@@ -29,76 +31,63 @@ type Config struct {
 	ReadTimeout       time.Duration
 	WriteTimeout      time.Duration
 	IdleTimeout       time.Duration
-	// MaxConnections bounds the connections open at a time, WebSockets included;
-	// further ones are answered 503 and closed. It is lowered to what the limit of
-	// file descriptors allows.
+	// MaxConnections limits the open connections, WebSockets included. Connections above it get 503
+	// and are closed. The process's limit of file descriptors may lower it.
 	MaxConnections int
-	// DrainTimeout bounds how long Run waits for requests in progress once its
-	// context has ended.
+	// DrainTimeout limits how long Run waits for requests in progress after its context has ended.
 	DrainTimeout time.Duration
 
-	// RatePerSecond is how many requests per second one client address may make
-	// before each is delayed by a second; above twice that it gets 429. Zero
-	// means no limit.
+	// RatePerSecond is how many requests per second one client address may send. Requests above it
+	// are delayed by a second; above twice that they get 429. Zero means no limit.
 	RatePerSecond float64
-	// TrustedProxies may name the client's address in X-Forwarded-For.
+	// TrustedProxies are the proxies whose X-Forwarded-* headers are believed.
 	TrustedProxies []netip.Prefix
-	// CORSOrigins are the web origins that may call the API with credentials.
-	// None means any port of localhost and 127.0.0.1.
+	// CORSOrigins are the web origins that may call the API with credentials. Empty means any port
+	// of localhost and 127.0.0.1.
 	CORSOrigins []string
 
-	// VerifyGitTokens asks each git provider whether a token is good before it
-	// is stored.
-	VerifyGitTokens bool
-	// GitSchemes are the URL schemes a provider host may be asked with.
-	GitSchemes []string
-	// AllowedGitHosts are provider hosts ("git.example.org" or "host:port") that
-	// may be asked although their address is private, loopback or link-local.
-	AllowedGitHosts []string
-	// GitTimeout bounds one question to a git provider.
-	GitTimeout time.Duration
+	// Git configures the checks with git providers.
+	Git git.Config
 
-	// AgentTimeout bounds how long a listing waits for the agent servers.
+	// AgentTimeout limits how long a listing waits for the agent servers.
 	AgentTimeout time.Duration
-	// SandboxURL is how clients reach a sandbox's port: SandboxURLDoor, or the
-	// pattern of a direct URL in which the texts {address}, {port}, {sandbox} and
-	// {name} (the port's name, lower case, with dashes) are replaced.
+	// SandboxURL is how clients reach a sandbox's port: SandboxURLProxy, or a direct URL in which
+	// {address}, {port}, {sandbox} and {name} (the port's name in lower case, with dashes) are
+	// replaced.
 	SandboxURL string
-	// Door is how this node proxies to sandboxes. It does so whatever SandboxURL
-	// says.
-	Door DoorConfig
+	// Proxy configures the sandbox proxy. It runs whatever SandboxURL says.
+	Proxy proxy.Config
 
-	// Logs reads what sandboxes wrote; nil when nothing can.
+	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs
 
-	// OrphanRetention is how long an orphaned workspace stays; it is shown.
+	// OrphanRetention is how long an orphaned workspace is kept. The API only reports it.
 	OrphanRetention time.Duration
-	// Differs names what this node's configuration has otherwise than the
-	// cluster; nil for nothing.
+	// Differs lists the settings in which this node's configuration differs from the cluster's; nil
+	// for none.
 	Differs func(*fsm.View) []string
 
-	// Membership is what the operators' routes about members ask; nil for none.
+	// Membership serves the operator routes about members; nil disables them.
 	Membership Membership
-	// Snapshots is how GET /api/v1/operator/snapshot gives out the state.
+	// Snapshots configures saving and restoring the whole state.
 	Snapshots SnapshotConfig
 
-	// Backups tells of the backups; nil when this node makes none.
+	// Backups lists the backups; nil when this node makes none.
 	Backups Backups
 
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
-	// Logger gets one line per request.
+	// Logger receives the access log and the server's own messages.
 	Logger *slog.Logger
-	// Registerer takes the API's metrics, and /metrics shows what Gatherer has.
+	// Registerer receives the API's metrics; /metrics shows what Gatherer collects.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
 }
 
-// DefaultConfig gives the values the documentation promises, without a logger
-// and a metrics registry.
+// DefaultConfig returns the documented defaults, without a logger and a metrics registry.
 func DefaultConfig() Config {
 	return Config{
-		MaxBodyBytes:      4 << 20,
+		MaxBodyBytes:      6 << 20,
 		MaxHeaderBytes:    64 << 10,
 		RequestTimeout:    30 * time.Second,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -107,17 +96,15 @@ func DefaultConfig() Config {
 		IdleTimeout:       120 * time.Second,
 		MaxConnections:    16384,
 		DrainTimeout:      15 * time.Second,
-		VerifyGitTokens:   true,
-		GitSchemes:        []string{"https"},
-		GitTimeout:        10 * time.Second,
+		Git:               git.DefaultConfig(),
 		AgentTimeout:      2 * time.Second,
-		SandboxURL:        SandboxURLDoor,
-		Door:              defaultDoor(),
+		SandboxURL:        SandboxURLProxy,
+		Proxy:             proxy.DefaultConfig(),
 		Snapshots:         defaultSnapshots(),
 	}
 }
 
-// Validate names the first field that can't be right.
+// Validate returns an error for the first invalid field.
 func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
@@ -125,15 +112,15 @@ func (c Config) Validate() error {
 	}{
 		{"RequestTimeout", c.RequestTimeout}, {"ReadHeaderTimeout", c.ReadHeaderTimeout}, {"ReadTimeout", c.ReadTimeout},
 		{"WriteTimeout", c.WriteTimeout}, {"IdleTimeout", c.IdleTimeout}, {"DrainTimeout", c.DrainTimeout},
-		{"GitTimeout", c.GitTimeout}, {"AgentTimeout", c.AgentTimeout},
+		{"AgentTimeout", c.AgentTimeout},
 	} {
 		if d.value <= 0 {
 			return fmt.Errorf("%s must be positive, is %s", d.name, d.value)
 		}
 	}
 	switch {
-	case c.MaxBodyBytes < 1<<10 || c.MaxBodyBytes > maxAnyText:
-		return fmt.Errorf("MaxBodyBytes must be between 1 KiB and %d MiB, is %d bytes", maxAnyText>>20, c.MaxBodyBytes)
+	case c.MaxBodyBytes < 1<<10 || c.MaxBodyBytes > decode.MaxAnyText:
+		return fmt.Errorf("MaxBodyBytes must be between 1 KiB and %d MiB, is %d bytes", decode.MaxAnyText>>20, c.MaxBodyBytes)
 	case c.MaxHeaderBytes < 1<<10:
 		return fmt.Errorf("MaxHeaderBytes must be at least 1 KiB, is %d bytes", c.MaxHeaderBytes)
 	case c.WriteTimeout <= c.RequestTimeout:
@@ -142,17 +129,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("MaxConnections must be at least 1, is %d", c.MaxConnections)
 	case c.RatePerSecond < 0:
 		return fmt.Errorf("RatePerSecond must not be negative, is %g", c.RatePerSecond)
-	case c.SandboxURL != SandboxURLDoor && !strings.Contains(c.SandboxURL, "://"):
-		return fmt.Errorf("SandboxURL must be %q or a URL, is %q", SandboxURLDoor, c.SandboxURL)
+	case c.SandboxURL != SandboxURLProxy && !strings.Contains(c.SandboxURL, "://"):
+		return fmt.Errorf("SandboxURL must be %q or a URL, is %q", SandboxURLProxy, c.SandboxURL)
 	case c.Logger == nil:
 		return errors.New("Logger is missing")
 	case c.Registerer == nil || c.Gatherer == nil:
 		return errors.New("Registerer and Gatherer are needed")
 	}
-	for _, s := range c.GitSchemes {
-		if s != "https" && s != "http" {
-			return fmt.Errorf("GitSchemes may hold https and http, not %q", s)
-		}
-	}
-	return errors.Join(c.Door.validate(), c.Snapshots.validate())
+	return errors.Join(c.Git.Validate(), c.Proxy.Validate(), c.Snapshots.validate())
 }

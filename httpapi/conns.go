@@ -9,24 +9,22 @@ import (
 )
 
 const (
-	// reservedFiles are the file descriptors a node keeps for its peers, its disk
-	// and its other neighbours.
+	// reservedFiles are the file descriptors kept for peers, the disk and the rest of the process.
 	reservedFiles = 256
-	// refusalTime bounds how long telling a client that it was refused may take.
+	// refusalTime limits writing the 503 to a refused client.
 	refusalTime = time.Second
 )
 
-// refusalText is what a connection above the limit gets: the answer comes before
-// any request and closes the connection.
+// refusalText is the response to a connection above the limit. It is sent before any request
+// arrives.
 const refusalText = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\n" + `{"detail":"This node has too many open connections."}`
 
-// connections bounds how many connections a server has open, and knows those
-// over which no request has come yet: http.Server.Shutdown would wait five
-// seconds for each.
+// connections limits a server's open connections. It also tracks those that have sent no request
+// yet, because http.Server.Shutdown would wait five seconds for each.
 type connections struct {
 	limit int
-	// plain: what is written to a connection is what the client reads.
+	// plain is set without TLS: the client can read what is written to the connection.
 	plain bool
 
 	mu      sync.Mutex
@@ -35,8 +33,8 @@ type connections struct {
 	closing bool
 }
 
-// newConnections bounds them by what is configured and by half of the file
-// descriptors this process may have: behind the door each connection has another.
+// newConnections applies the configured limit or, if lower, what the process's file descriptors
+// allow. A proxied connection needs two.
 func newConnections(limit int, plain bool) *connections {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(2*limit+reservedFiles) {
@@ -45,8 +43,8 @@ func newConnections(limit int, plain bool) *connections {
 	return &connections{limit: limit, plain: plain, fresh: map[net.Conn]struct{}{}}
 }
 
-// listen gives l with the bound: it accepts every connection at once, so that
-// nobody waits unanswered in the kernel's queue, and closes those above it.
+// listen wraps l. It accepts every connection at once and closes those above the limit, so that
+// clients get a response instead of waiting in the kernel's queue.
 func (c *connections) listen(l net.Listener) net.Listener { return &boundListener{l, c} }
 
 type boundListener struct {
@@ -78,21 +76,20 @@ func (c *connections) admit() bool {
 	return true
 }
 
-// refuse closes a connection, with an answer if it can be read. The kernel takes
-// so few bytes at once.
+// refuse closes a connection, after a 503 if the client can read one. The text fits the kernel's
+// send buffer.
 func (c *connections) refuse(conn net.Conn) {
 	if c.plain {
-		_ = conn.SetWriteDeadline(time.Now().Add(refusalTime)) // without one it is closed all the same
-		_, _ = conn.Write([]byte(refusalText))                 // the client may be gone
+		_ = conn.SetWriteDeadline(time.Now().Add(refusalTime)) // closed all the same without one
+		_, _ = conn.Write([]byte(refusalText))                 // the client may have left
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite() // or the answer could be lost to a reset
+			_ = half.CloseWrite() // or a reset could discard the response
 		}
 	}
-	_ = conn.Close() // nothing was asked over it
+	_ = conn.Close() // no request came over it
 }
 
-// count gives conn so that it is counted until it is closed, by whoever has it
-// then.
+// count wraps conn, which counts as open until it is closed.
 func (c *connections) count(conn net.Conn) net.Conn {
 	done := sync.OnceFunc(func() {
 		c.mu.Lock()
@@ -105,8 +102,7 @@ func (c *connections) count(conn net.Conn) net.Conn {
 	return &boundConn{conn, done}
 }
 
-// boundTCP keeps what a TCP connection can do more than others: net/http and the
-// kernel know shorter ways for it.
+// boundTCP keeps the methods of a TCP connection, which net/http uses for sendfile and splice.
 type boundTCP struct {
 	*net.TCPConn
 	done func()
@@ -134,11 +130,11 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	}
 	c.mu.Unlock()
 	if closing {
-		_ = conn.Close() // nothing was asked over it
+		_ = conn.Close() // no request came over it
 	}
 }
 
-// closeFresh closes the connections nothing was asked over, and what comes after.
+// closeFresh closes the connections without a request, and new ones from then on.
 func (c *connections) closeFresh() {
 	c.mu.Lock()
 	c.closing = true
@@ -148,6 +144,6 @@ func (c *connections) closeFresh() {
 	}
 	c.mu.Unlock()
 	for _, conn := range idle {
-		_ = conn.Close() // nothing was asked over it
+		_ = conn.Close() // no request came over it
 	}
 }

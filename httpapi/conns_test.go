@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// served runs the server on a port of its own and gives its address; stop ends
-// it and gives what Run returned.
+// served runs the server on its own port and returns its address. stop ends it and returns Run's
+// error.
 func served(t *testing.T, h *harness) (address string, stop func() error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,18 +50,18 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
-// exchangeOver sends one request over a connection and reads its answer.
+// exchangeOver sends one request over a connection and reads the response.
 func exchangeOver(c net.Conn, request string) (status int, body string, err error) {
 	if _, err := io.WriteString(c, request); err != nil {
 		return 0, "", err
 	}
-	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	reply, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0, "", err
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return response.StatusCode, string(text), err
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(text), err
 }
 
 const aliveRequest = "GET /alive HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -104,13 +104,14 @@ func TestServer_ConnectionsAboveTheLimitAreRefusedAndOthersServed(t *testing.T) 
 	}
 }
 
-// A client that opened a connection and asked nothing must not hold the node up:
-// http.Server.Shutdown alone would wait five seconds for it.
+// A connection without a request must not delay the shutdown: http.Server.Shutdown alone would wait
+// five seconds for it.
 func TestServer_StopsWithoutWaitingForConnectionsNothingWasAskedOver(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.DrainTimeout = 2 * time.Second })
 	address, stop := served(t, h)
 	silent := dial(t, address)
-	if status, _, err := exchangeOver(dial(t, address), aliveRequest); status != http.StatusOK || err != nil { // the silent one was accepted before
+	// The silent connection was accepted before.
+	if status, _, err := exchangeOver(dial(t, address), aliveRequest); status != http.StatusOK || err != nil {
 		t.Fatal(status, err)
 	}
 	if err := stop(); err != nil {
@@ -121,8 +122,8 @@ func TestServer_StopsWithoutWaitingForConnectionsNothingWasAskedOver(t *testing.
 	}
 }
 
-// A client that sends its header or its body too slowly, or does not read its
-// answers, loses its connection: the only one there may be, so others get in.
+// A client that sends its header or body too slowly, or does not read responses, loses its
+// connection. The limit is one connection, so others can then connect.
 func TestServer_SlowClientsAreCutOff(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
 		c.MaxConnections = 1
@@ -155,7 +156,7 @@ func TestServer_SlowClientsAreCutOff(t *testing.T) {
 		}
 		others(name)
 	}
-	// Requests without an end, and not one answer read.
+	// Endless requests whose responses are never read.
 	deaf := dial(t, address)
 	asked := make(chan struct{})
 	go func() {

@@ -6,20 +6,21 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// encodingGzip is the one content coding of request bodies that the API reads.
+// encodingGzip is the only content coding of request bodies that the API supports.
 const encodingGzip = "gzip"
 
-// errEncoding is the answer to a body in a coding that the API does not read
-// (RFC 9110, 15.5.16).
-func errEncoding(w http.ResponseWriter) *refusal {
+// errEncoding is the 415 for a body with an unsupported coding (RFC 9110, 15.5.16).
+func errEncoding(w http.ResponseWriter) *response.HTTPError {
 	w.Header().Set("Accept-Encoding", encodingGzip)
-	return refuse(http.StatusUnsupportedMediaType, "Unsupported Content-Encoding: send the body as it is, or with gzip")
+	return response.Error(http.StatusUnsupportedMediaType, "Unsupported Content-Encoding: send the body as it is, or with gzip")
 }
 
-// isCoded reads Content-Encoding: false for a body that is sent as it is. Only
-// gzip is known, under both its names, and only once.
+// isCoded reads Content-Encoding. coded is false for a plain body; known is false for an
+// unsupported coding. Only gzip is supported, under both its names, applied once.
 func isCoded(r *http.Request) (coded, known bool) {
 	switch name := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ",")); strings.TrimSpace(name) {
 	case "", "identity":
@@ -30,7 +31,7 @@ func isCoded(r *http.Request) (coded, known bool) {
 	return true, false
 }
 
-// unpackBody reads a gzip body, which may have at most limit bytes unpacked.
+// unpackBody decompresses a gzip body to at most limit bytes.
 func unpackBody(r io.Reader, limit int64) ([]byte, error) {
 	z, err := gzip.NewReader(r)
 	if err != nil {

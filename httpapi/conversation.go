@@ -9,13 +9,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// maxConversationBatch is how many conversations one batch-get may ask for: the
-// agent server answers at most that many (api-contract.md C.4).
+// maxConversationBatch is the most ids in one batch-get. An agent server accepts no more
+// (PROTOCOL.md, "Conversations: read").
 const maxConversationBatch = 99
 
-// conversationBody is the wire's AppConversation (api-contract.md A.6).
+// conversationBody is the API's AppConversation (API.md, "Conversations: members").
 type conversationBody struct {
 	ID                   string            `json:"id"`
 	CreatedByUserID      *string           `json:"created_by_user_id"`
@@ -43,16 +46,16 @@ type conversationBody struct {
 	LaunchedAgentProfile *struct{}         `json:"launched_agent_profile"`
 }
 
-// conversationQuery reads the filters of B.2.
-func conversationQuery(q query) fsm.ConversationFilter {
+// conversationQuery reads the filters of API.md, "Conversations: search".
+func conversationQuery(q decode.Query) fsm.ConversationFilter {
 	return fsm.ConversationFilter{
-		TitleContains: deref(q.text("title__contains", maxSetting)),
-		CreatedGTE:    q.time("created_at__gte"),
-		CreatedLT:     q.time("created_at__lt"),
-		UpdatedGTE:    q.time("updated_at__gte"),
-		UpdatedLT:     q.time("updated_at__lt"),
-		SandboxID:     deref(q.text("sandbox_id__eq", maxNameText)),
-		IncludeSub:    q.boolean("include_sub_conversations"),
+		TitleContains: decode.OrZero(q.Text("title__contains", fsm.MaxLine)),
+		CreatedGTE:    q.Time("created_at__gte"),
+		CreatedLT:     q.Time("created_at__lt"),
+		UpdatedGTE:    q.Time("updated_at__gte"),
+		UpdatedLT:     q.Time("updated_at__lt"),
+		SandboxID:     decode.OrZero(q.Text("sandbox_id__eq", fsm.MaxName)),
+		IncludeSub:    q.Boolean("include_sub_conversations"),
 	}
 }
 
@@ -79,10 +82,10 @@ func (s *Server) handleConversationCount(c *call) (answer, error) {
 	return ok(v.CountConversations(c.who.user, filter))
 }
 
-// handleConversationList handles GET /api/v1/app-conversations: with ids a
-// batch-get, without a listing, both as a bare array.
+// handleConversationList handles GET /api/v1/app-conversations. With ids it is a batch-get, without
+// a listing. Both return a bare array.
 func (s *Server) handleConversationList(c *call) (answer, error) {
-	if sent := c.query.values["ids"]; len(sent) > 0 {
+	if sent := c.query.Values["ids"]; len(sent) > 0 {
 		return s.batchConversations(c, sent)
 	}
 	rows, v, _, err := c.listConversations()
@@ -94,7 +97,7 @@ func (s *Server) handleConversationList(c *call) (answer, error) {
 
 func (c *call) listConversations() ([]*fsm.Conversation, *fsm.View, string, error) {
 	filter := conversationQuery(c.query)
-	p := fsm.Page{After: c.query.pageID(), Limit: c.query.limit()}
+	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
 	if err := c.check(); err != nil {
 		return nil, nil, "", err
 	}
@@ -108,20 +111,20 @@ func (c *call) listConversations() ([]*fsm.Conversation, *fsm.View, string, erro
 
 func (s *Server) batchConversations(c *call, sent []string) (answer, error) {
 	if len(sent) > maxConversationBatch {
-		return answer{}, refuse(http.StatusBadRequest,
+		return answer{}, response.Error(http.StatusBadRequest,
 			fmt.Sprintf("Too many ids requested. Maximum is %d.", maxConversationBatch))
 	}
 	ids := make([]string, len(sent))
 	var bad []string
 	for i, text := range sent {
-		hex, fine := parseUUID(text)
+		hex, fine := decode.ParseUUID(text)
 		if !fine {
 			bad = append(bad, text)
 		}
 		ids[i] = hex
 	}
 	if len(bad) > 0 {
-		return answer{}, refuse(http.StatusBadRequest, "Invalid UUID format for ids: "+pythonList(bad))
+		return answer{}, response.Error(http.StatusBadRequest, "Invalid UUID format for ids: "+decode.PythonList(bad))
 	}
 	v, err := c.view()
 	if err != nil {
@@ -145,8 +148,8 @@ func (s *Server) batchConversations(c *call, sent []string) (answer, error) {
 	return ok(items)
 }
 
-// newConversationBodies renders conversations with what their sandboxes and
-// agent servers say right now.
+// newConversationBodies renders conversations with the present state of their sandboxes and agent
+// servers.
 func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Conversation) []conversationBody {
 	sandboxes := map[string]*fsm.Sandbox{}
 	var placed []*fsm.Sandbox
@@ -154,10 +157,10 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 		if _, seen := sandboxes[row.SandboxID]; seen {
 			continue
 		}
-		box := v.Sandbox(c.who.user, row.SandboxID)
-		sandboxes[row.SandboxID] = box
-		if box != nil {
-			placed = append(placed, box)
+		sb := v.Sandbox(c.who.user, row.SandboxID)
+		sandboxes[row.SandboxID] = sb
+		if sb != nil {
+			placed = append(placed, sb)
 		}
 	}
 	keys := s.sandboxKeys(c.ctx(), placed)
@@ -172,7 +175,7 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 	return bodies
 }
 
-func newConversationBody(row *fsm.Conversation, box *fsm.Sandbox, keys sandboxKeys, to links) conversationBody {
+func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKeys, to links) conversationBody {
 	b := conversationBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxID: row.SandboxID,
 		SelectedRepository: row.SelectedRepository, SelectedBranch: row.SelectedBranch, GitProvider: row.GitProvider,
@@ -185,27 +188,27 @@ func newConversationBody(row *fsm.Conversation, box *fsm.Sandbox, keys sandboxKe
 	if b.AgentKind == "" {
 		b.AgentKind = "openhands"
 	}
-	if box == nil {
+	if sb == nil {
 		return b
 	}
-	b.SandboxStatus = box.State()
-	if isServing(box) {
-		link := to.port(box, fsm.PortAgentServer) + "/api/conversations/" + row.ID
+	b.SandboxStatus = sb.State()
+	if proxy.IsServing(sb) {
+		link := to.port(sb, fsm.PortAgentServer) + "/api/conversations/" + row.ID
 		b.ConversationURL = &link
-		b.SessionAPIKey = orNull(keys.values[box.ID])
+		b.SessionAPIKey = orNull(keys.values[sb.ID])
 	}
 	return b
 }
 
-// agentCallers is how many agent servers one listing asks at once.
+// agentCallers is how many agent servers one listing queries in parallel.
 const agentCallers = 16
 
-// maxAgentIDs is how many conversations one question to an agent server holds.
+// maxAgentIDs is how many conversations of one sandbox a listing asks about. Further ones have no
+// status.
 const maxAgentIDs = 99
 
-// executionStatuses asks each running sandbox's agent server once. What does not
-// answer in Config.AgentTimeout is left out: a listing never fails or hangs for
-// a sandbox.
+// executionStatuses queries each running sandbox's agent server once. It leaves out those that do
+// not respond within Config.AgentTimeout, so that a sandbox can't make a listing fail or hang.
 func (s *Server) executionStatuses(ctx context.Context, rows []*fsm.Conversation, sandboxes map[string]*fsm.Sandbox, keys sandboxKeys) map[string]string {
 	asks := map[string][]string{}
 	for _, row := range rows {
@@ -230,7 +233,7 @@ func (s *Server) executionStatuses(ctx context.Context, rows []*fsm.Conversation
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			// The sandbox's user may have put anything there.
+			// The sandbox's user controls the agent server, so the text may be anything.
 			for _, one := range ids {
 				if isExecutionStatus(found[one]) {
 					statuses[one] = found[one]
@@ -239,12 +242,11 @@ func (s *Server) executionStatuses(ctx context.Context, rows []*fsm.Conversation
 			return nil
 		})
 	}
-	_ = group.Wait() // what failed is null in the answer
+	_ = group.Wait() // a failed query leaves null
 	return statuses
 }
 
-// isExecutionStatus reports whether a text is one of the wire's (api-contract.md
-// A.0.7).
+// isExecutionStatus reports whether a text is one of API.md, "Enumerations".
 func isExecutionStatus(s string) bool {
 	switch s {
 	case "idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting":

@@ -7,9 +7,12 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// The members of a conversation that PATCH changes.
+// The members of a conversation that PATCH can change.
 const (
 	memberTitle      = "title"
 	memberPublic     = "public"
@@ -18,12 +21,11 @@ const (
 	memberProvider   = "git_provider"
 )
 
-// maxTitle bounds a conversation's title, in characters.
+// maxTitle limits a conversation's title, in characters.
 const maxTitle = 200
 
-// handleConversationUpdate handles PATCH
-// /api/v1/app-conversations/{conversation_id}: only the members that were sent
-// change, and null clears them (api-contract.md B.2).
+// handleConversationUpdate handles PATCH /api/v1/app-conversations/{conversation_id}. It changes
+// the members that were sent; null clears one (API.md, "Conversations: change").
 func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 	id := c.conversationID()
 	body := readConversationUpdate(c.object())
@@ -31,12 +33,12 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	if err := body.Validate(); err != nil {
+	if err := fsm.Validate(body); err != nil {
 		return answer{}, err
 	}
 	res, err := c.propose(body)
 	if err != nil {
-		return answer{}, notFoundAs(err, "unknown_app_conversation")
+		return answer{}, response.NotFoundAs(err, "unknown_app_conversation")
 	}
 	if res.Conversation == nil {
 		return answer{}, errEmptyResult(fsm.ConversationUpdate)
@@ -50,46 +52,45 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 	return ok(b)
 }
 
-// readConversationUpdate reads the body of a PATCH.
-func readConversationUpdate(o object) *fsm.ConversationUpdateBody {
+func readConversationUpdate(o decode.Object) *fsm.ConversationUpdateBody {
 	body := &fsm.ConversationUpdateBody{
-		Title:              o.text(memberTitle, maxTitle),
-		Public:             o.boolean(memberPublic),
-		SelectedRepository: o.text(memberRepository, maxSetting),
-		SelectedBranch:     o.text(memberBranch, maxSetting),
-		GitProvider:        (*fsm.ProviderType)(o.enum(memberProvider, providerNames())),
+		Title:              o.Text(memberTitle, maxTitle),
+		Public:             o.Boolean(memberPublic),
+		SelectedRepository: o.Text(memberRepository, fsm.MaxPath),
+		SelectedBranch:     o.Text(memberBranch, fsm.MaxPath),
+		GitProvider:        (*fsm.ProviderType)(o.Enum(memberProvider, git.Providers())),
 	}
 	for _, name := range []string{memberTitle, memberPublic, memberRepository, memberBranch, memberProvider} {
-		if o.has(name) {
+		if o.Has(name) {
 			body.Set = append(body.Set, name)
 		}
 	}
 	if r := body.SelectedRepository; r != nil && !isRepository(*r) {
-		o.rule(memberRepository, "must be owner/repo, without characters that mean something to a shell")
+		o.Rule(memberRepository, "must be owner/repo, without characters that mean something to a shell")
 	}
 	if b := body.SelectedBranch; b != nil && !isBranch(*b) {
-		o.rule(memberBranch, "is not the name of a branch")
+		o.Rule(memberBranch, "is not the name of a branch")
 	}
-	// Not sent at all means that it stays, and then Apply has the last word.
-	cleared := slices.Contains(body.Set, memberRepository) && o.value(memberRepository) == nil
+	// An absent repository stays as it is; Apply then checks the combination.
+	cleared := slices.Contains(body.Set, memberRepository) && o.Value(memberRepository) == nil
 	if cleared && (body.SelectedBranch != nil || body.GitProvider != nil) {
-		o.rule(memberRepository, "a branch and a git provider need a repository")
+		o.Rule(memberRepository, "a branch and a git provider need a repository")
 	}
 	return body
 }
 
-// repositoryPattern is owner/repo; GitLab's and Azure's owners have parts.
+// repositoryPattern is owner/repo. Owners at GitLab and Azure have several parts.
 var repositoryPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+$`)
 
-// isRepository reports whether a text may name a repository: what it may not
-// hold would mean something to a shell, or lead out of a directory.
+// isRepository reports whether a text may name a repository. It excludes shell metacharacters and
+// path traversal.
 func isRepository(s string) bool {
 	return repositoryPattern.MatchString(s) && !slices.ContainsFunc(strings.Split(s, "/"), func(part string) bool {
 		return strings.Trim(part, ".") == "" || strings.HasPrefix(part, "-")
 	})
 }
 
-// branchPattern holds what git allows, less what a shell would read.
+// branchPattern is what git allows, without shell metacharacters.
 var branchPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@#=-]*$`)
 
 // isBranch reports whether a text may name a branch (git check-ref-format).
@@ -98,17 +99,16 @@ func isBranch(s string) bool {
 		!strings.Contains(s, "/.") && !strings.HasSuffix(s, "/") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
 }
 
-// handleConversationDelete handles DELETE
-// /api/v1/app-conversations/{conversation_id}, with its sub-conversations and
-// start tasks. A sandbox nothing else uses goes too, as a whole and afterwards:
-// its agent server has nothing to be asked for.
+// handleConversationDelete handles DELETE /api/v1/app-conversations/{conversation_id}. It also
+// deletes sub-conversations and start tasks. A sandbox without other conversations is deleted as
+// well, so its agent server need not be called.
 func (s *Server) handleConversationDelete(c *call) (answer, error) {
-	id, fine := parseUUID(c.params.ByName("conversation_id"))
+	id, fine := decode.ParseUUID(c.params.ByName("conversation_id"))
 	if !fine {
-		return answer{}, refuse(http.StatusBadRequest, "Invalid conversation ID format")
+		return answer{}, response.Error(http.StatusBadRequest, "Invalid conversation ID format")
 	}
 	if _, err := c.propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true}); err != nil {
-		return answer{}, notFoundAs(err, "Conversation not found")
+		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
 	return ok(success{Success: true})
 }

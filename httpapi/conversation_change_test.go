@@ -11,26 +11,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 const oneMessage = `{"content":[{"type":"text","text":"go on"}]}`
 
-// talking gives alice a conversation in a sandbox that runs, the path to send
-// messages to, and what arrives as one.
-func (h *harness) talking() (box, conv, path, arrives string) {
+// talking gives alice a conversation in a running sandbox. It returns the path for messages and the
+// messages that arrive.
+func (h *harness) talking() (sb, conv, path, arrives string) {
 	h.t.Helper()
-	box = h.createSandbox(h.alice)
-	h.observe(box, running())
-	conv = h.conversation("alice", box)
-	key := h.secrets.last(sandboxPath(box))["key"]
-	return box, conv, pathConversations + "/" + conv + "/send-message", sprint("http://10.1.2.3:21000 %s %s go on true", key, conv)
+	sb = h.createSandbox(h.alice)
+	h.observe(sb, running())
+	conv = h.conversation("alice", sb)
+	key := h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
+	return sb, conv, pathConversations + "/" + conv + "/send-message", sprint("http://10.1.2.3:21000 %s %s go on true", key, conv)
 }
 
 func TestSendMessage(t *testing.T) {
 	h := newHarness(t).withSpec()
 	_, conv, path, arrives := h.talking()
 	h.do(h.alice, "POST", path, oneMessage).want(t, 200).is(t, `{"success":true,"sandbox_status":"RUNNING","message":null}`)
-	h.do(h.alice, "POST", pathConversations+"/"+strings.ToUpper(dashed(conv))+"/send-message",
+	h.do(h.alice, "POST", pathConversations+"/"+strings.ToUpper(decode.Dashed(conv))+"/send-message",
 		`{"role":"user","content":[{"text":"go on"}],"run":false,"x":1}`).want(t, 200)
 	if diff := cmp.Diff([]string{arrives, strings.TrimSuffix(arrives, "true") + "false"}, h.agents.sent()); diff != "" {
 		t.Fatal(diff)
@@ -72,7 +73,7 @@ func TestSendMessage_AgentServerFails(t *testing.T) {
 	} {
 		h.agents.sendErr = tt.err
 		h.do(h.alice, "POST", path, oneMessage).want(t, 502).is(t, tt.want)
-		// What was not delivered is not remembered.
+		// An undelivered message is not recorded.
 		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 502)
 	}
 	h.agents.sendErr = nil
@@ -83,25 +84,62 @@ func TestSendMessage_AgentServerFails(t *testing.T) {
 	}
 }
 
-// A picture has the size that the agent server takes, whichever way it comes.
+// An image may be as large as the body, whichever way it arrives: front ends allow files of 3 MiB,
+// which are 4 MiB of base64.
 func TestMessage_Pictures(t *testing.T) {
-	h := newHarness(t).withSpec()
-	box, _, path, _ := h.talking()
+	h := newHarness(t).withSpec().raised()
+	sb, _, path, _ := h.talking()
 	picture := func(bytes int) string {
 		return `{"type":"image","image_urls":["data:image/png;base64,` + strings.Repeat("A", bytes) + `"]}`
 	}
-	h.do(h.alice, "POST", path, `{"content":[`+picture(3<<20)+`]}`).want(t, 200)
-	h.do(h.alice, "POST", path, `{"content":[`+picture(5<<20)+`]}`).want(t, 413)
-	start := func(block string) string {
-		return sprint(`{"sandbox_id":%q,"initial_message":{"content":[%s]}}`, box, block)
+	h.do(h.alice, "POST", path, `{"content":[`+picture(4<<20)+`]}`).want(t, 200)
+	h.do(h.alice, "POST", path, `{"content":[`+picture(6<<20)+`]}`).want(t, 413)
+	start := func(blocks ...string) string {
+		return sprint(`{"sandbox_id":%q,"initial_message":{"content":[%s]}}`, sb, strings.Join(blocks, ","))
 	}
-	h.do(h.alice, "POST", pathConversations, start(picture(2<<20-2000))).want(t, 200)
-	h.do(h.alice, "POST", pathConversations, start(picture(2<<20+1000))).want(t, 422)
-	h.do(h.alice, "POST", pathConversations, start(picture(1<<20)+","+picture(1<<20))).want(t, 422)
+	full := int(DefaultConfig().MaxBodyBytes) - len(start(picture(0)))
+	h.do(h.alice, "POST", pathConversations, start(picture(full))).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, start(picture(full+1))).want(t, 413)
+	h.do(h.alice, "POST", pathConversations, start(picture(2<<20), picture(2<<20))).want(t, 200)
 }
 
-// A message moves its conversation's updated_at, through the API at once and
-// through the sandbox's own port soon.
+// TestStart_OneMeasure: the size of a start in the log is checked before its secrets are stored, in
+// the log's own bytes, and the error says what to do.
+func TestStart_OneMeasure(t *testing.T) {
+	text := func(s string, count int) string { return sprint(`{"type":"text","text":%q}`, strings.Repeat(s, count)) }
+	for name, test := range map[string]struct {
+		blocks []string
+		status int
+	}{
+		"small":                               {[]string{text("<", 1000)}, 200},
+		"escapes that fit":                    {[]string{text("<", 1<<20)}, 200},
+		"1.3 MiB of escapes, 7.8 MiB as JSON": {[]string{text("<", 650<<10), text("&", 650<<10)}, 422},
+		"as many bytes that need no escape":   {[]string{text("x", 650<<10), text("y", 650<<10)}, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t).withSpec().raised()
+			for _, secrets := range []string{`"secrets":{"TOKEN":"s3cret"},`, ""} {
+				body := sprint(`{%s"initial_message":{"content":[%s]}}`, secrets, strings.Join(test.blocks, ","))
+				answer := h.do(h.alice, "POST", pathConversations, body)
+				answer.want(t, test.status)
+				if test.status == 200 {
+					continue
+				}
+				for _, part := range []string{sprint("which takes %d", fsm.MaxCommandBytes), "with send-message"} {
+					if !strings.Contains(string(answer.body), part) {
+						t.Errorf("the answer does not say %q: %.300s", part, answer.body)
+					}
+				}
+				if n := h.secrets.written(); n != 0 {
+					t.Errorf("%d secrets were written for a start that the log does not take", n)
+				}
+			}
+		})
+	}
+}
+
+// A message updates its conversation's updated_at: at once through the API, soon after through the
+// sandbox's port.
 func TestMessage_MovesUpdatedAt(t *testing.T) {
 	h := newHarness(t).withSpec()
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
@@ -114,17 +152,17 @@ func TestMessage_MovesUpdatedAt(t *testing.T) {
 			t.Errorf("%v: updated_at is %s, was %s", headers, got, before)
 		}
 	}
-	// It was delivered: that its time can't be noted is no reason to send it again.
+	// The message was delivered, so a failure to record its time is no error.
 	h.cluster.set(func(c *fakeCluster) { c.proposeErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 	h.do(h.alice, "POST", path, oneMessage).want(t, 200)
 	h.do(h.alice, "POST", path, oneMessage, headerIdempotencyKey, "other").want(t, 503)
 }
 
-// awaitDesired waits until the sandbox is wanted so.
-func (h *harness) awaitDesired(box string, want fsm.Desired) {
+// awaitDesired waits for a sandbox's desired state.
+func (h *harness) awaitDesired(sb string, want fsm.Desired) {
 	for {
 		v := h.cluster.store.View()
-		if v.SandboxAny(box).Desired == want {
+		if v.SandboxAny(sb).Desired == want {
 			return
 		}
 		<-v.Changed()
@@ -133,27 +171,27 @@ func (h *harness) awaitDesired(box string, want fsm.Desired) {
 
 func TestSendMessage_WakesAPausedSandbox(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box, _, path, arrives := h.talking()
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
-	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	sb, _, path, arrives := h.talking()
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
+	h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxPaused})
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() { h.do(h.alice, "POST", path, oneMessage).want(t, 200) })
 	}
-	h.awaitDesired(box, fsm.DesiredRunning)
-	h.observe(box, running())
+	h.awaitDesired(sb, fsm.DesiredRunning)
+	h.observe(sb, running())
 	wg.Wait()
 	if got := h.agents.sent(); len(got) != 3 || got[0] != arrives {
 		t.Fatalf("%v", got)
 	}
-	if g := h.cluster.store.View().SandboxAny(box).Generation; g != 3 {
+	if g := h.cluster.store.View().SandboxAny(sb).Generation; g != 3 {
 		t.Fatalf("generation %d: it was resumed more than once", g)
 	}
 }
 
 func TestSendMessage_StatesThatCanNotReceive(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Door.StartWait = 50 * time.Millisecond }).withSpec()
-	box, _, path, _ := h.talking()
+	h := newHarness(t, func(c *Config) { c.Proxy.StartWait = 50 * time.Millisecond }).withSpec()
+	sb, _, path, _ := h.talking()
 	unavailable := func(text string) {
 		t.Helper()
 		res := h.do(h.alice, "POST", path, oneMessage).want(t, 503)
@@ -161,29 +199,29 @@ func TestSendMessage_StatesThatCanNotReceive(t *testing.T) {
 			t.Fatalf("%s", res.body)
 		}
 	}
-	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed})
+	h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed})
 	unavailable("it is ERROR")
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
 	unavailable("being paused")
-	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
-	unavailable("starting") // woken, but not up in time
+	h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	unavailable("starting") // resumed, but not RUNNING in time
 	h.limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
-	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
+	h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxPaused})
 	h.createSandbox(h.alice)
 	h.do(h.alice, "POST", path, oneMessage).refused(t, "user_running_sandboxes")
-	h.do(h.alice, "DELETE", pathSandboxes+"/"+box, "").want(t, 200)
+	h.do(h.alice, "DELETE", pathSandboxes+"/"+sb, "").want(t, 200)
 	h.do(h.alice, "POST", path, oneMessage).want(t, 410).is(t, `{"detail":"Conversation is archived. The sandbox no longer exists."}`)
 	if n := len(h.agents.sent()); n != 0 {
 		t.Fatalf("%d messages", n)
 	}
 
-	quiet := newHarness(t, func(c *Config) { c.Door.Wake = false }).withSpec()
-	box, _, path, _ = quiet.talking()
-	quiet.do(quiet.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
-	quiet.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+	quiet := newHarness(t, func(c *Config) { c.Proxy.Wake = false }).withSpec()
+	sb, _, path, _ = quiet.talking()
+	quiet.do(quiet.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
+	quiet.observe(sb, fsm.SandboxStatus{State: fsm.SandboxPaused})
 	quiet.do(quiet.alice, "POST", path, oneMessage).want(t, http.StatusConflict).
-		is(t, sprint(`{"detail":"Sandbox is PAUSED. Use POST /api/v1/sandboxes/%s/resume to resume it first."}`, box))
+		is(t, sprint(`{"detail":"Sandbox is PAUSED. Use POST /api/v1/sandboxes/%s/resume to resume it first."}`, sb))
 }
 
 func TestConversationUpdate(t *testing.T) {
@@ -224,24 +262,24 @@ func TestConversationUpdate(t *testing.T) {
 
 func TestConversationDelete(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box, conv, _, _ := h.talking()
-	shared := h.conversation("alice", box)
-	child := h.conversation("alice", box, func(c *fsm.Conversation) { c.ParentID = &conv })
-	h.do(h.alice, "DELETE", pathConversations+"/"+dashed(conv), "").want(t, 200).is(t, `{"success":true}`)
+	sb, conv, _, _ := h.talking()
+	shared := h.conversation("alice", sb)
+	child := h.conversation("alice", sb, func(c *fsm.Conversation) { c.ParentID = &conv })
+	h.do(h.alice, "DELETE", pathConversations+"/"+decode.Dashed(conv), "").want(t, 200).is(t, `{"success":true}`)
 	v := h.cluster.store.View()
-	if v.Conversation("alice", child) != nil || v.SandboxAny(box).Desired != fsm.DesiredRunning {
+	if v.Conversation("alice", child) != nil || v.SandboxAny(sb).Desired != fsm.DesiredRunning {
 		t.Fatal("the sub-conversation stays, or the shared sandbox goes")
 	}
 	h.do(h.alice, "DELETE", pathConversations+"/"+conv, "").want(t, 404).is(t, `{"detail":"Conversation not found"}`)
 	h.do(h.alice, "DELETE", pathConversations+"/x", "").want(t, 400).is(t, `{"detail":"Invalid conversation ID format"}`)
 	h.do(h.alice, "DELETE", pathConversations+"/"+shared, "").want(t, 200)
-	if h.cluster.store.View().SandboxAny(box).Desired != fsm.DesiredDeleted {
+	if h.cluster.store.View().SandboxAny(sb).Desired != fsm.DesiredDeleted {
 		t.Fatal("the sandbox nobody uses stays")
 	}
 }
 
-// TestWrites_AreNotDeniedAfterwards: a write that was applied is answered so, even
-// when the leader is lost right after it: "nothing was done" would be a lie.
+// TestWrites_AreNotDeniedAfterwards: an applied write is reported as applied even if the leader is
+// lost right after it.
 func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 	for _, route := range routes() {
 		if route.method != "PATCH" && route.method != "PUT" {
@@ -249,9 +287,9 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 		}
 		t.Run(route.name, func(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
-			box := h.createSandbox(h.alice)
+			sb := h.createSandbox(h.alice)
 			req, known := map[string]struct{ key, path, body string }{
-				"conversation.update":    {h.alice, pathConversations + "/" + h.conversation("alice", box), `{"title":"new"}`},
+				"conversation.update":    {h.alice, pathConversations + "/" + h.conversation("alice", sb), `{"title":"new"}`},
 				"installation.configure": {h.root, pathOperator + "/installation", `{"limits":{"total_sandboxes":7}}`},
 				"user.configure":         {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
 				"member.transfer":        {h.root, pathOperator + "/transfer-leader", `{"to":"n2"}`},

@@ -8,9 +8,11 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// sentBody is the answer of POST …/{id}/send-message (api-contract.md B.2).
+// sentBody is the response of POST …/{id}/send-message (API.md, "Conversations: send a message").
 type sentBody struct {
 	Success       bool             `json:"success"`
 	SandboxStatus fsm.SandboxState `json:"sandbox_status"`
@@ -21,13 +23,12 @@ func sent() (answer, error) {
 	return ok(sentBody{Success: true, SandboxStatus: fsm.SandboxRunning})
 }
 
-// handleSendMessage handles POST
-// /api/v1/app-conversations/{conversation_id}/send-message. A message wakes a
-// paused sandbox. With an Idempotency-Key the message, once it was delivered and
-// that was answered, is not delivered again.
+// handleSendMessage handles POST /api/v1/app-conversations/{conversation_id}/send-message. A
+// message wakes a paused sandbox. A repeated Idempotency-Key does not deliver a message again that
+// was reported as delivered.
 func (s *Server) handleSendMessage(c *call) (answer, error) {
 	id := c.conversationID()
-	msg := readSentMessage(c.object().masked())
+	msg := readSentMessage(c.object().Masked())
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -47,113 +48,112 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	if row == nil {
 		return answer{}, errNoConversation()
 	}
-	box := v.Sandbox(c.who.user, row.SandboxID)
-	if err := s.canReceive(box); err != nil {
+	sb := v.Sandbox(c.who.user, row.SandboxID)
+	if err := s.canReceive(sb); err != nil {
 		return answer{}, err
 	}
-	exchangeOf(c.r.Context()).sandbox = box.ID
-	if err := s.deliver(c, box, id, msg); err != nil {
+	requestInfoOf(c.r.Context()).Sandbox = sb.ID
+	if err := s.deliver(c, sb, id, msg); err != nil {
 		return answer{}, err
 	}
-	// What moves the conversation's time and remembers the key. Neither a client
-	// that has gone nor a wake that took the request's time may keep it from being
-	// remembered, or the message would be delivered again. Nor may a key that was
-	// revoked meanwhile.
+	// The command updates the conversation's time and records the key. It must not fail because the
+	// client has left, the wake used up the deadline or the API key was revoked: a retry would
+	// deliver the message again.
 	c.renew()
 	c.who.credential = fsm.Credential{}
-	_, err = c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: box.ID, At: c.now, Conversation: id}}})
+	_, err = c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: sb.ID, At: c.now, Conversation: id}}})
 	switch {
 	case err == nil:
 	case c.key != "":
 		return answer{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
 	default:
-		// The message was delivered: an error would have it sent again.
+		// The message was delivered: after an error the client would send it again.
 		s.log.Info("a message was delivered and its time is not noted", "conversation", id, "error", err)
 	}
 	return sent()
 }
 
-// readSentMessage reads the body of send-message.
-func readSentMessage(o object) fsm.Message {
-	msg := fsm.Message{Role: "user", Run: o.booleanOr("run", true), Content: []fsm.ContentBlock{}}
+func readSentMessage(o decode.Object) fsm.Message {
+	msg := fsm.Message{Role: "user", Run: o.BooleanOr("run", true), Content: []fsm.ContentBlock{}}
 	roles := []string{msg.Role}
-	if f := enumFault(roles); o.notNull("role", kind{f.typ, f.msg}) {
-		o.enum("role", roles)
+	if f := decode.NotOneOf(roles); o.NotNull("role", f.Kind()) {
+		o.Enum("role", roles)
 	}
-	if !o.require("content") {
+	if !o.Require("content") {
 		return msg
 	}
-	blocks := o.elements("content", false)
+	blocks := o.Elements("content", false)
 	for _, e := range blocks {
-		msg.Content = append(msg.Content, readBlock(e, maxAnyText))
+		msg.Content = append(msg.Content, readBlock(e))
 	}
-	if list, isList := o.value("content").([]any); isList && len(list) == 0 {
-		o.fail("content", list, &fault{
-			typ: "too_short", msg: "List should have at least 1 item after validation, not 0",
-			ctx: map[string]any{"field_type": "List", "min_length": 1, "actual_length": 0},
+	if list, isList := o.Value("content").([]any); isList && len(list) == 0 {
+		o.Fail("content", list, &decode.Fault{
+			Type: "too_short", Message: "List should have at least 1 item after validation, not 0",
+			Context: map[string]any{"field_type": "List", "min_length": 1, "actual_length": 0},
 		})
 	}
 	return msg
 }
 
-// canReceive says why a message to a sandbox is not even tried, in the
-// contract's words; nil when the sandbox serves, or will.
-func (s *Server) canReceive(box *fsm.Sandbox) error {
-	if box == nil || box.State() == fsm.SandboxMissing {
+// canReceive returns upstream's error for a sandbox that can't take a message, nil if it serves or
+// will.
+func (s *Server) canReceive(sb *fsm.Sandbox) error {
+	if sb == nil || sb.State() == fsm.SandboxMissing {
 		return errArchived()
 	}
-	if state := box.State(); state == fsm.SandboxPaused && box.Desired == fsm.DesiredPaused && !s.cfg.Door.Wake {
-		return refuse(http.StatusConflict,
-			fmt.Sprintf("Sandbox is %s. Use POST %s/%s/resume to resume it first.", state, pathSandboxes, box.ID))
+	if state := sb.State(); state == fsm.SandboxPaused && sb.Desired == fsm.DesiredPaused && !s.cfg.Proxy.Wake {
+		return response.Error(http.StatusConflict,
+			fmt.Sprintf("Sandbox is %s. Use POST %s/%s/resume to resume it first.", state, pathSandboxes, sb.ID))
 	}
 	return nil
 }
 
-// deliver waits until the sandbox serves, waking it if need be, and gives its
-// agent server the message.
-func (s *Server) deliver(c *call, box *fsm.Sandbox, id string, msg fsm.Message) error {
-	// A wake has its own time, so that there is some left for the message.
-	ctx, cancel := context.WithTimeout(c.r.Context(), s.cfg.Door.StartWait+s.cfg.RequestTimeout)
+// deliver waits until the sandbox serves, waking it if necessary, and sends the message to its
+// agent server.
+func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) error {
+	// A wake has its own timeout, so that the message still has time.
+	ctx, cancel := context.WithTimeout(c.r.Context(), s.cfg.Proxy.StartWait+s.cfg.RequestTimeout)
 	defer cancel()
-	up, err := s.door.serving(ctx, grant{row: box, credential: c.who.credential}, s.cfg.Door.Wake)
-	var refused *refusal
+	up, err := s.proxy.Serving(ctx, sb, c.who.credential, s.cfg.Proxy.Wake)
+	var refused *response.HTTPError
 	switch {
-	case errors.As(err, &refused) && refused.status == http.StatusUnauthorized:
-		return errArchived() // it was deleted while it was waited for
+	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
+		return errArchived() // it was deleted during the wait
 	case err != nil:
 		return err
 	}
-	box = up.row
-	key, err := s.readSecret(ctx, box.KeyRef, "key")
+	sb = up
+	key, err := s.readSecret(ctx, sb.KeyRef, fsm.MemberKey)
 	if err != nil {
 		return err
 	}
-	// From here on it can't be taken back: a client that leaves changes nothing.
+	// Delivery can't be rolled back, so it no longer depends on the client.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.cfg.RequestTimeout)
 	defer cancel()
-	err = s.agents.SendMessage(ctx, agentURL(box.Status.Placement), key, id, msg)
+	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), key, id, msg)
 	var failed *AgentError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &failed) && failed.Status != 0:
-		return &refusal{status: http.StatusBadGateway, text: fmt.Sprintf("Agent server error: %d", failed.Status), cause: err}
+		return &response.HTTPError{Status: http.StatusBadGateway, Text: fmt.Sprintf("Agent server error: %d", failed.Status), Cause: err}
 	}
-	return &refusal{status: http.StatusBadGateway, text: "Failed to reach agent server.", cause: err}
+	return &response.HTTPError{Status: http.StatusBadGateway, Text: "Failed to reach agent server.", Cause: err}
 }
 
-// conversationID reads the id in the path.
 func (c *call) conversationID() string {
 	text := c.params.ByName("conversation_id")
-	hex, f := toUUID(text)
+	hex, f := decode.ToUUID(text)
 	if f != nil {
-		c.errs.add(f.typ, []string{"path", "conversation_id"}, f.msg, echo(text, false), f.ctx)
+		c.errs.Add(f.Type, []string{"path", "conversation_id"}, f.Message, decode.Echo(text, false), f.Context)
 	}
 	return hex
 }
 
-func errArchived() *refusal {
-	return refuse(http.StatusGone, "Conversation is archived. The sandbox no longer exists.")
+func errArchived() *response.HTTPError {
+	return response.Error(http.StatusGone, "Conversation is archived. The sandbox no longer exists.")
 }
 
-func errNoConversation() *refusal { return refuse(http.StatusNotFound, "Conversation not found") }
+func errNoConversation() *response.HTTPError {
+	return response.Error(http.StatusNotFound, "Conversation not found")
+}

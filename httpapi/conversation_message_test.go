@@ -12,8 +12,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// meanwhileAgents has something happen between a message's delivery and the
-// agent server's answer.
+// meanwhileAgents runs a function between a message's delivery and the agent server's response.
 type meanwhileAgents struct {
 	*fakeAgents
 	meanwhile func()
@@ -25,8 +24,8 @@ func (a *meanwhileAgents) SendMessage(ctx context.Context, baseURL, key, id stri
 	return errors.Join(err, ctx.Err())
 }
 
-// TestSendMessage_ClientThatLeaves: a client that gives up while its message is
-// delivered, and asks again with its Idempotency-Key, has sent it once.
+// TestSendMessage_ClientThatLeaves: a client that disconnects during the delivery and retries with
+// its Idempotency-Key has sent one message.
 func TestSendMessage_ClientThatLeaves(t *testing.T) {
 	h := newHarness(t).withSpec()
 	_, _, path, _ := h.talking()
@@ -44,19 +43,19 @@ func TestSendMessage_ClientThatLeaves(t *testing.T) {
 	}
 }
 
-// TestSendMessage_SlowWake: a message that took longer than a request may, for
-// its sandbox had to be woken first, is remembered like any other.
+// TestSendMessage_SlowWake: a message is recorded even if waking its sandbox took longer than
+// RequestTimeout.
 func TestSendMessage_SlowWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t).withSpec()
-		box, _, path, _ := h.talking()
+		sb, _, path, _ := h.talking()
 		h.server.agents = &meanwhileAgents{h.agents, func() { time.Sleep(20 * time.Second) }}
-		h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
-		h.observe(box, fsm.SandboxStatus{State: fsm.SandboxPaused})
+		h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
+		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxPaused})
 		go func() {
-			h.awaitDesired(box, fsm.DesiredRunning)
+			h.awaitDesired(sb, fsm.DesiredRunning)
 			time.Sleep(20 * time.Second)
-			h.observe(box, running())
+			h.observe(sb, running())
 		}()
 		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)
 		h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200)

@@ -9,25 +9,26 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 func TestConversations_BatchAndSearch(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box := h.createSandbox(h.alice)
-	h.observe(box, running())
-	id := h.conversation("alice", box, func(c *fsm.Conversation) {
+	sb := h.createSandbox(h.alice)
+	h.observe(sb, running())
+	id := h.conversation("alice", sb, func(c *fsm.Conversation) {
 		c.SelectedRepository, c.SelectedBranch, c.GitProvider = ptr("octo/app"), ptr("main"), ptr(fsm.ProviderGitHub)
 		c.Title, c.Trigger, c.LLMModel = ptr("Check the README"), ptr("openhands_api"), ptr("anthropic/claude-sonnet-4")
 		c.Tags = map[string]string{"repo_name": "octo/app"}
 	})
-	key := h.secrets.last("sandboxes/" + box + "/session")["key"]
+	key := h.secrets.last("sandboxes/" + sb + "/session")["key"]
 	h.agents.fn = func(_ context.Context, baseURL, k string, ids []string) (map[string]string, error) {
 		if baseURL != "http://10.1.2.3:21000" || k != key || len(ids) != 1 || ids[0] != id {
 			t.Errorf("asked %s for %v", baseURL, ids)
 		}
 		return map[string]string{id: "running", strings.Repeat("0", 32): "idle"}, nil
 	}
-	res := h.do(h.alice, "GET", "/api/v1/app-conversations?ids="+dashed(id)+"&ids="+strings.Repeat("0", 32), "").want(t, 200)
+	res := h.do(h.alice, "GET", "/api/v1/app-conversations?ids="+decode.Dashed(id)+"&ids="+strings.Repeat("0", 32), "").want(t, 200)
 	shown := res
 	shown.body = []byte(strings.ReplaceAll(string(res.body), key, "S3ss"))
 	shown.body = []byte(strings.ReplaceAll(string(shown.body), id, strings.Repeat("a", 32)))
@@ -89,8 +90,8 @@ func TestConversations_Filters(t *testing.T) {
 
 func TestConversations_SandboxStates(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box := h.createSandbox(h.alice)
-	id := h.conversation("alice", box)
+	sb := h.createSandbox(h.alice)
+	id := h.conversation("alice", sb)
 	get := func() map[string]any {
 		t.Helper()
 		var got []map[string]any
@@ -100,7 +101,7 @@ func TestConversations_SandboxStates(t *testing.T) {
 	if c := get(); c["sandbox_status"] != "STARTING" || c["conversation_url"] != nil || c["session_api_key"] != nil {
 		t.Errorf("starting: %v", c)
 	}
-	h.observe(box, running())
+	h.observe(sb, running())
 	h.agents.fn = func(context.Context, string, string, []string) (map[string]string, error) {
 		return nil, errors.New("away")
 	}
@@ -117,7 +118,7 @@ func TestConversations_SandboxStates(t *testing.T) {
 	if c := get(); c["sandbox_status"] != "RUNNING" || c["session_api_key"] != nil {
 		t.Errorf("without the secret store: %v", c)
 	}
-	h.do(h.alice, "DELETE", "/api/v1/sandboxes/"+box, "").want(t, 200)
+	h.do(h.alice, "DELETE", "/api/v1/sandboxes/"+sb, "").want(t, 200)
 	if c := get(); c["sandbox_status"] != "MISSING" || c["conversation_url"] != nil {
 		t.Errorf("deleted: %v", c)
 	}
@@ -127,9 +128,9 @@ func TestConversations_SlowAgentServerDoesNotHoldUpTheList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t).withSpec()
 		for range 20 {
-			box := h.createSandbox(h.alice)
-			h.observe(box, running())
-			h.conversation("alice", box)
+			sb := h.createSandbox(h.alice)
+			h.observe(sb, running())
+			h.conversation("alice", sb)
 		}
 		h.agents.fn = func(ctx context.Context, _, _ string, _ []string) (map[string]string, error) {
 			<-ctx.Done()
@@ -147,9 +148,9 @@ func TestStartTasks_Read(t *testing.T) {
 	h := newHarness(t).withSpec()
 	var first struct{ ID string }
 	h.do(h.alice, "POST", "/api/v1/app-conversations", `{}`).want(t, 200).json(t, &first)
-	box := h.createSandbox(h.alice)
-	done := h.conversation("alice", box)
-	h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks?ids="+dashed(first.ID)+"&ids="+strings.Repeat("0", 32), "").
+	sb := h.createSandbox(h.alice)
+	done := h.conversation("alice", sb)
+	h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks?ids="+decode.Dashed(first.ID)+"&ids="+strings.Repeat("0", 32), "").
 		want(t, 200).golden(t, "start_tasks_batch")
 	res := h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks/search?conversation_id__eq="+done, "").want(t, 200)
 	res.golden(t, "start_tasks_search")

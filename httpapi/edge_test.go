@@ -22,6 +22,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 func TestRouter_WrongMethodAndUnknownPath(t *testing.T) {
@@ -64,7 +65,7 @@ func TestRouter_WrongMethodAndUnknownPath(t *testing.T) {
 
 func TestEdge_HeadersOnEveryAnswer(t *testing.T) {
 	h := newHarness(t)
-	for _, res := range []response{
+	for _, res := range []reply{
 		h.do(h.alice, "GET", "/api/v1/sandboxes/search", ""), h.do("", "GET", "/api/settings", ""), h.do("", "GET", "/nowhere", ""),
 		h.do(h.alice, "POST", "/api/settings", "{"), h.do("", "GET", "/health", ""), h.do(h.alice, "PATCH", "/api/settings", ""),
 		h.do(h.alice, "POST", "/api/settings", "{}"),
@@ -75,15 +76,15 @@ func TestEdge_HeadersOnEveryAnswer(t *testing.T) {
 				t.Errorf("%s is %q", k, res.header.Get(k))
 			}
 		}
-		if res.header.Get(headerRequestID) == "" || res.header.Get(headerIndex) == "" || res.header.Get(headerIndex) == "0" {
+		if res.header.Get(response.HeaderRequestID) == "" || res.header.Get(response.HeaderIndex) == "" || res.header.Get(response.HeaderIndex) == "0" {
 			t.Errorf("headers %v", res.header)
 		}
 	}
-	if got := h.do("", "GET", "/alive", "", headerRequestID, "my-id.1").header.Get(headerRequestID); got != "my-id.1" {
+	if got := h.do("", "GET", "/alive", "", response.HeaderRequestID, "my-id.1").header.Get(response.HeaderRequestID); got != "my-id.1" {
 		t.Errorf("request id %q", got)
 	}
 	for _, bad := range []string{"a b", "x\"y", strings.Repeat("a", 129), "é"} {
-		if got := h.do("", "GET", "/alive", "", headerRequestID, bad).header.Get(headerRequestID); got == bad {
+		if got := h.do("", "GET", "/alive", "", response.HeaderRequestID, bad).header.Get(response.HeaderRequestID); got == bad {
 			t.Errorf("request id %q was taken", got)
 		}
 	}
@@ -91,7 +92,7 @@ func TestEdge_HeadersOnEveryAnswer(t *testing.T) {
 
 func TestEdge_IndexOfWritesAndReads(t *testing.T) {
 	h := newHarness(t)
-	index := func(r response) string { return r.header.Get(headerIndex) }
+	index := func(r reply) string { return r.header.Get(response.HeaderIndex) }
 	put := h.do(h.alice, "POST", "/api/settings", "{}").want(t, 200)
 	if got := index(h.do(h.alice, "GET", "/api/settings", "")); got != index(put) {
 		t.Fatalf("wrote at %s, read at %s", index(put), got)
@@ -145,8 +146,8 @@ func TestErrors_EveryCode(t *testing.T) {
 	if got := h.do(h.alice, "POST", pathSandboxes, "").want(t, 503).header.Get("Retry-After"); got != "2" {
 		t.Errorf("Retry-After %q", got)
 	}
-	// An error without a code came from we don't know where: the outcome is
-	// unknown, and its words are not the client's business.
+	// An error without a code has an unknown cause: the outcome is unknown, and its text is not for
+	// the client.
 	h.cluster.set(func(c *fakeCluster) { c.proposeErr = errors.New("dial tcp 10.0.0.1: secret words") })
 	res := h.do(h.alice, "POST", pathSandboxes, "").want(t, 503)
 	if strings.Contains(string(res.body), "secret words") || !strings.Contains(string(res.body), "unknown") {
@@ -159,7 +160,8 @@ func TestLimits_Body(t *testing.T) {
 	big := `{"language":"` + strings.Repeat("x", 2048) + `"}`
 	h.do(h.alice, "POST", "/api/settings", big).want(t, 413).is(t, `{"detail":"Request body is larger than 2048 bytes"}`)
 	h.do("", "POST", "/api/settings", big).want(t, 401)
-	r := httptest.NewRequest("POST", "/api/settings", io.MultiReader(strings.NewReader(big))) // of unknown length
+	// Without a Content-Length.
+	r := httptest.NewRequest("POST", "/api/settings", io.MultiReader(strings.NewReader(big)))
 	r.Header.Set("X-Session-API-Key", h.alice)
 	w := httptest.NewRecorder()
 	h.handler.ServeHTTP(w, r)
@@ -185,7 +187,7 @@ func TestLimits_Rate(t *testing.T) {
 			t.Fatalf("the eleventh waited %s", time.Since(start))
 		}
 		time.Sleep(10 * time.Second)
-		results := make(chan response, 40)
+		results := make(chan reply, 40)
 		for range 40 {
 			go func() { results <- h.do(h.alice, "GET", "/api/v1/sandboxes/search", "") }()
 		}
@@ -247,7 +249,7 @@ func TestCORS(t *testing.T) {
 		t.Error("configured origins")
 	}
 	res := h.do(h.alice, "GET", "/api/v1/sandboxes/search", "", "Origin", "https://app.example.org").want(t, 200)
-	if res.header.Get("Access-Control-Allow-Origin") != "https://app.example.org" || !strings.Contains(res.header.Get("Access-Control-Expose-Headers"), headerIndex) {
+	if res.header.Get("Access-Control-Allow-Origin") != "https://app.example.org" || !strings.Contains(res.header.Get("Access-Control-Expose-Headers"), response.HeaderIndex) {
 		t.Errorf("headers %v", res.header)
 	}
 }
@@ -257,13 +259,13 @@ func TestEdge_PanicIsA500WithTheRequestIDOfTheLog(t *testing.T) {
 	id := h.createSandbox(h.alice)
 	h.observe(id, running())
 	h.conversation("alice", id)
-	handler := h.server.edge(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+	handler := h.server.accessLog(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest("GET", "/x", nil))
 	if w.Code != 500 || w.Body.String() != `{"detail":"Internal Server Error"}` {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	if id := w.Header().Get(headerRequestID); id == "" || !strings.Contains(h.logs.String(), id) || !strings.Contains(h.logs.String(), "boom") {
+	if id := w.Header().Get(response.HeaderRequestID); id == "" || !strings.Contains(h.logs.String(), id) || !strings.Contains(h.logs.String(), "boom") {
 		t.Fatal("the panic is not in the log")
 	}
 }
@@ -364,7 +366,7 @@ func TestServer_RunServesAndDrains(t *testing.T) {
 	}()
 	<-entered
 	cancel()
-	// The listener closes while the slow request is still in progress.
+	// The listener closes while the slow request is in progress.
 	for {
 		c, err := net.Dial("tcp", a.Addr().String())
 		if err != nil {
@@ -415,7 +417,7 @@ func TestServer_TLSAndHeaderLimit(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- h.server.Run(ctx, l) }()
 	client := pair.Client()
-	// The certificate of httptest is made out to example.com.
+	// httptest's certificate is for example.com.
 	client.Transport.(*http.Transport).TLSClientConfig.ServerName = "example.com"
 	res, err := client.Get("https://" + l.Addr().String() + "/health")
 	if err != nil {
@@ -452,7 +454,7 @@ func TestConfig_Validate(t *testing.T) {
 		"MaxHeaderBytes": func(c *Config) { c.MaxHeaderBytes = 1 }, "WriteTimeout": func(c *Config) { c.WriteTimeout = c.RequestTimeout },
 		"RatePerSecond": func(c *Config) { c.RatePerSecond = -1 }, "SandboxURL": func(c *Config) { c.SandboxURL = "x" },
 		"Logger": func(c *Config) { c.Logger = nil }, "Registerer": func(c *Config) { c.Registerer = nil },
-		"GitSchemes": func(c *Config) { c.GitSchemes = []string{"ftp"} },
+		"Git.Schemes": func(c *Config) { c.Git.Schemes = []string{"ftp"} },
 	} {
 		c := good
 		change(&c)
@@ -472,11 +474,14 @@ func TestRoutes_TableIsWhole(t *testing.T) {
 			t.Errorf("%s twice", r.name)
 		}
 		seen[r.name], seen[r.method+r.path] = true, true
+		if r.access == open && strings.ContainsAny(r.path, ":*") {
+			t.Errorf("%s needs no key, so its path must be exact", r.name)
+		}
 		if (r.handle == nil) == (r.serve == nil) {
 			t.Errorf("%s needs one handler", r.name)
 		}
 	}
-	// The eleven of seed-api.md section 4.
+	// The eleven endpoints of API.md, "Seed document".
 	var missing []string
 	for _, want := range []string{
 		"POST/api/settings", "GET/api/settings", "POST/api/conversations", "POST/api/add-git-providers",

@@ -18,30 +18,29 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// fakeCluster is a cluster of one, with the real store and faults.
+// fakeCluster is a one-node cluster with the real store and injectable faults.
 type fakeCluster struct {
 	mu    sync.Mutex
 	store *fsm.Store
 	index uint64
-	// proposed counts commands that reached the log.
+	// proposed counts the commands that reached the log.
 	proposed int
-	// proposeErr and viewErr fail every Propose and every linearizable View;
-	// lostErr is returned after the command was applied.
+	// proposeErr and viewErr fail every Propose and every linearizable View. lostErr is returned
+	// after the command was applied.
 	proposeErr, viewErr, lostErr, readyErr error
-	// viewErrLater becomes viewErr with the next write.
+	// viewErrLater becomes viewErr after the next write.
 	viewErrLater error
-	// members are the membership changes that were asked for, unless memberErr
-	// fails them.
+	// members are the requested membership changes; memberErr fails them.
 	members   []string
 	memberErr error
-	// behind, when set, is what stale views show; with catchUp until a linearizable
-	// one was asked for or a command applied, as on a real node.
+	// behind, if set, is what stale views show. With catchUp a linearizable view or an applied
+	// command ends that, as on a real node.
 	behind  *fsm.View
 	catchUp bool
-	// contact is when the leader was last heard.
+	// contact is the time of the last contact with the leader.
 	contact time.Time
-	// log holds every encoded command, outcomes what those came to that were
-	// proposed while behind was set.
+	// log has every encoded command; outcomes has the results of those proposed while behind was
+	// set.
 	log      [][]byte
 	outcomes []error
 }
@@ -52,10 +51,10 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 	if err := errors.Join(c.proposeErr, ctx.Err()); err != nil {
 		return fsm.Result{}, err
 	}
-	if err := cmd.Body.Validate(); err != nil {
+	if err := fsm.Validate(cmd.Body); err != nil {
 		return fsm.Result{}, err
 	}
-	// Through the log's encoding, as on a real node.
+	// The command is encoded and decoded, as on a real node.
 	b, err := cmd.Encode()
 	if err != nil {
 		return fsm.Result{}, err
@@ -79,7 +78,7 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 	if err != nil {
 		return fsm.Result{}, err
 	}
-	// And through the answer's, as on a follower.
+	// So is the result, as on a follower.
 	b, err = json.Marshal(res)
 	if err != nil {
 		return fsm.Result{}, err
@@ -104,7 +103,7 @@ func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (
 	return c.store.View(), nil
 }
 
-// heard brings this node's own store up to date.
+// heard makes this node's own store current.
 func (c *fakeCluster) heard() {
 	if c.catchUp {
 		c.behind = nil
@@ -118,7 +117,7 @@ func (c *fakeCluster) StateSnapshot(ctx context.Context, consistency cluster.Con
 	return c.store.Snapshot(), nil
 }
 
-// fakeBackups are two backups, of which one is no good.
+// fakeBackups are two backups, one of them invalid.
 type fakeBackups struct{ err error }
 
 func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
@@ -133,7 +132,7 @@ func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
 	}, b.err
 }
 
-// fakeRestorer takes no file for a snapshot.
+// fakeRestorer accepts no file.
 type fakeRestorer struct{}
 
 func (fakeRestorer) Restore(context.Context, io.ReadSeeker, cluster.RestoreOptions) (cluster.Restored, error) {
@@ -194,7 +193,7 @@ func (c *fakeCluster) count() int {
 	return c.proposed
 }
 
-// fakeSecrets is a secret store in memory, with faults.
+// fakeSecrets is an in-memory secret store with injectable faults.
 type fakeSecrets struct {
 	mu      sync.Mutex
 	entries map[string][]map[string]string
@@ -242,7 +241,7 @@ func (s *fakeSecrets) Delete(_ context.Context, path string) error {
 	return s.err
 }
 
-// paths gives where there is something.
+// paths returns the paths that have an entry.
 func (s *fakeSecrets) paths() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +260,7 @@ func (s *fakeSecrets) written() int {
 	return s.writes
 }
 
-// last gives the newest version of an entry.
+// last returns an entry's latest version.
 func (s *fakeSecrets) last(path string) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,12 +270,11 @@ func (s *fakeSecrets) last(path string) map[string]string {
 	return nil
 }
 
-// fakeAgents answers for the agent servers.
+// fakeAgents responds in place of the agent servers.
 type fakeAgents struct {
 	mu sync.Mutex
 	fn func(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
-	// messages are what was sent, as "url key conversation text run"; sendErr
-	// fails it.
+	// messages are the sent messages, as "url key conversation text run". sendErr fails sending.
 	messages []string
 	sendErr  error
 }

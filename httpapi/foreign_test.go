@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// TestForeign has bob ask for what is alice's, at every endpoint that takes an
-// id: the answer is the one for an id that does not exist.
+// TestForeign requests alice's objects as bob at every endpoint with an id. The response is the one
+// for an unknown id.
 func TestForeign(t *testing.T) {
 	h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
-	box := h.createSandbox(h.alice)
-	h.observe(box, running())
-	conv := h.conversation("alice", box)
+	sb := h.createSandbox(h.alice)
+	h.observe(sb, running())
+	conv := h.conversation("alice", sb)
 	var task struct{ ID string }
 	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200).json(t, &task)
 	unknown := strings.Repeat("0", 32)
@@ -34,14 +34,14 @@ func TestForeign(t *testing.T) {
 		{"GET", pathSandboxes + "/ID/logs?follow=true", ""},
 		{"POST", pathConversations, `{"parent_conversation_id":"ID"}`},
 	} {
-		id := box
+		id := sb
 		switch {
 		case strings.Contains(tt.path, "start-tasks?"):
 			id = task.ID
 		case strings.HasPrefix(tt.path, pathConversations+"/ID"), strings.Contains(tt.path, "conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
 			id = conv
 		}
-		ask := func(id string) response {
+		ask := func(id string) reply {
 			return h.do(h.bob, tt.method, strings.Replace(tt.path, "ID", id, 1), strings.Replace(tt.body, "ID", id, 1))
 		}
 		theirs, none := ask(id), ask(unknown)
@@ -56,28 +56,28 @@ func TestForeign(t *testing.T) {
 		h.do(h.bob, "GET", path, "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
 	}
 	h.do(h.bob, "GET", pathConversations, "").want(t, 200).is(t, `[]`)
-	// A page token of alice's leads nowhere else.
+	// A page token of alice's gives bob nothing of hers.
 	h.createSandbox(h.alice)
 	var p struct {
 		Next string `json:"next_page_id"`
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/search?limit=1", "").json(t, &p)
 	h.do(h.bob, "GET", pathSandboxes+"/search?page_id="+p.Next, "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
-	h.do(h.alice, "GET", pathSandboxes+"?id="+box, "").want(t, 200)
-	var boxes []struct{ Status string }
-	h.do(h.alice, "GET", pathSandboxes+"?id="+box, "").json(t, &boxes)
-	if boxes[0].Status != "RUNNING" {
-		t.Fatalf("bob changed alice's sandbox: %v", boxes)
+	h.do(h.alice, "GET", pathSandboxes+"?id="+sb, "").want(t, 200)
+	var sandboxes []struct{ Status string }
+	h.do(h.alice, "GET", pathSandboxes+"?id="+sb, "").json(t, &sandboxes)
+	if sandboxes[0].Status != "RUNNING" {
+		t.Fatalf("bob changed alice's sandbox: %v", sandboxes)
 	}
 }
 
-// A sandbox of bob's that a start names is no HTTP error (A.5): the task fails
-// later, as for an unknown id.
+// A start that names another user's sandbox is no HTTP error (API.md, "Conversations: start"): the
+// task fails later, as for an unknown id.
 func TestForeign_SandboxOfAStart(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box := h.createSandbox(h.alice)
-	h.do(h.bob, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, box)).want(t, 200)
-	if *h.openTask("bob").Request.SandboxID != box {
+	sb := h.createSandbox(h.alice)
+	h.do(h.bob, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, sb)).want(t, 200)
+	if *h.openTask("bob").Request.SandboxID != sb {
 		t.Fatal("the wish is not in the request")
 	}
 }

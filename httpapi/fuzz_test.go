@@ -5,10 +5,18 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/julienschmidt/httprouter"
+
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/legacy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// FuzzDecode feeds any bytes to every decoder: none may panic, and what is
-// wrong must be a validation error that can be written as JSON.
+// FuzzDecode feeds arbitrary bytes to every decoder. None may panic, and every error is a
+// validation error that can be encoded as JSON.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(contractSettings))
 	f.Add([]byte(everyStartField))
@@ -22,30 +30,30 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for name, decode := range map[string]func(object){
-			"settings":  func(o object) { readSettings(o) },
-			"start":     func(o object) { readStart(o) },
-			"v0":        func(o object) { readV0Start(o, principal{}) },
-			"providers": func(o object) { readMCPConfig(o); readProviders(o) },
-			"specs":     func(o object) { readSpecs(o) },
-			"message":   func(o object) { readSentMessage(o) },
-			"change":    func(o object) { readConversationUpdate(o) },
-			"user":      func(o object) { readPolicy(o); readLimits(o, "limits") },
+		for name, read := range map[string]func(decode.Object){
+			"settings":  func(o decode.Object) { readSettings(o) },
+			"start":     func(o decode.Object) { readStart(o) },
+			"v0":        func(o decode.Object) { legacy.ReadStart(o, false); readMCPConfig(o) },
+			"providers": func(o decode.Object) { readMCPConfig(o); git.ReadTokens(o) },
+			"specs":     func(o decode.Object) { readSpecs(o) },
+			"message":   func(o decode.Object) { readSentMessage(o) },
+			"change":    func(o decode.Object) { readConversationUpdate(o) },
+			"user":      func(o decode.Object) { readPolicy(o); readLimits(o, "limits") },
 		} {
-			p := &problems{}
-			o := decodeObject(p, "application/json", body)
-			decode(o)
-			if len(p.list) > maxProblems {
-				t.Fatalf("%s: %d problems", name, len(p.list))
+			p := &decode.Problems{}
+			o := decode.Body(p, "application/json", body)
+			read(o)
+			if len(p.List) > decode.MaxProblems {
+				t.Fatalf("%s: %d problems", name, len(p.List))
 			}
-			if len(body) > 0 && !json.Valid(body) && len(p.list) == 0 {
+			if len(body) > 0 && !json.Valid(body) && len(p.List) == 0 {
 				t.Fatalf("%s: took what is no JSON: %q", name, body)
 			}
-			b, err := encodeJSON(p.list)
+			b, err := response.Encode(p.List)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			for _, one := range p.list {
+			for _, one := range p.List {
 				if len(one.Loc) == 0 || one.Type == "" || one.Msg == "" {
 					t.Fatalf("%s: problem %s", name, b)
 				}
@@ -54,8 +62,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzRouter asks for any path with any method: never a panic, never a
-// redirect, and a 405 says what is allowed.
+// FuzzRouter looks up arbitrary methods and paths: no panic, the route fits the method and the
+// path, no parameter is empty, and every allowed method finds a route.
 func FuzzRouter(f *testing.F) {
 	for _, r := range routes() {
 		f.Add(r.method, r.path)
@@ -64,10 +72,12 @@ func FuzzRouter(f *testing.F) {
 	f.Add("BREW", "/api/v1/sandboxes/%2e%2e/pause")
 	f.Add("DELETE", "/api/v1/operator/specs/a/b/c")
 	f.Add("POST", "/api/v1/operator/specs/a/b/pool")
-	rt := newRouter(nil, routes())
 	f.Fuzz(func(t *testing.T, method, path string) {
-		found, params := rt.lookup(method, path)
-		if found != nil {
+		var found *route
+		rt := newRouter(func(r *route, _ httprouter.Params, _ http.ResponseWriter, _ *http.Request) { found = r }, routes())
+		hit, params := rt.lookup(method, path)
+		if hit.serve != nil {
+			hit.serve(nil, nil, params)
 			if found.method != method {
 				t.Fatalf("%s %s gave %s", method, path, found.name)
 			}
@@ -81,27 +91,27 @@ func FuzzRouter(f *testing.F) {
 			}
 		}
 		for _, m := range rt.allowed(path) {
-			if r, _ := rt.lookup(m, path); r == nil && m != http.MethodHead {
+			if r, _ := rt.lookup(m, path); r.serve == nil && m != http.MethodHead {
 				t.Fatalf("%s is said to be allowed on %s", m, path)
 			}
 		}
 	})
 }
 
-// FuzzAuthorization: no header may panic or let a stranger in.
+// FuzzAuthorization: no header causes a panic or grants access.
 func FuzzAuthorization(f *testing.F) {
 	f.Add("Bearer x", "y")
 	f.Add("", "bvk_aaaaaaaaaaaa_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	f.Fuzz(func(t *testing.T, authorization, key string) {
 		r := &http.Request{Header: http.Header{"Authorization": {authorization}, "X-Session-Api-Key": {key}}}
-		value, bearer := bearerOf(r)
+		value, bearer := apikey.Bearer(r)
 		if !bearer {
 			value = key
 		}
-		if lookup := lookupOf(value); lookup != "" && len(lookup) != lookupLen {
+		if lookup := apikey.LookupOf(value); lookup != "" && len(lookup) != apikey.LookupLen {
 			t.Fatalf("lookup %q", lookup)
 		}
-		if matches(nil, value) {
+		if apikey.Matches(nil, value) {
 			t.Fatal("nobody's key matches")
 		}
 	})

@@ -24,11 +24,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// syncBuffer is a log that may be read while it is written.
+// syncBuffer is a log that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -46,7 +49,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// harness is one Server with its neighbours faked.
+// harness is a Server with fakes around it.
 type harness struct {
 	t       *testing.T
 	cluster *fakeCluster
@@ -55,7 +58,7 @@ type harness struct {
 	logs    *syncBuffer
 	server  *Server
 	handler http.Handler
-	// root is an operator's key, alice and bob are users'.
+	// root is an operator's key; alice and bob are users' keys.
 	root, alice, bob string
 }
 
@@ -67,7 +70,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	}
 	registry := prometheus.NewRegistry()
 	cfg := DefaultConfig()
-	cfg.VerifyGitTokens = false
+	cfg.Git.VerifyTokens = false
 	cfg.Backups = fakeBackups{}
 	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
 	cfg.Snapshots.Restorer = fakeRestorer{}
@@ -89,7 +92,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	return h
 }
 
-// apply runs a command as somebody else would.
+// apply applies a command of another client.
 func (h *harness) apply(user string, body fsm.Body) fsm.Result {
 	h.t.Helper()
 	res, err := h.cluster.Propose(context.Background(), fsm.NewCommand(uuid.NewString(), time.Now(), user, body))
@@ -101,19 +104,19 @@ func (h *harness) apply(user string, body fsm.Body) fsm.Result {
 
 func (h *harness) issue(user string, operator bool) string {
 	h.t.Helper()
-	value := "bvk_" + randomBase62(lookupLen) + "_" + randomBase62(secretLen)
-	h.apply("", &fsm.APIKeyCreateBody{Lookup: lookupOf(value), Hash: hashKey(value), Name: "k", UserID: user, Operator: operator})
+	value := "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)
+	h.apply("", &fsm.APIKeyCreateBody{Lookup: apikey.LookupOf(value), Hash: apikey.Hash(value), Name: "k", UserID: user, Operator: operator})
 	return value
 }
 
-// withSpec stores the spec most tests start sandboxes from.
+// withSpec stores the spec that most tests use.
 func (h *harness) withSpec() *harness {
 	h.t.Helper()
 	h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{
 		{ID: "ghcr.io/openhands/agent-server:1.44.0-python", Template: fsm.Template{
 			Driver: fsm.DriverDocker, Image: "ghcr.io/openhands/agent-server:1.44.0-python", Args: []string{"--port", "8000"},
 			WorkingDir: "/workspace/project", Env: map[string]string{"LOG_JSON": "true", "OH_ENABLE_VNC": "0"},
-			CPU: 500, Memory: 512, Ports: map[string]int{fsm.PortAgentServer: 8000, portVSCode: 8001}, NetworkMode: "bridge",
+			CPU: 500, Memory: 512, Ports: map[string]int{fsm.PortAgentServer: 8000, proxy.PortVSCode: 8001}, NetworkMode: "bridge",
 			VolumePath: "/workspace",
 		}},
 		{ID: "small", Template: fsm.Template{
@@ -124,14 +127,14 @@ func (h *harness) withSpec() *harness {
 	return h
 }
 
-// response is an answer, read whole.
-type response struct {
+// response is a response with its whole body.
+type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-func (h *harness) do(key, method, path, body string, headers ...string) response {
+func (h *harness) do(key, method, path, body string, headers ...string) reply {
 	h.t.Helper()
 	r := httptest.NewRequest(method, "http://example.org"+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -149,11 +152,11 @@ func (h *harness) do(key, method, path, body string, headers ...string) response
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return response{status: res.StatusCode, header: res.Header, body: b}
+	return reply{status: res.StatusCode, header: res.Header, body: b}
 }
 
-// want fails unless the status is as expected, and gives the answer.
-func (r response) want(t *testing.T, status int) response {
+// want fails unless the status matches, and returns the response.
+func (r reply) want(t *testing.T, status int) reply {
 	t.Helper()
 	if r.status != status {
 		t.Fatalf("status %d, want %d; body %s", r.status, status, r.body)
@@ -161,8 +164,8 @@ func (r response) want(t *testing.T, status int) response {
 	return r
 }
 
-// json reads the answer into v.
-func (r response) json(t *testing.T, v any) {
+// json decodes the body into v.
+func (r reply) json(t *testing.T, v any) {
 	t.Helper()
 	if ct := r.header.Get("Content-Type"); ct != "application/json" {
 		t.Fatalf("Content-Type %q", ct)
@@ -173,7 +176,7 @@ func (r response) json(t *testing.T, v any) {
 }
 
 // is compares the whole body as JSON.
-func (r response) is(t *testing.T, want string) response {
+func (r reply) is(t *testing.T, want string) reply {
 	t.Helper()
 	var a, b any
 	if err := json.Unmarshal([]byte(want), &b); err != nil {
@@ -187,17 +190,17 @@ func (r response) is(t *testing.T, want string) response {
 }
 
 var (
-	hexID    = regexp.MustCompile(`"[0-9a-f]{32}"`)
-	boxID    = regexp.MustCompile(`"[0-9A-Za-z]{22}"`)
-	wireTm   = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z"`)
-	keyValue = regexp.MustCompile(`bvk_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}`)
-	doorID   = regexp.MustCompile(`/sandboxes/[0-9A-Za-z]{22}/`)
-	lookup12 = regexp.MustCompile(`"[0-9A-Za-z]{12}"`)
+	hexID     = regexp.MustCompile(`"[0-9a-f]{32}"`)
+	sandboxID = regexp.MustCompile(`"[0-9A-Za-z]{22}"`)
+	wireTm    = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z"`)
+	keyValue  = regexp.MustCompile(`bvk_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}`)
+	proxiedID = regexp.MustCompile(`/sandboxes/[0-9A-Za-z]{22}/`)
+	lookup12  = regexp.MustCompile(`"[0-9A-Za-z]{12}"`)
 )
 
-// golden compares the body, indented and with what is random written as a word,
-// with testdata/golden/<name>.json.
-func (r response) golden(t *testing.T, name string) response {
+// golden compares the body, indented and with random values replaced, with
+// testdata/golden/<name>.json.
+func (r reply) golden(t *testing.T, name string) reply {
 	t.Helper()
 	var b bytes.Buffer
 	if err := json.Indent(&b, r.body, "", "  "); err != nil {
@@ -207,7 +210,7 @@ func (r response) golden(t *testing.T, name string) response {
 	for _, s := range []struct {
 		re   *regexp.Regexp
 		with string
-	}{{hexID, `"<hex>"`}, {boxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {doorID, "/sandboxes/<sandbox>/"}, {lookup12, `"<lookup>"`}} {
+	}{{hexID, `"<hex>"`}, {sandboxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {proxiedID, "/sandboxes/<sandbox>/"}, {lookup12, `"<lookup>"`}} {
 		got = s.re.ReplaceAllString(got, s.with)
 	}
 	file := filepath.Join("testdata", "golden", name+".json")
@@ -229,16 +232,16 @@ func (r response) golden(t *testing.T, name string) response {
 	return r
 }
 
-// problems reads a 422.
-func (r response) problems(t *testing.T) []problem {
+// problems decodes a 422.
+func (r reply) problems(t *testing.T) []decode.Problem {
 	t.Helper()
-	var body struct{ Detail []problem }
+	var body struct{ Detail []decode.Problem }
 	r.want(t, http.StatusUnprocessableEntity).json(t, &body)
 	return body.Detail
 }
 
-// summary writes problems as "loc type" lines.
-func summary(list []problem) []string {
+// summary formats problems as "loc type" lines.
+func summary(list []decode.Problem) []string {
 	out := make([]string, len(list))
 	for i, p := range list {
 		out[i] = strings.Join(p.Loc, ".") + " " + p.Type
@@ -246,46 +249,45 @@ func summary(list []problem) []string {
 	return out
 }
 
-// createSandbox starts a sandbox through the API.
+// createSandbox creates a sandbox through the API.
 func (h *harness) createSandbox(key string) string {
 	h.t.Helper()
-	var box struct{ ID string }
-	h.do(key, "POST", "/api/v1/sandboxes", "").want(h.t, 200).json(h.t, &box)
-	return box.ID
+	var sb struct{ ID string }
+	h.do(key, "POST", "/api/v1/sandboxes", "").want(h.t, 200).json(h.t, &sb)
+	return sb.ID
 }
 
-// observe makes a sandbox RUNNING, as the leader would.
+// observe makes a sandbox RUNNING, as the leader does.
 func (h *harness) observe(id string, status fsm.SandboxStatus) {
 	h.t.Helper()
 	v, _ := h.cluster.View(context.Background(), cluster.Stale)
-	box := v.SandboxAny(id)
-	if box == nil {
+	sb := v.SandboxAny(id)
+	if sb == nil {
 		h.t.Fatalf("no sandbox %s", id)
 	}
-	status.Generation = box.Generation
+	status.Generation = sb.Generation
 	status.Since = time.Now()
 	h.apply("", &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: status}}})
 }
 
-// running is the status of a sandbox that runs.
+// running is the status of a running sandbox.
 func running() fsm.SandboxStatus {
 	return fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{
 		AllocID: "a1", NodeID: "m1", Address: "10.1.2.3", Workspace: "/workspace",
-		Ports: map[string]int{fsm.PortAgentServer: 21000, portVSCode: 21001},
+		Ports: map[string]int{fsm.PortAgentServer: 21000, proxy.PortVSCode: 21001},
 	}}
 }
 
-// questioned puts the sandbox in ERROR for its workspace where the route needs
-// one that is.
-func (h *harness) questioned(r route, box string) {
+// questioned puts the sandbox in ERROR because of its workspace if the route requires that.
+func (h *harness) questioned(r route, sb string) {
 	h.t.Helper()
 	if strings.HasSuffix(r.name, "accept_workspace") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-		h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
+		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
 	}
 }
 
-// conversation makes a finished conversation in a sandbox.
+// conversation creates a conversation in a sandbox, as a finished start task does.
 func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Conversation)) string {
 	h.t.Helper()
 	id, task := newHexID(), newHexID()
@@ -305,7 +307,7 @@ func ptr[T any](v T) *T { return &v }
 
 func sprint(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
-// firstErr gives the first error that there is.
+// firstErr returns the first error that is not nil.
 func firstErr(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -10,40 +10,41 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// handleAlive handles GET /alive: the process serves.
+// handleAlive handles GET /alive: the process responds.
 func (s *Server) handleAlive(*call) (answer, error) {
 	return ok(struct {
 		Status string `json:"status"`
 	}{"ok"})
 }
 
-// handleHealth handles GET /health, which upstream answers with a JSON string.
+// handleHealth handles GET /health. As upstream, the body is a JSON string.
 func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
 
-// handleReady handles GET /ready: 503 with the reason while this node can't
-// serve linearizable answers. The header X-Bivouac-Hold says that the cluster
-// holds, which keeps no node from serving.
+// handleReady handles GET /ready: 503 with the reason while this node can't serve linearizable
+// reads. During a hold the response has the header X-Bivouac-Hold; a hold does not make a node
+// unready.
 func (s *Server) handleReady(c *call) (answer, error) {
 	if s.draining.Load() {
-		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: "this node is stopping", retryAfter: time.Second}
+		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "this node is stopping", RetryAfter: time.Second}
 	}
 	if err := s.cluster.Ready(); err != nil {
-		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: err.Error(), retryAfter: time.Second, cause: err}
+		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: err.Error(), RetryAfter: time.Second, Cause: err}
 	}
 	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
 		return answer{stream: func(w http.ResponseWriter) error {
 			w.Header().Set("X-Bivouac-Hold", "true")
-			writeJSON(w, http.StatusOK, []byte(`"OK"`))
+			response.WriteJSON(w, http.StatusOK, []byte(`"OK"`))
 			return nil
 		}}, nil
 	}
 	return ok("OK")
 }
 
-// serverInfo is the answer of GET /server_info (api-contract.md B.11). Times are
-// in seconds, sizes in bytes.
+// serverInfo is the response of GET /server_info (API.md, "Health"). Times are in seconds, sizes in
+// bytes.
 type serverInfo struct {
 	Uptime    float64   `json:"uptime"`
 	IdleTime  float64   `json:"idle_time"`
@@ -69,8 +70,7 @@ type resources struct {
 	} `json:"io"`
 }
 
-// handleServerInfo handles GET /server_info. What the system does not tell is
-// zero.
+// handleServerInfo handles GET /server_info. Values that the system does not report are zero.
 func (s *Server) handleServerInfo(c *call) (answer, error) {
 	info := serverInfo{
 		Uptime:   c.now.Sub(s.started).Seconds(),

@@ -8,8 +8,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// postBodies are requests with side effects in the secret store where the route
-// has any.
+// postBodies are requests with side effects in the secret store, where the route has any.
 func postBodies(sandbox, conversation string) map[string]struct{ path, body, other string } {
 	return map[string]struct{ path, body, other string }{
 		"settings.put":                      {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
@@ -34,16 +33,16 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 func TestIdempotency_EveryPost(t *testing.T) {
 	for _, r := range routes() {
 		if r.method != "POST" || r.upload {
-			continue // an upload is no command: a restore replaces what remembers keys
+			continue // an upload is not a command: a restore replaces the recorded keys
 		}
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t).withSpec().withSettings()
 			h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 			h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
-			box := h.createSandbox(h.alice)
-			h.observe(box, running())
-			h.questioned(r, box)
-			req, known := postBodies(box, h.conversation("alice", box))[r.name]
+			sb := h.createSandbox(h.alice)
+			h.observe(sb, running())
+			h.questioned(r, sb)
+			req, known := postBodies(sb, h.conversation("alice", sb))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")
 			}
@@ -72,7 +71,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			if h.secrets.written() != writes {
 				t.Fatal("a mismatch wrote secrets")
 			}
-			// While the secret store is away the answer is still known.
+			// The recorded result needs no secret store.
 			h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 			h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
 		})
@@ -152,6 +151,6 @@ func TestIdempotency_KeyBounds(t *testing.T) {
 	if string(a.body) == string(b.body) {
 		t.Fatal("long keys are confused")
 	}
-	// On other methods the header means nothing.
+	// Other methods ignore the header.
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "", "Idempotency-Key", "a b").want(t, 200)
 }

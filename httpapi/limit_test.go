@@ -9,17 +9,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// limited configures the installation.
+// limited sets the installation's limits.
 func (h *harness) limited(in fsm.Installation) *harness {
 	h.t.Helper()
 	h.apply("", &fsm.InstallationConfigureBody{Installation: in})
 	return h
 }
 
-// refused checks a 429 of a limit.
-func (r response) refused(t *testing.T, limit string) {
+// refused checks a limit's 429.
+func (r reply) refused(t *testing.T, limit string) {
 	t.Helper()
 	var body struct{ Detail, Limit string }
 	r.want(t, 429).json(t, &body)
@@ -30,7 +32,7 @@ func (r response) refused(t *testing.T, limit string) {
 
 func TestLimit_RefusesBeforeAnythingIsStored(t *testing.T) {
 	h := newHarness(t).withSpec().withSettings().limited(fsm.Installation{PerUser: fsm.Limits{Running: 2}})
-	box := h.createSandbox(h.alice)
+	sb := h.createSandbox(h.alice)
 	h.createSandbox(h.alice)
 	writes, commands := h.secrets.written(), h.cluster.count()
 	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
@@ -44,13 +46,13 @@ func TestLimit_RefusesBeforeAnythingIsStored(t *testing.T) {
 	if h.secrets.written() != writes || h.cluster.count() != commands {
 		t.Fatal("a refused start left something behind")
 	}
-	// What needs no new sandbox is not refused.
-	h.do(h.alice, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, box)).want(t, 200)
+	// Requests that need no new sandbox are not refused.
+	h.do(h.alice, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, sb)).want(t, 200)
 	h.do(h.bob, "POST", pathSandboxes, "").want(t, 200)
-	// A paused one makes room, and then can't come back.
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	// A paused sandbox frees its place and can't be resumed once that is taken.
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
 	h.createSandbox(h.alice)
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/resume", "").refused(t, "user_running_sandboxes")
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/resume", "").refused(t, "user_running_sandboxes")
 }
 
 func TestLimit_StartsThatWaitForASandboxCount(t *testing.T) {
@@ -76,37 +78,37 @@ func TestLimit_PauseOldest(t *testing.T) {
 	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}, OnLimit: fsm.OnLimitPauseOldest})
 	first := h.createSandbox(h.alice)
 	h.createSandbox(h.alice)
-	if box := h.cluster.store.View().SandboxAny(first); box.Desired != fsm.DesiredPaused || box.PausedBy != fsm.PausedByLimit {
-		t.Fatalf("the oldest is %s", box.Desired)
+	if sb := h.cluster.store.View().SandboxAny(first); sb.Desired != fsm.DesiredPaused || sb.PausedBy != fsm.PausedByLimit {
+		t.Fatalf("the oldest is %s", sb.Desired)
 	}
 }
 
-// A node that is behind must neither refuse what fits nor let through more.
+// A node that is behind neither refuses a start within the limits nor allows more.
 func TestLimit_ANodeThatIsBehind(t *testing.T) {
 	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
-	box := h.createSandbox(h.alice)
+	sb := h.createSandbox(h.alice)
 	full := h.cluster.store.View()
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
 	h.cluster.set(func(c *fakeCluster) { c.behind = full })
 	h.createSandbox(h.alice)
 	h.cluster.set(func(c *fakeCluster) { c.behind = nil })
 	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
 }
 
-// warm makes a pool of the default spec with n members that run.
+// warm creates a pool of the default spec with n running members.
 func (h *harness) warm(n int) []string {
 	h.t.Helper()
 	spec := h.cluster.store.View().Specs()[0].ID
 	h.apply("", &fsm.SpecPoolBody{ID: spec, Size: n})
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = randomBase62(sandboxIDLen)
-		key := randomBase62(sandboxKeyLen)
-		ref, err := h.secrets.Write(h.t.Context(), sandboxPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
+		ids[i] = apikey.Random(sandboxIDLen)
+		key := apikey.Random(sandboxKeyLen)
+		ref, err := h.secrets.Write(h.t.Context(), fsm.SandboxKeyPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: ref, KeyRef: ref, KeyHash: hashKey(key)})
+		h.apply("", &fsm.PoolAddBody{ID: ids[i], SpecID: spec, InitRef: ref, KeyRef: ref, KeyHash: apikey.Hash(key)})
 		h.observe(ids[i], running())
 	}
 	return ids
@@ -116,21 +118,21 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 	h := newHarness(t).withSpec()
 	member := h.warm(1)[0]
 	h.do(h.alice, "GET", pathSandboxes+"?id="+member, "").want(t, 200).is(t, `[null]`)
-	// The secret store is not asked: it may even be away.
+	// A claim works without the secret store.
 	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 	first := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
 	h.secrets.set(func(s *fakeSecrets) { s.err = nil })
-	var box struct {
+	var sb struct {
 		ID, Status string
 		User       string `json:"created_by_user_id"`
 	}
-	first.json(t, &box)
-	if box.ID != member || box.Status != "STARTING" || box.User != "alice" {
+	first.json(t, &sb)
+	if sb.ID != member || sb.Status != "STARTING" || sb.User != "alice" {
 		t.Fatalf("%s", first.body)
 	}
 	row := h.cluster.store.View().Sandbox("alice", member)
 	entry, err := h.secrets.Read(t.Context(), row.KeyRef)
-	if err != nil || hashKey(entry["key"]) != row.KeyHash || entry["secret_key"] == "" {
+	if err != nil || apikey.Hash(entry["key"]) != row.KeyHash || entry["secret_key"] == "" {
 		t.Fatalf("the member's key is not what was written: %v", err)
 	}
 	again := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
@@ -140,8 +142,8 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 	if cold := h.createSandbox(h.alice); cold == member {
 		t.Fatal("one member was given twice")
 	}
-	// A repetition is no second start, not even where a member is free or a
-	// limit is reached by now.
+	// A repeated request is no second start, even if a member is free or a limit was reached
+	// meanwhile.
 	h.warm(1)
 	h.limited(fsm.Installation{PerUser: fsm.Limits{Total: 1}})
 	again = h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
@@ -151,7 +153,7 @@ func TestClaim_GivesAMemberWithTheKeyThatWasWritten(t *testing.T) {
 	h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "other").refused(t, "user_total_sandboxes")
 }
 
-// A claim that is bound at once is answered with all a client needs.
+// A claim that is bound at once returns all that a client needs.
 func TestClaim_AnswersOnceItRuns(t *testing.T) {
 	h := newHarness(t).withSpec()
 	for _, away := range []bool{false, true} {
@@ -161,7 +163,7 @@ func TestClaim_AnswersOnceItRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What a client needs includes the key.
+		// The key is part of it.
 		want, key := "RUNNING", entry["key"]
 		if away {
 			h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
@@ -178,15 +180,15 @@ func TestClaim_AnswersOnceItRuns(t *testing.T) {
 				<-v.Changed()
 			}
 		})
-		var box struct {
+		var sb struct {
 			ID, Status string
 			Key        string           `json:"session_api_key"`
 			URLs       []map[string]any `json:"exposed_urls"`
 		}
-		h.do(h.alice, "POST", pathSandboxes, "").want(t, 200).json(t, &box)
+		h.do(h.alice, "POST", pathSandboxes, "").want(t, 200).json(t, &sb)
 		wg.Wait()
-		if box.ID != member || box.Status != want || box.Key != key || (len(box.URLs) > 0) == away {
-			t.Errorf("secret store away: %v: %+v", away, box)
+		if sb.ID != member || sb.Status != want || sb.Key != key || (len(sb.URLs) > 0) == away {
+			t.Errorf("secret store away: %v: %+v", away, sb)
 		}
 	}
 }
@@ -215,8 +217,8 @@ func TestClaim_OneMemberAnOwner(t *testing.T) {
 	}
 }
 
-// A member that went meanwhile, or whose template is not the user's, is a cold
-// start and no failure.
+// If the member is gone, or its template does not fit the user, a claim becomes a cold start
+// instead of an error.
 func TestClaim_FallsBackToAColdStart(t *testing.T) {
 	h := newHarness(t).withSpec()
 	member := h.warm(1)[0]
@@ -226,7 +228,7 @@ func TestClaim_FallsBackToAColdStart(t *testing.T) {
 	if id := h.createSandbox(h.alice); id == member {
 		t.Fatal("a dropped member was given")
 	}
-	// With a key that comes again, too.
+	// Also with a repeated Idempotency-Key.
 	first := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
 	again := h.do(h.alice, "POST", pathSandboxes, "", "Idempotency-Key", "k").want(t, 200)
 	if string(again.body) != string(first.body) {
@@ -235,25 +237,25 @@ func TestClaim_FallsBackToAColdStart(t *testing.T) {
 }
 
 func TestLimitBody_HasEveryShape(t *testing.T) {
-	for s, want := range map[shape]string{
-		shapeDetail: `{"detail":"x","limit":"user_cpu"}`,
-		shapeError:  `{"detail":"x","limit":"user_cpu"}`,
-		shapeStatus: `{"status":"error","message":"x","msg_id":"STATUS$ERROR","detail":"x","limit":"user_cpu"}`,
+	for s, want := range map[response.Format]string{
+		response.FormatDetail: `{"detail":"x","limit":"user_cpu"}`,
+		response.FormatError:  `{"detail":"x","limit":"user_cpu"}`,
+		response.FormatStatus: `{"status":"error","message":"x","msg_id":"STATUS$ERROR","detail":"x","limit":"user_cpu"}`,
 	} {
-		b, err := json.Marshal(codedFailure(&fsm.Error{Code: fsm.CodeLimit, Message: "x", Limit: "user_cpu"}, s, "").body)
+		b, err := json.Marshal(response.FailureOf(&fsm.Error{Code: fsm.CodeLimit, Message: "x", Limit: "user_cpu"}, s, "").Body)
 		if err != nil || cmp.Diff(want, string(b)) != "" {
 			t.Errorf("%s", b)
 		}
 	}
 }
 
-// What a paused sandbox would have to be resumed for is refused at the POST too,
-// before its secrets are stored.
+// A start for a paused sandbox that can't be resumed is refused at the POST too, before its secrets
+// are stored.
 func TestLimit_ANamedPausedSandboxIsAStart(t *testing.T) {
 	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
-	box := h.createSandbox(h.alice)
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/pause", "").want(t, 200)
-	named := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"}}`, box)
+	sb := h.createSandbox(h.alice)
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "").want(t, 200)
+	named := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"}}`, sb)
 	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 200)
 	stored := h.secrets.paths()
 	h.do(h.alice, "POST", pathConversations, named).refused(t, "user_running_sandboxes")
@@ -262,13 +264,13 @@ func TestLimit_ANamedPausedSandboxIsAStart(t *testing.T) {
 	}
 	h.limited(fsm.Installation{PerUser: fsm.Limits{Running: 2}})
 	h.do(h.alice, "POST", pathConversations, named).want(t, 200)
-	if row := h.cluster.store.View().SandboxAny(box); row.Desired != fsm.DesiredRunning {
+	if row := h.cluster.store.View().SandboxAny(sb); row.Desired != fsm.DesiredRunning {
 		t.Fatalf("the sandbox is %s", row.Desired)
 	}
 }
 
-// A burst on a node that is behind: Apply refuses, and the secrets that were
-// written for it are deleted at once.
+// On a node that is behind, Apply refuses a burst, and the secrets written for it are deleted at
+// once.
 func TestLimit_RefusedByApplyLeavesNoSecrets(t *testing.T) {
 	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}})
 	empty := h.cluster.store.View()
@@ -283,14 +285,13 @@ func TestLimit_RefusedByApplyLeavesNoSecrets(t *testing.T) {
 	}
 }
 
-// The key of the cold start that a claim made needless goes at once; the
-// member's stays.
+// When a claim makes a cold start unnecessary, its key is deleted at once; the member's stays.
 func TestClaim_LeavesNoKeyBehind(t *testing.T) {
 	h := newHarness(t).withSpec()
 	member := h.warm(1)[0]
 	h.createSandbox(h.alice)
 	h.server.discards.Wait()
-	if got := h.secrets.paths(); cmp.Diff([]string{sandboxPath(member)}, got) != "" {
+	if got := h.secrets.paths(); cmp.Diff([]string{fsm.SandboxKeyPath(member)}, got) != "" {
 		t.Fatalf("there are secrets at %v", got)
 	}
 }

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// maskedPart stands where a part of a text was a credential.
+// maskedPart replaces a credential inside a text.
 const maskedPart = "****"
 
-// Where credentials hide in the address of a plugin.
+// Where a plugin's URL may hold credentials.
 var (
 	urlUserinfo = regexp.MustCompile(`://[^/?#\s]*@`)
 	urlSecret   = regexp.MustCompile(`(?i)([?&;][^=&;#\s]*(?:token|key|secret|password|passwd|auth|credential|signature)[^=&;#\s]*=)[^&;#\s]*`)
 )
 
-// maskSource hides the credentials inside a plugin's source.
+// maskSource masks the credentials in a plugin's source.
 func maskSource(s string) string {
 	s = urlUserinfo.ReplaceAllString(s, "://"+maskedPart+"@")
 	return urlSecret.ReplaceAllString(s, "${1}"+maskedPart)
 }
 
-// looksSecret reports whether a member's name says that its value is a secret.
+// looksSecret reports whether a member's name suggests a secret value.
 func looksSecret(name string) bool {
 	name = strings.ToLower(name)
 	for _, part := range []string{"token", "key", "secret", "password", "passwd", "auth", "credential", "cookie", "header"} {
@@ -31,8 +31,8 @@ func looksSecret(name string) bool {
 	return false
 }
 
-// maskMembers copies a JSON object with the values of secret-looking members
-// masked and the credentials inside addresses hidden.
+// maskMembers copies a JSON object. It masks the values of secret-looking members and the
+// credentials in URLs.
 func maskMembers(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m))
 	for k, v := range m {

@@ -6,17 +6,19 @@ import (
 	"strings"
 
 	"github.com/google/shlex"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// defaultMCPTimeout is upstream's for HTTP MCP servers, in seconds.
+// defaultMCPTimeout is upstream's default for HTTP MCP servers, in seconds.
 const defaultMCPTimeout = 60
 
-// mcpName is what a stdio server may be called.
+// mcpName is the pattern of a stdio server's name.
 var mcpName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// mcpConfig is an MCPConfig with its defaults filled in (seed-api.md 2.2,
-// api-contract.md A.1). All of it may be secret: keys and env by nature, URLs
-// and arguments because people put tokens there.
+// mcpConfig is an MCPConfig with defaults filled in (API.md, "MCP configuration"). All of it is
+// treated as secret: URLs and arguments often hold tokens too.
 type mcpConfig struct {
 	SSEServers   []mcpSSEServer   `json:"sse_servers"`
 	StdioServers []mcpStdioServer `json:"stdio_servers"`
@@ -42,162 +44,112 @@ type mcpStdioServer struct {
 	Env     map[string]string `json:"env"`
 }
 
-// readMCPConfig reads the member mcp_config; absent and null are nil.
-func readMCPConfig(o object) *mcpConfig {
-	m, ok := o.masked().object("mcp_config")
+// readMCPConfig reads the member mcp_config; nil if absent or null.
+func readMCPConfig(o decode.Object) *mcpConfig {
+	m, ok := o.Masked().Object("mcp_config")
 	if !ok {
 		return nil
 	}
-	m.strict("sse_servers", "stdio_servers", "shttp_servers")
+	m.Strict("sse_servers", "stdio_servers", "shttp_servers")
 	c := &mcpConfig{SSEServers: []mcpSSEServer{}, StdioServers: []mcpStdioServer{}, SHTTPServers: []mcpHTTPServer{}}
-	for _, e := range m.elements("sse_servers", true) {
-		c.SSEServers = append(c.SSEServers, mcpSSEServer{URL: readMCPURL(e), APIKey: e.text("api_key", maxText)})
+	for _, e := range m.Elements("sse_servers", true) {
+		c.SSEServers = append(c.SSEServers, mcpSSEServer{URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph)})
 	}
-	for _, e := range m.elements("shttp_servers", true) {
+	for _, e := range m.Elements("shttp_servers", true) {
 		c.SHTTPServers = append(c.SHTTPServers, mcpHTTPServer{
-			URL: readMCPURL(e), APIKey: e.text("api_key", maxText), Timeout: readMCPTimeout(e),
+			URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph), Timeout: readMCPTimeout(e),
 		})
 	}
-	for _, e := range m.elements("stdio_servers", false) {
+	for _, e := range m.Elements("stdio_servers", false) {
 		c.StdioServers = append(c.StdioServers, readMCPStdio(e))
 	}
 	return c
 }
 
-// elements gives the objects of a list that must not be null. With urls set a
-// bare text is short for {"url": text}.
-func (o object) elements(name string, urls bool) []object {
-	if !o.notNull(name, kindList) {
-		return nil
-	}
-	items, ok := o.list(name)
-	if !ok {
-		return nil
-	}
-	var out []object
-	for _, i := range items.indexes() {
-		if s, isText := items.value(i).(string); isText && urls {
-			items.m[i] = map[string]any{"url": s}
-		}
-		if !items.notNull(i, kindObject) {
-			continue
-		}
-		if e, ok := items.object(i); ok {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-func readMCPURL(e object) string {
-	before := len(e.errs.list)
-	s := strings.TrimSpace(e.mustText("url", maxText))
-	if len(e.errs.list) > before {
+func readMCPURL(e decode.Object) string {
+	before := len(e.Problems.List)
+	s := strings.TrimSpace(e.MustText("url", fsm.MaxParagraph))
+	if len(e.Problems.List) > before {
 		return ""
 	}
 	u, err := url.Parse(s)
 	switch {
 	case s == "":
-		e.rule("url", "URL cannot be empty")
+		e.Rule("url", "URL cannot be empty")
 	case err != nil || u.Host == "":
-		e.rule("url", "URL must have a scheme and a host")
+		e.Rule("url", "URL must have a scheme and a host")
 	case u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" && u.Scheme != "wss":
-		e.rule("url", "URL scheme must be http, https, ws, or wss")
+		e.Rule("url", "URL scheme must be http, https, ws, or wss")
 	}
 	return s
 }
 
-func readMCPTimeout(e object) *int64 {
-	if !e.has("timeout") {
+func readMCPTimeout(e decode.Object) *int64 {
+	if !e.Has("timeout") {
 		n := int64(defaultMCPTimeout)
 		return &n
 	}
-	n := e.integer("timeout")
+	n := e.Integer("timeout")
 	if n != nil && (*n < 1 || *n > 3600) {
-		e.rule("timeout", "Timeout must be between 1 and 3600 seconds")
+		e.Rule("timeout", "Timeout must be between 1 and 3600 seconds")
 	}
 	return n
 }
 
-func readMCPStdio(e object) mcpStdioServer {
-	before := len(e.errs.list)
-	s := mcpStdioServer{Name: strings.TrimSpace(e.mustText("name", maxNameText))}
-	if len(e.errs.list) == before && !mcpName.MatchString(s.Name) {
-		e.rule("name", "Server name can only contain letters, numbers, hyphens, and underscores")
+func readMCPStdio(e decode.Object) mcpStdioServer {
+	before := len(e.Problems.List)
+	s := mcpStdioServer{Name: strings.TrimSpace(e.MustText("name", fsm.MaxName))}
+	if len(e.Problems.List) == before && !mcpName.MatchString(s.Name) {
+		e.Rule("name", "Server name can only contain letters, numbers, hyphens, and underscores")
 	}
-	before = len(e.errs.list)
-	s.Command = strings.TrimSpace(e.mustText("command", maxText))
-	if len(e.errs.list) == before && (s.Command == "" || strings.ContainsAny(s.Command, " \t\r\n")) {
-		e.rule("command", "Command must be a single executable without spaces")
+	before = len(e.Problems.List)
+	s.Command = strings.TrimSpace(e.MustText("command", fsm.MaxParagraph))
+	if len(e.Problems.List) == before && (s.Command == "" || strings.ContainsAny(s.Command, " \t\r\n")) {
+		e.Rule("command", "Command must be a single executable without spaces")
 	}
 	s.Args = readMCPArgs(e)
 	s.Env = readMCPEnv(e)
 	return s
 }
 
-// readMCPArgs reads a list of texts, or one text that is split as a shell
-// would.
-func readMCPArgs(e object) []string {
-	if line, ok := e.value("args").(string); ok {
+// readMCPArgs reads a list of strings, or one string that is split as a shell does.
+func readMCPArgs(e decode.Object) []string {
+	if line, ok := e.Value("args").(string); ok {
 		args, err := shlex.Split(line)
 		if err != nil {
-			e.rule("args", "Invalid argument format: unbalanced quotes")
+			e.Rule("args", "Invalid argument format: unbalanced quotes")
 		}
 		return orEmpty(args)
 	}
-	if !e.notNull("args", kindList) {
+	if !e.NotNull("args", decode.KindList) {
 		return []string{}
 	}
-	return orEmpty(e.texts("args", maxText))
+	return orEmpty(e.Texts("args", fsm.MaxParagraph))
 }
 
-// readMCPEnv reads a map of texts, or one text "K=V,K2=V2".
-func readMCPEnv(e object) map[string]string {
+// readMCPEnv reads a map of strings, or one string "K=V,K2=V2".
+func readMCPEnv(e decode.Object) map[string]string {
 	env := map[string]string{}
-	if line, ok := e.value("env").(string); ok {
+	if line, ok := e.Value("env").(string); ok {
 		for _, pair := range strings.Split(line, ",") {
 			if strings.TrimSpace(pair) == "" {
 				continue
 			}
 			k, v, found := strings.Cut(pair, "=")
 			if k = strings.TrimSpace(k); !found || k == "" {
-				e.rule("env", "Environment variables must be in KEY=VALUE format")
+				e.Rule("env", "Environment variables must be in KEY=VALUE format")
 				return env
 			}
 			env[k] = strings.TrimSpace(v)
 		}
 		return env
 	}
-	if !e.notNull("env", kindDict) {
+	if !e.NotNull("env", decode.KindDict) {
 		return env
 	}
-	dict, ok := e.dict("env")
+	dict, ok := e.Dict("env")
 	if !ok {
 		return env
 	}
-	return dict.textMap(maxText)
-}
-
-// textMap reads a map from texts to texts.
-func (o object) textMap(limit int) map[string]string {
-	out := make(map[string]string, len(o.m))
-	for _, k := range sortedKeys(o.m) {
-		if len(k) > maxNameText {
-			o.errs.add("string_too_long", at(o.loc, truncate(k, 64), "[key]"), tooLongText(maxNameText).msg, masked,
-				tooLongText(maxNameText).ctx)
-			continue
-		}
-		if !o.notNull(k, kindString) {
-			continue
-		}
-		if v := o.text(k, limit); v != nil {
-			out[k] = *v
-		}
-	}
-	return out
-}
-
-// rule notes a broken custom rule of a member.
-func (o object) rule(name, text string) {
-	o.errs.value(at(o.loc, name), text, echo(o.value(name), o.secret))
+	return dict.TextMap(fsm.MaxName, fsm.MaxParagraph)
 }

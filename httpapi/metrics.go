@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the API says about itself. Labels hold route patterns, never
-// paths, so their number is bounded.
+// metrics are the API's metrics. Labels hold route patterns instead of paths, which bounds their
+// number.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec

@@ -16,31 +16,23 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/rs/cors"
+
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// exchange is what the edge wants to know about a request when it is over.
-// Handlers fill it in; one goroutine at a time has it.
-type exchange struct {
-	id    string
-	route string
-	user  string
-	// sandbox is set for what goes through the door.
-	sandbox string
-	err     error
-}
+type requestInfoKey struct{}
 
-type exchangeKey struct{}
-
-// exchangeOf gives the request's exchange; outside of the edge, a spare one.
-func exchangeOf(ctx context.Context) *exchange {
-	if ex, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+// requestInfoOf returns the request's entry in the access log. Without an access log it returns an
+// unused one.
+func requestInfoOf(ctx context.Context) *proxy.RequestInfo {
+	if ex, ok := ctx.Value(requestInfoKey{}).(*proxy.RequestInfo); ok {
 		return ex
 	}
-	return &exchange{}
+	return &proxy.RequestInfo{}
 }
 
-// recorder notes the status on its way out and adds the headers that every
-// answer carries.
+// recorder records the status and adds X-Bivouac-Index if the handler did not.
 type recorder struct {
 	http.ResponseWriter
 	index  func() uint64
@@ -51,8 +43,8 @@ type recorder struct {
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		w.status = status
-		if w.Header().Get(headerIndex) == "" {
-			w.Header().Set(headerIndex, strconv.FormatUint(w.index(), 10))
+		if w.Header().Get(response.HeaderIndex) == "" {
+			w.Header().Set(response.HeaderIndex, strconv.FormatUint(w.index(), 10))
 		}
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -66,89 +58,87 @@ func (w *recorder) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
+// NoteStatus records the status of a hijacked connection.
+func (w *recorder) NoteStatus(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
 // Unwrap is for http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// everyAnswer are headers of every answer, under their canonical names. The
-// values are shared by all answers: net/http replaces values, never changes them.
-var everyAnswer = http.Header{
-	"Cache-Control":          {"no-cache, no-store, must-revalidate, max-age=0"},
-	"Pragma":                 {"no-cache"},
-	"Expires":                {"0"},
-	"X-Content-Type-Options": {"nosniff"},
-}
-
-// edge is the outermost handler: it names the request, catches panics, measures
-// and writes the access log.
-func (s *Server) edge(next http.Handler) http.Handler {
+// accessLog is the outermost handler. It assigns the request id, recovers from panics, measures and
+// writes the access log.
+func (s *Server) accessLog(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		ex := &exchange{id: requestID(r), route: "unknown"}
+		ex := &proxy.RequestInfo{ID: requestID(r), Route: "unknown"}
 		h := w.Header()
-		h[headerRequestID] = []string{ex.id}
-		for name, values := range everyAnswer {
-			h[name] = values
-		}
-		// A length beside the chunks is not shown to us any more, and a proxy in front
-		// may have gone by it: what follows on the connection is nobody's request.
+		h.Set(response.HeaderRequestID, ex.ID)
+		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
+		h.Set("Pragma", "no-cache")
+		h.Set("Expires", "0")
+		h.Set("X-Content-Type-Options", "nosniff")
+		// net/http hides a Content-Length next to chunks, but a proxy in front may have used it.
+		// Closing the connection prevents request smuggling.
 		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 			h.Set("Connection", "close")
 		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		// A request that is broken off was one, too.
+		// Aborted requests are logged too.
 		defer func() { s.finish(rec, r, ex, time.Since(start)) }()
-		s.guard(next, rec, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)), ex)
+		s.guard(next, rec, r.WithContext(context.WithValue(r.Context(), requestInfoKey{}, ex)), ex)
 	})
 }
 
-// guard turns a panic into a 500 that carries the request id of the log line.
-func (s *Server) guard(next http.Handler, w *recorder, r *http.Request, ex *exchange) {
+// guard turns a panic into a 500. The access log has the stack under the request's id.
+func (s *Server) guard(next http.Handler, w *recorder, r *http.Request, ex *proxy.RequestInfo) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
 		case http.ErrAbortHandler:
 			panic(p)
 		default:
-			ex.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			ex.Err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			if w.status == 0 {
-				failureOf(ex.err, shapeDetail, "").write(w)
+				response.FailureOf(ex.Err, response.FormatDetail, "").Write(w)
 			}
 		}
 	}()
 	next.ServeHTTP(w, r)
 }
 
-// finish writes the metrics and the one log line of a request. The query string
-// and the bodies are not in it: both may hold secrets.
-func (s *Server) finish(w *recorder, r *http.Request, ex *exchange, took time.Duration) {
+// finish updates the metrics and writes the request's log line. It omits the query string and the
+// bodies, which may hold secrets.
+func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, took time.Duration) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
 	method := knownMethod(r.Method)
-	s.metrics.requests.WithLabelValues(ex.route, method, statusText(w.status)).Inc()
-	s.metrics.duration.WithLabelValues(ex.route).Observe(took.Seconds())
-	level := levelOf(method, ex.route, w.status)
+	s.metrics.requests.WithLabelValues(ex.Route, method, strconv.Itoa(w.status)).Inc()
+	s.metrics.duration.WithLabelValues(ex.Route).Observe(took.Seconds())
+	level := levelOf(method, ex.Route, w.status)
 	if !s.log.Enabled(r.Context(), level) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("request", ex.id), slog.String("route", method+" "+ex.route), slog.Int("status", w.status),
-		slog.Duration("duration", took), slog.String("user", ex.user), slog.String("address", s.clientAddress(r)),
+		slog.String("request", ex.ID), slog.String("route", method+" "+ex.Route), slog.Int("status", w.status),
+		slog.Duration("duration", took), slog.String("user", ex.User), slog.String("address", s.clientAddress(r)),
 	}
-	if ex.sandbox != "" {
-		attrs = append(attrs, slog.String("sandbox", ex.sandbox))
+	if ex.Sandbox != "" {
+		attrs = append(attrs, slog.String("sandbox", ex.Sandbox))
 	}
-	if ex.err != nil && w.status >= http.StatusInternalServerError {
-		attrs = append(attrs, slog.String("error", ex.err.Error()))
+	if ex.Err != nil && w.status >= http.StatusInternalServerError {
+		attrs = append(attrs, slog.String("error", ex.Err.Error()))
 	}
 	s.log.LogAttrs(r.Context(), level, "request served", attrs...)
 }
 
-// levelOf gives the level of a request's log line: a read that went well tells
-// little and there are many of them, so a line each would cost more than the
-// reads.
+// levelOf returns the level of a request's log line. Successful reads are at debug: a line each
+// would cost more than the read.
 func levelOf(method, route string, status int) slog.Level {
 	read := method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 	switch {
@@ -160,18 +150,7 @@ func levelOf(method, route string, status int) slog.Level {
 	return slog.LevelInfo
 }
 
-// statusText is strconv.Itoa without a new string for the usual ones.
-func statusText(status int) string {
-	switch status {
-	case http.StatusOK:
-		return "200"
-	case http.StatusCreated:
-		return "201"
-	}
-	return strconv.Itoa(status)
-}
-
-// knownMethod keeps a client from making up metric labels.
+// knownMethod bounds the method label, which a client could otherwise make up.
 func knownMethod(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
@@ -180,7 +159,7 @@ func knownMethod(m string) string {
 	return "OTHER"
 }
 
-// isQuiet reports whether a route is asked by machines all day long.
+// isQuiet reports whether a route is polled by monitoring and load balancers.
 func isQuiet(path string) bool {
 	switch path {
 	case "/alive", "/health", "/ready", "/metrics":
@@ -189,9 +168,9 @@ func isQuiet(path string) bool {
 	return false
 }
 
-// requestID takes the client's id when it is fit for a log line, else makes one.
+// requestID returns the client's id if it is safe to log, otherwise a new one.
 func requestID(r *http.Request) string {
-	id := r.Header.Get(headerRequestID)
+	id := r.Header.Get(response.HeaderRequestID)
 	fit := id != "" && len(id) <= 128 && !slices.ContainsFunc([]byte(id), func(b byte) bool {
 		return (b < '0' || b > '9') && (b < 'A' || b > 'Z') && (b < 'a' || b > 'z') && b != '-' && b != '_' && b != '.'
 	})
@@ -201,9 +180,8 @@ func requestID(r *http.Request) string {
 	return uuid.NewString()
 }
 
-// clientAddress is the address a request comes from: the peer's, or what
-// trusted proxies say in X-Forwarded-For, read from the right up to the first
-// address that is not theirs.
+// clientAddress is the peer's address or, behind trusted proxies, the first address from the right
+// in X-Forwarded-For that is not trusted.
 func (s *Server) clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -231,8 +209,20 @@ func (s *Server) trusted(host string) bool {
 	return slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
-// cors answers preflights and marks answers for the web origins that may call
-// us (api-contract.md A.0.1).
+// front sends requests for sandboxes to the proxy and all others to next. One CORS policy covers
+// all sandboxes: a preflight has no key, so it could not reach a paused one.
+func (s *Server) front(next http.Handler) http.Handler {
+	proxied := s.cors(s.proxy)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.proxy.Handles(r) {
+			proxied.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// cors answers preflights and adds the CORS headers for allowed origins (API.md, "CORS").
 func (s *Server) cors(next http.Handler) http.Handler {
 	return cors.New(cors.Options{
 		AllowOriginFunc:  s.allowedOrigin,
@@ -240,7 +230,7 @@ func (s *Server) cors(next http.Handler) http.Handler {
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 			http.MethodDelete, http.MethodOptions},
 		AllowedHeaders: []string{"*"},
-		ExposedHeaders: []string{headerIndex, headerRequestID, "Retry-After"},
+		ExposedHeaders: []string{response.HeaderIndex, response.HeaderRequestID, "Retry-After"},
 		MaxAge:         600,
 	}).Handler(next)
 }

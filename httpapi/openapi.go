@@ -3,19 +3,21 @@ package httpapi
 import (
 	_ "embed"
 	"net/http"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// description is the API as OpenAPI 3 has it. A test holds it to the route
-// table, and ops/apiwalk holds every node's answers to it.
+// description is the API's OpenAPI 3 document. A test compares it with the route table;
+// ops/e2e/apifuzz checks every node's responses against it.
 //
 //go:embed openapi.json
 var description []byte
 
-// Description gives the API's OpenAPI document, as GET /openapi.json serves it.
-// The walker of ops/apiwalk makes its requests from it.
+// Description returns a copy of the OpenAPI document that GET /openapi.json serves. ops/e2e/apifuzz
+// generates its requests from it.
 func Description() []byte { return append([]byte(nil), description...) }
 
-// serveDescription handles GET /openapi.json, an extension of ours.
+// serveDescription handles GET /openapi.json, which upstream does not have.
 func (s *Server) serveDescription(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, description)
+	response.WriteJSON(w, http.StatusOK, description)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 func loadDescription(t testing.TB) *openapi3.T {
@@ -23,17 +25,16 @@ func loadDescription(t testing.TB) *openapi3.T {
 	return doc
 }
 
-// describedPath is a route's path as OpenAPI writes it.
+// describedPath is a route's path in OpenAPI's notation.
 func describedPath(r route) string {
 	path := regexp.MustCompile(`[:*]([a-z_]+)`).ReplaceAllString(r.path, "{$1}")
 	if r.name == "spec.pool" {
-		path += "/pool" // ids hold slashes, so the route takes the whole rest
+		path += "/pool" // ids contain slashes, so the route matches the rest of the path
 	}
 	return path
 }
 
-// TestDescription_IsTheRouteTable: every route is described, nothing else is,
-// and who may call it is told right.
+// TestDescription_IsTheRouteTable: exactly the routes are described, each with its required access.
 func TestDescription_IsTheRouteTable(t *testing.T) {
 	doc := loadDescription(t)
 	described := map[string]string{}
@@ -71,8 +72,8 @@ func TestDescription_IsTheRouteTable(t *testing.T) {
 	}
 }
 
-// TestDescription_HoldsForEveryRoute: the answer each route gives to a good
-// request is the one described, and so are those to no key and to nonsense.
+// TestDescription_HoldsForEveryRoute: every route's responses to a valid request, to no key and to
+// nonsense, also in an unknown coding, match the description.
 func TestDescription_HoldsForEveryRoute(t *testing.T) {
 	doc := loadDescription(t)
 	ops := map[string]*openapi3.Operation{}
@@ -84,22 +85,23 @@ func TestDescription_HoldsForEveryRoute(t *testing.T) {
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec().withSettings()
-			box := h.createSandbox(h.alice)
-			h.observe(box, running())
-			method, path, body := sampleRequest(r, box, h.conversation("alice", box))
+			sb := h.createSandbox(h.alice)
+			h.observe(sb, running())
+			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb))
 			if r.name == "spec.pool" {
 				path += "/pool"
 			}
-			key := map[access]string{user: h.alice, operator: h.root, sandboxKey: h.secrets.last(sandboxPath(box))["key"]}[r.access]
+			key := map[access]string{user: h.alice, operator: h.root, sandboxKey: h.secrets.last(fsm.SandboxKeyPath(sb))["key"]}[r.access]
 			for _, one := range []struct{ key, body string }{{key, body}, {"", body}, {key, `{"a":`}, {key, `[]`}} {
 				checkDescribed(t, ops[r.name], h.do(one.key, method, path, one.body))
 			}
+			checkDescribed(t, ops[r.name], h.do(key, method, path, "{}", "Content-Encoding", "br"))
 		})
 	}
 }
 
-// checkDescribed holds one answer to its description.
-func checkDescribed(t *testing.T, op *openapi3.Operation, res response) {
+// checkDescribed compares one response with its description.
+func checkDescribed(t *testing.T, op *openapi3.Operation, res reply) {
 	t.Helper()
 	ref := op.Responses.Status(res.status)
 	if ref == nil {

@@ -3,14 +3,15 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// handleBackupList handles GET /api/v1/operator/backups: the backups in this
-// node's directory, and what the cluster has recorded of the newest. It answers
-// when there is no leader too.
+// handleBackupList handles GET /api/v1/operator/backups: the backups in this node's directory and
+// the newest one that the cluster has recorded. It works without a leader.
 func (s *Server) handleBackupList(c *call) (answer, error) {
 	if s.cfg.Backups == nil {
-		return answer{}, refuse(http.StatusNotFound, "This node makes no backups: its configuration has no backup block")
+		return answer{}, response.Error(http.StatusNotFound, "This node makes no backups: its configuration has no backup block")
 	}
 	if err := c.confirmIfLed(); err != nil {
 		return answer{}, err

@@ -4,14 +4,15 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// holdBody is the hold as operators see it.
+// holdBody is a hold in the operator API.
 type holdBody struct {
 	Index    uint64        `json:"index"`
 	Since    wireTime      `json:"since"`
 	Findings []fsm.Finding `json:"findings"`
-	// More counts findings beyond those that are shown.
+	// More counts the findings beyond those listed.
 	More int `json:"more"`
 }
 
@@ -22,8 +23,8 @@ func newHoldBody(h *fsm.Hold) *holdBody {
 	return &holdBody{Index: h.Index, Since: wireTime(h.Since), Findings: h.Findings, More: h.More}
 }
 
-// removalBody tells how many things of a kind went by themselves in the hour
-// before, and when the limit held further ones back; null for not at all.
+// removalBody counts the automatic removals of one kind in the last hour. braked_at is when the
+// limit last stopped further ones, null if it did not.
 type removalBody struct {
 	Kind     string    `json:"kind"`
 	Removed  int       `json:"removed"`
@@ -45,21 +46,19 @@ func newRemovals(v *fsm.View, now time.Time) []removalBody {
 	return list
 }
 
-// holdReport is the answer of GET /api/v1/operator/hold.
+// holdReport is the response of GET /api/v1/operator/hold.
 type holdReport struct {
 	Hold     *holdBody     `json:"hold"`
 	Removals []removalBody `json:"removals"`
-	// AfterRelease is what the leader does of its own accord once the hold is
-	// over; null when there is none.
+	// AfterRelease is what the leader does after a release; null without a hold.
 	AfterRelease *afterRelease `json:"after_release"`
 }
 
-// afterRelease is what a release brings about, as far as the state tells: the
-// ids of sandboxes.
+// afterRelease is what a release leads to as far as the state shows. The lists hold sandbox ids.
 type afterRelease struct {
-	// Adopt are the ranges of births that count as this history's from then on.
+	// Adopt are the ranges of births that belong to this history after the release.
 	Adopt []fsm.Adopted `json:"adopt"`
-	// RemoveJobs are jobs without a sandbox, RemoveWorkspaces workspaces.
+	// RemoveJobs are jobs without a sandbox, RemoveWorkspaces workspaces without one.
 	RemoveJobs       []string        `json:"remove_jobs"`
 	RemoveWorkspaces []workspaceBody `json:"remove_workspaces"`
 	Start            []string        `json:"start"`
@@ -89,7 +88,7 @@ func (s *Server) holdReport(v *fsm.View, now time.Time) holdReport {
 	return r
 }
 
-// afterRelease tells what a release would bring about.
+// afterRelease predicts the effects of a release.
 func (s *Server) afterRelease(v *fsm.View, now time.Time) *afterRelease {
 	adopt := v.Adoptable()
 	a := &afterRelease{
@@ -122,8 +121,8 @@ func (s *Server) afterRelease(v *fsm.View, now time.Time) *afterRelease {
 	return a
 }
 
-// removableAt tells when an orphan is removed by itself if the ranges are
-// adopted now; false for never.
+// removableAt returns when an orphan is removed automatically if the ranges are adopted now; false
+// if it never is.
 func (s *Server) removableAt(v *fsm.View, o *fsm.Orphan, adopt []fsm.Adopted, now time.Time) (time.Time, bool) {
 	since := o.Since
 	if o.Reason == fsm.OrphanStranger && !o.Delete {
@@ -131,7 +130,7 @@ func (s *Server) removableAt(v *fsm.View, o *fsm.Orphan, adopt []fsm.Adopted, no
 		if !ok || b.Cluster != v.ClusterID() || !adopted(adopt, b) {
 			return time.Time{}, false
 		}
-		since = now // its time begins with the adoption
+		since = now // its retention starts with the adoption
 	}
 	if o.Kind == fsm.OrphanJob || o.Delete {
 		return since, true
@@ -148,10 +147,10 @@ func adopted(ranges []fsm.Adopted, b fsm.Birth) bool {
 	return false
 }
 
-// handleHoldRelease handles POST /api/v1/operator/hold/release: {"index": N}
-// ends the hold that began at N, which is the one the caller was shown.
+// handleHoldRelease handles POST /api/v1/operator/hold/release. {"index": N} releases only the hold
+// that began at N, the one the caller has seen.
 func (s *Server) handleHoldRelease(c *call) (answer, error) {
-	index := c.object().integer("index")
+	index := c.object().Integer("index")
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -167,16 +166,16 @@ func (s *Server) handleHoldRelease(c *call) (answer, error) {
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
 }
 
-// orphanBody is an orphan as operators see it.
+// orphanBody is an orphan in the operator API.
 type orphanBody struct {
 	Kind    string   `json:"kind"`
 	Sandbox string   `json:"sandbox"`
 	Reason  string   `json:"reason"`
 	Birth   *string  `json:"birth"`
 	Since   wireTime `json:"since"`
-	// RemovableAt is when it is removed by itself; null for never.
+	// RemovableAt is when it is removed automatically; null for never.
 	RemovableAt *wireTime `json:"removable_at"`
-	// Delete: an operator has asked for its end.
+	// Delete is set when an operator has requested the removal.
 	Delete bool `json:"delete"`
 }
 
@@ -199,15 +198,15 @@ func (s *Server) handleOrphanList(c *call) (answer, error) {
 	return ok(newPage(items, ""))
 }
 
-// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the
-// leader ends it at once.
+// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
+// without waiting for the retention.
 func (s *Server) handleOrphanDelete(c *call) (answer, error) {
 	body := &fsm.OrphanDeleteBody{Kind: c.params.ByName("kind"), Sandbox: c.params.ByName("id")}
-	if body.Validate() != nil {
-		return answer{}, errNotFound()
+	if fsm.Validate(body) != nil {
+		return answer{}, response.NotFound()
 	}
 	if _, err := c.propose(body); err != nil {
-		return answer{}, notFoundAs(err, "Not Found")
+		return answer{}, response.NotFoundAs(err, "Not Found")
 	}
 	return ok(success{Success: true})
 }

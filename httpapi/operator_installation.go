@@ -4,7 +4,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// installationBody is the configuration that is in force for all nodes.
+// installationBody is the cluster-wide configuration.
 type installationBody struct {
 	Policy  policyBody `json:"policy"`
 	Limits  limitsBody `json:"limits"`
@@ -32,9 +32,8 @@ func (s *Server) handleInstallationGet(c *call) (answer, error) {
 	return ok(newInstallationBody(v.Installation()))
 }
 
-// handleInstallationPut handles PUT /api/v1/operator/installation: policy,
-// limits, limits of a user and what a start over them does become those of the
-// installation; what is absent is none.
+// handleInstallationPut handles PUT /api/v1/operator/installation. It replaces the policy, the
+// overall limits, the limits per user and on_limit. An absent member is reset.
 func (s *Server) handleInstallationPut(c *call) (answer, error) {
 	o := c.object()
 	body := &fsm.InstallationConfigureBody{}
@@ -48,13 +47,13 @@ func (s *Server) handleInstallationPut(c *call) (answer, error) {
 	if l := readLimits(o, "per_user"); l != nil {
 		i.PerUser = *l
 	}
-	if on := o.text("on_limit", maxNameText); on != nil {
+	if on := o.Text("on_limit", fsm.MaxName); on != nil {
 		i.OnLimit = fsm.OnLimit(*on)
 	}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	if err := body.Validate(); err != nil {
+	if err := fsm.Validate(body); err != nil {
 		return answer{}, err
 	}
 	if _, err := c.propose(body); err != nil {

@@ -10,9 +10,11 @@ import (
 	"strconv"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// keyBody is an API key as operators see it, without its value.
+// keyBody is an API key in the operator API, without its value.
 type keyBody struct {
 	ID          int       `json:"id"`
 	Lookup      string    `json:"lookup"`
@@ -24,7 +26,7 @@ type keyBody struct {
 	SuspendedAt *wireTime `json:"suspended_at"`
 }
 
-// createdKeyBody is keyBody with the value, which is shown once.
+// createdKeyBody is keyBody with the value, which only the creation returns.
 type createdKeyBody struct {
 	keyBody
 	Key string `json:"key"`
@@ -49,19 +51,19 @@ func (s *Server) handleAPIKeyList(c *call) (answer, error) {
 	return ok(newPage(items, ""))
 }
 
-// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name",
-// "operator"} makes a key, whose value is in this answer only.
+// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator"} creates a
+// key. Only this response has its value.
 func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 	o := c.object()
 	body := &fsm.APIKeyCreateBody{
-		UserID:   o.mustText("user", maxNameText),
-		Name:     o.mustText("name", maxNameText),
-		Operator: o.booleanOr("operator", false),
+		UserID:   o.MustText("user", fsm.MaxName),
+		Name:     o.MustText("name", fsm.MaxName),
+		Operator: o.BooleanOr("operator", false),
 	}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	key, err := NewAPIKey(c.keySource())
+	key, err := apikey.New(c.keySource())
 	if err != nil {
 		return answer{}, err
 	}
@@ -73,15 +75,15 @@ func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 			return answer{}, errEmptyResult(fsm.APIKeyCreate)
 		}
 		if subtle.ConstantTimeCompare([]byte(res.APIKey.Hash), []byte(body.Hash)) != 1 {
-			return answer{}, refuse(http.StatusConflict, "this key was made with another operator key and is not shown again")
+			return answer{}, response.Error(http.StatusConflict, "this key was made with another operator key and is not shown again")
 		}
 		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: key.Value}}, nil
 	})
 }
 
-// keySource is where a new key's randomness comes from. With an Idempotency-Key
-// it is derived from the caller's own key, so that the repeated request can be
-// given the very key of the first answer although nobody kept it.
+// keySource is the source of a new key's randomness. With an Idempotency-Key it derives from the
+// caller's own key, so that a repeated request returns the same key although its value is stored
+// nowhere.
 func (c *call) keySource() io.Reader {
 	if c.key == "" {
 		return rand.Reader
@@ -89,7 +91,7 @@ func (c *call) keySource() io.Reader {
 	return &derived{secret: c.who.key, info: "bivouac api key\n" + c.commandID() + "\n" + c.fingerprint()}
 }
 
-// derived reads HKDF-SHA256 output, in blocks.
+// derived is a reader of HKDF-SHA256 output, in blocks.
 type derived struct {
 	secret, info string
 	block        int
@@ -115,20 +117,20 @@ func (d *derived) Read(p []byte) (int, error) {
 func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
 	id, err := strconv.Atoi(c.params.ByName("id"))
 	if err != nil || id < 1 {
-		return answer{}, errNotFound()
+		return answer{}, response.NotFound()
 	}
 	if _, err := c.propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
-		return answer{}, notFoundAs(err, "Not Found")
+		return answer{}, response.NotFoundAs(err, "Not Found")
 	}
 	return ok(success{Success: true})
 }
 
-// handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable: the end of a
-// suspension by a restore.
+// handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a
+// restore.
 func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
 	id, err := strconv.Atoi(c.params.ByName("id"))
 	if err != nil || id < 1 {
-		return answer{}, errNotFound()
+		return answer{}, response.NotFound()
 	}
 	res, err := c.once(func() (fsm.Body, secretWrites, error) {
 		return &fsm.APIKeyEnableBody{ID: id}, secretWrites{}, nil
@@ -138,5 +140,5 @@ func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
 		}
 		return ok(newKeyBody(res.APIKey))
 	})
-	return res, notFoundAs(err, "Not Found")
+	return res, response.NotFoundAs(err, "Not Found")
 }

@@ -2,13 +2,16 @@ package httpapi
 
 import (
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// handleMemberList handles GET /api/v1/operator/members. It asks every member and
-// answers when there is no leader too.
+// handleMemberList handles GET /api/v1/operator/members. It queries every member and works without
+// a leader.
 func (s *Server) handleMemberList(c *call) (answer, error) {
 	if s.cfg.Membership == nil {
-		return answer{}, errNotFound()
+		return answer{}, response.NotFound()
 	}
 	if err := c.confirmIfLed(); err != nil {
 		return answer{}, err
@@ -16,49 +19,48 @@ func (s *Server) handleMemberList(c *call) (answer, error) {
 	return ok(newPage(orEmpty(s.cfg.Membership.Members(c.ctx())), ""))
 }
 
-// handleMemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}
-// leads next; without "to", whoever has most of the log.
+// handleMemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}. Without "to" the
+// most advanced follower leads next.
 func (s *Server) handleMemberTransfer(c *call) (answer, error) {
-	to := deref(c.object().text("to", maxNameText))
+	to := decode.OrZero(c.object().Text("to", fsm.MaxName))
 	return s.changeMembers(c, func() error {
 		return s.cfg.Membership.TransferLeadership(c.ctx(), to)
 	})
 }
 
-// handleMemberRemove handles PUT /api/v1/operator/remove: the member {"name"} is
-// taken out for good; see cluster.RemoveOptions for the rest.
+// handleMemberRemove handles PUT /api/v1/operator/remove: it removes the member {"name"} for good.
+// cluster.RemoveOptions describes the options.
 func (s *Server) handleMemberRemove(c *call) (answer, error) {
 	o := c.object()
-	name, options := o.mustText("name", maxNameText), readRemoveOptions(o)
+	name, options := o.MustText("name", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
 		return s.cfg.Membership.RemoveServer(c.ctx(), name, options)
 	})
 }
 
-// handleMemberReplace handles PUT /api/v1/operator/replace: {"new"} takes the place
-// of {"old"}.
+// handleMemberReplace handles PUT /api/v1/operator/replace: {"new"} replaces {"old"}.
 func (s *Server) handleMemberReplace(c *call) (answer, error) {
 	o := c.object()
-	former, next, options := o.mustText("old", maxNameText), o.mustText("new", maxNameText), readRemoveOptions(o)
+	former, next, options := o.MustText("old", fsm.MaxName), o.MustText("new", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
 		return s.cfg.Membership.ReplaceServer(c.ctx(), former, next, options)
 	})
 }
 
-func readRemoveOptions(o object) cluster.RemoveOptions {
+func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
 	return cluster.RemoveOptions{
-		Force: o.booleanOr("force", false), Revoke: o.booleanOr("revoke", false),
-		Fingerprint: deref(o.text("fingerprint", maxNameText)),
+		Force: o.BooleanOr("force", false), Revoke: o.BooleanOr("revoke", false),
+		Fingerprint: decode.OrZero(o.Text("fingerprint", fsm.MaxName)),
 	}
 }
 
-// changeMembers makes a change whose request has been read.
+// changeMembers validates the request and makes the change.
 func (s *Server) changeMembers(c *call, change func() error) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
 	if s.cfg.Membership == nil {
-		return answer{}, errNotFound()
+		return answer{}, response.NotFound()
 	}
 	if err := c.confirm(); err != nil {
 		return answer{}, err

@@ -9,28 +9,29 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// The answers to the question what becomes of the API keys in a backup: those
-// that were revoked since come back with it.
+// What a restore does with the file's API keys: keys that were revoked since the backup are valid
+// again.
 const (
 	restoreKeysKeep    = "keep"
 	restoreKeysSuspend = "suspend"
 )
 
-// handleSnapshotRestore handles POST /api/v1/operator/restore: the body is a file
-// of package snapshotfile, whose state replaces the cluster's. keys=keep|suspend
-// must be given; the caller's own key stays valid. force restores over a state
-// that is lost by it. The body's length and time are its own, not those of other
-// requests.
+// handleSnapshotRestore handles POST /api/v1/operator/restore. The body is a file of package
+// snapshotfile; its state replaces the cluster's. keys=keep|suspend is required; the caller's own
+// key stays valid. A cluster that has a state refuses, because the restore would lose it, unless
+// force is set. The body has its own limits of size and time.
 func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	restorer := s.cfg.Snapshots.Restorer
 	if restorer == nil {
-		return answer{}, refuse(http.StatusNotImplemented, "This installation restores no snapshots")
+		return answer{}, response.Error(http.StatusNotImplemented, "This installation restores no snapshots")
 	}
-	keys, _ := c.query.last("keys")
+	keys, _ := c.query.Last("keys")
 	if keys != restoreKeysKeep && keys != restoreKeysSuspend {
-		c.errs.value([]string{"query", "keys"}, "must be keep or suspend: keys that were revoked since the backup come back with it", echo(keys, true))
+		c.errs.Value([]string{"query", "keys"}, "must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
 	}
 	if err := c.check(); err != nil {
 		return answer{}, err
@@ -47,7 +48,7 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	if err := s.receiveSnapshot(c, scratch); err != nil {
 		return answer{}, err
 	}
-	// The file may have been long on its way.
+	// The upload may have taken long, so the key is checked again.
 	v, err := c.viewWith(cluster.Linearizable)
 	if err != nil {
 		return answer{}, err
@@ -70,41 +71,41 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	return ok(report)
 }
 
-// differencesTimeout bounds the comparison of what was restored with the world.
+// differencesTimeout limits the comparison after a restore.
 const differencesTimeout = 30 * time.Second
 
-// restoreReport is the answer of POST /api/v1/operator/restore.
+// restoreReport is the response of POST /api/v1/operator/restore.
 type restoreReport struct {
 	cluster.Restored
 	Differences *Differences `json:"differences,omitempty"`
 }
 
-// Differences says where a state that was restored and the world are not the same.
+// Differences lists where a restored state differs from what runs and what the secret store has.
 type Differences struct {
-	// Unknown are sandboxes that run and that the state does not know, Missing
-	// those that the state wants running and that have no job.
+	// Unknown are running sandboxes that the state does not have. Missing are sandboxes that the
+	// state wants running and that have no job.
 	Unknown []string `json:"jobs_without_sandbox"`
 	Missing []string `json:"sandboxes_without_job"`
-	// Secrets are versions that the state refers to and the secret store lacks.
+	// Secrets are versions that the state refers to and the secret store does not have.
 	Secrets []string `json:"secrets_missing"`
-	// Newer are entries that have a later version than the state refers to: what
-	// was written after the state was saved.
+	// Newer are entries with a later version than the state refers to, written after the state was
+	// saved.
 	Newer []string `json:"secrets_newer"`
-	// Problems says what could not be looked at.
+	// Problems are the parts that could not be compared.
 	Problems []string `json:"problems"`
 }
 
-// flag reads a query parameter that is on when it is there and not off.
+// flag reads a query parameter that is on if it is empty or true.
 func (c *call) flag(name string) bool {
-	s, sent := c.query.last(name)
-	off, fault := toBool(s)
+	s, sent := c.query.Last(name)
+	off, fault := decode.ToBool(s)
 	return sent && (s == "" || fault == nil && off)
 }
 
-// receiveSnapshot keeps the body, which may be long and slow within bounds.
+// receiveSnapshot writes the body to scratch, within the limits of size and rate.
 func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 	limit := s.cfg.Snapshots.MaxUpload
-	tooLarge := refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
+	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
 	if c.r.ContentLength > limit {
 		return tooLarge
 	}
@@ -114,7 +115,7 @@ func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 		rate: s.cfg.Snapshots.BytesPerSecond, began: time.Now(),
 	}
 	_, err := io.Copy(scratch, paced)
-	_ = rc.SetReadDeadline(time.Time{})  // one without deadlines has none to clear
+	_ = rc.SetReadDeadline(time.Time{})  // a connection without deadlines has none to clear
 	_ = rc.SetWriteDeadline(time.Time{}) // likewise
 	var over *http.MaxBytesError
 	switch {
@@ -122,15 +123,15 @@ func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 		return tooLarge
 	case errors.Is(err, cluster.ErrNoRoom):
 		const text = "The disk of this node has no room for the file. Make room."
-		return &refusal{status: http.StatusInsufficientStorage, text: text, cause: err}
+		return &response.HTTPError{Status: http.StatusInsufficientStorage, Text: text, Cause: err}
 	case err != nil:
-		return &refusal{status: http.StatusBadRequest, text: "Request body could not be read", cause: err}
+		return &response.HTTPError{Status: http.StatusBadRequest, Text: "Request body could not be read", Cause: err}
 	}
 	return nil
 }
 
-// pacedReader gives a sender as much time as its rate allows for what it has
-// sent.
+// pacedReader extends the read deadline with the bytes received: a sender slower than rate is cut
+// off after slack.
 type pacedReader struct {
 	r     io.Reader
 	rc    *http.ResponseController
@@ -144,7 +145,7 @@ type pacedReader struct {
 func (p *pacedReader) Read(b []byte) (int, error) {
 	earned := time.Duration(float64(p.got) / float64(p.rate) * float64(time.Second))
 	until := p.began.Add(p.slack + earned)
-	_ = p.rc.SetReadDeadline(until) // a reader without deadlines waits
+	_ = p.rc.SetReadDeadline(until) // without deadlines the read just waits
 	_ = p.rc.SetWriteDeadline(until.Add(p.slack))
 	n, err := p.r.Read(b)
 	p.got += int64(n)

@@ -10,38 +10,38 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// SnapshotConfig is how the whole state is given out.
+// SnapshotConfig configures saving and restoring the whole state.
 type SnapshotConfig struct {
-	// States reads the state; nil when this installation gives out none.
+	// States reads the state; nil disables saving.
 	States States
-	// Restorer replaces the state; nil when this installation restores none.
+	// Restorer replaces the state; nil disables restoring.
 	Restorer Restorer
-	// Surroundings compares what was restored with the world; nil compares nothing.
+	// Surroundings compares the restored state with what runs; nil skips that.
 	Surroundings Surroundings
-	// MaxUpload bounds a file that is restored, in bytes.
+	// MaxUpload limits the size of a restored file, in bytes.
 	MaxUpload int64
-	// Dir holds a file for as long as it is sent, compressed; "" is the system's
-	// directory for temporary files.
+	// Dir holds the compressed file while it is transferred; "" is the system's directory for
+	// temporary files.
 	Dir string
-	// Version is this program's, for the file's manifest.
+	// Version is this program's version, for the file's manifest.
 	Version string
-	// AtATime bounds how many are on their way out; further ones are answered
-	// 503.
+	// AtATime limits the concurrent downloads; further ones get 503.
 	AtATime int
-	// Slack and BytesPerSecond bound how slowly one may be received: so much time
-	// in all, and the time that its length takes at that rate.
+	// Slack and BytesPerSecond limit slow transfers: a transfer may take Slack plus its length at
+	// that rate.
 	Slack          time.Duration
 	BytesPerSecond int
 }
 
-// defaultSnapshots gives the values the documentation promises.
+// defaultSnapshots returns the documented defaults.
 func defaultSnapshots() SnapshotConfig {
 	return SnapshotConfig{MaxUpload: 16 << 30, AtATime: 2, Slack: time.Minute, BytesPerSecond: 64 << 10}
 }
 
-// validate names the first field that can't be right.
+// validate returns an error for the first invalid field.
 func (c SnapshotConfig) validate() error {
 	if c.MaxUpload < 1 {
 		return fmt.Errorf("Snapshots.MaxUpload (%d) must be positive", c.MaxUpload)
@@ -54,23 +54,22 @@ func (c SnapshotConfig) validate() error {
 
 const (
 	typeTar = "application/x-tar"
-	// snapshotRetryAfter is what a client is told while others get theirs.
+	// snapshotRetryAfter is the Retry-After of a refused snapshot.
 	snapshotRetryAfter = 10 * time.Second
 )
 
-// handleSnapshotSave handles GET /api/v1/operator/snapshot: the whole state at
-// one index, as a file of package snapshotfile. Its time is its own, not that of
-// other requests.
+// handleSnapshotSave handles GET /api/v1/operator/snapshot: the whole state at one index, as a file
+// of package snapshotfile. It has its own time limit.
 func (s *Server) handleSnapshotSave(c *call) (answer, error) {
 	states := s.cfg.Snapshots.States
 	if states == nil {
-		return answer{}, refuse(http.StatusNotImplemented, "This installation gives out no snapshots")
+		return answer{}, response.Error(http.StatusNotImplemented, "This installation gives out no snapshots")
 	}
 	select {
 	case s.packing <- struct{}{}:
 	default:
 		const text = "This node is giving out other snapshots. Try again, or ask another node."
-		return answer{}, &refusal{status: http.StatusServiceUnavailable, text: text, retryAfter: snapshotRetryAfter}
+		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: text, RetryAfter: snapshotRetryAfter}
 	}
 	consistency := cluster.Linearizable
 	if c.stale() {
@@ -94,26 +93,25 @@ func (s *Server) handleSnapshotSave(c *call) (answer, error) {
 	}}, nil
 }
 
-// sendSnapshot packs the state and sends the file. What fails before the first
-// byte is answered like any other failure; later the connection is closed, and
-// the client gets less than it was promised.
+// sendSnapshot packs the state and sends the file. An error before the first byte becomes an error
+// response. A later one closes the connection, and the body is shorter than Content-Length.
 func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request, info snapshotfile.Info, snapshot *fsm.Snapshot) error {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})  // one without deadlines has none to clear
+	_ = rc.SetReadDeadline(time.Time{})  // a connection without deadlines has none to clear
 	_ = rc.SetWriteDeadline(time.Time{}) // likewise
 	scratch, err := cluster.NewScratch(s.cfg.Snapshots.Dir)
 	if err != nil {
-		failureOf(err, shapeDetail, "").write(w)
+		response.FailureOf(err, response.FormatDetail, "").Write(w)
 		return err
 	}
 	defer scratch.Close()
 	packed, err := snapshotfile.Pack(r.Context(), info, snapshot, scratch)
 	if errors.Is(err, cluster.ErrNoRoom) {
 		const text = "The disk of this node has no room for the snapshot. Make room, or ask another node."
-		err = &refusal{status: http.StatusServiceUnavailable, text: text, retryAfter: snapshotRetryAfter, cause: err}
+		err = &response.HTTPError{Status: http.StatusServiceUnavailable, Text: text, RetryAfter: snapshotRetryAfter, Cause: err}
 	}
 	if err != nil {
-		failureOf(err, shapeDetail, "").write(w)
+		response.FailureOf(err, response.FormatDetail, "").Write(w)
 		return err
 	}
 	h := w.Header()
@@ -128,8 +126,8 @@ func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request, info snaps
 	return nil
 }
 
-// pacedWriter gives a receiver as much time as its rate allows for what it was
-// sent: a long answer passes, a receiver that hardly reads does not keep it open.
+// pacedWriter extends the write deadline with the bytes sent: a receiver slower than rate is cut
+// off after slack.
 type pacedWriter struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
@@ -143,6 +141,6 @@ type pacedWriter struct {
 func (p *pacedWriter) Write(b []byte) (int, error) {
 	p.sent += int64(len(b))
 	earned := time.Duration(float64(p.sent) / float64(p.rate) * float64(time.Second))
-	_ = p.rc.SetWriteDeadline(p.began.Add(p.slack + earned)) // a writer without deadlines waits
+	_ = p.rc.SetWriteDeadline(p.began.Add(p.slack + earned)) // without deadlines the write just waits
 	return p.w.Write(b)
 }

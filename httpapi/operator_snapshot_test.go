@@ -19,6 +19,8 @@ import (
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 const snapshotPath = "/api/v1/operator/snapshot"
@@ -38,7 +40,7 @@ func TestSnapshot_IsTheWholeState(t *testing.T) {
 	if got := res.header.Get("Content-Length"); got != sprint("%d", len(res.body)) {
 		t.Errorf("Content-Length %s of %d", got, len(res.body))
 	}
-	if res.header.Get(headerIndex) != sprint("%d", v.Index()) || res.header.Get("Content-Type") != "application/x-tar" ||
+	if res.header.Get(response.HeaderIndex) != sprint("%d", v.Index()) || res.header.Get("Content-Type") != "application/x-tar" ||
 		!strings.Contains(res.header.Get("Content-Disposition"), sprint("-%d.snap", v.Index())) {
 		t.Errorf("%v", res.header)
 	}
@@ -64,7 +66,7 @@ func TestSnapshot_IsTheWholeState(t *testing.T) {
 	}
 }
 
-// trialHolds looks for a value in the state of a file, decompressed.
+// trialHolds reports whether the decompressed state of a file contains a value.
 func trialHolds(t *testing.T, file []byte, value string) bool {
 	t.Helper()
 	f, err := snapshotfile.Open(bytes.NewReader(file))
@@ -81,7 +83,7 @@ func trialHolds(t *testing.T, file []byte, value string) bool {
 func TestSnapshot_NoLeader(t *testing.T) {
 	h := newHarness(t)
 	h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "none") })
-	for range 5 { // nothing is kept of a failed one
+	for range 5 { // a failed snapshot must leave nothing behind
 		res := h.do(h.root, "GET", snapshotPath, "").want(t, 503)
 		if res.header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
@@ -102,7 +104,7 @@ func TestSnapshot_NotHere(t *testing.T) {
 	}
 }
 
-// heldStates gives a snapshot when it is told to.
+// heldStates returns a snapshot when released.
 type heldStates struct {
 	*fakeCluster
 	asked, go_ chan struct{}
@@ -120,7 +122,7 @@ func TestSnapshot_AFewAtATime(t *testing.T) {
 		held.fakeCluster = c.Snapshots.States.(*fakeCluster)
 		c.Snapshots.States, c.Snapshots.AtATime = held, 2
 	})
-	done := make(chan response, 2)
+	done := make(chan reply, 2)
 	for range 2 {
 		go func() { done <- h.do(h.root, "GET", snapshotPath, "") }()
 		<-held.asked
@@ -137,8 +139,8 @@ func TestSnapshot_AFewAtATime(t *testing.T) {
 	h.do(h.root, "GET", snapshotPath, "").want(t, 200)
 }
 
-// largeSnapshot serves a state that does not compress below a MiB, in the time of
-// requests that are over at once, over connections with small buffers.
+// largeSnapshot serves a state that compresses to more than a MiB, with short request timeouts and
+// small connection buffers.
 func largeSnapshot(t *testing.T, slack time.Duration) (h *harness, address string) {
 	t.Helper()
 	h = newHarness(t, func(c *Config) {
@@ -146,7 +148,7 @@ func largeSnapshot(t *testing.T, slack time.Duration) (h *harness, address strin
 		c.Snapshots.AtATime, c.Snapshots.Slack, c.Snapshots.BytesPerSecond = 1, slack, 1<<20
 	})
 	for i := range 500 {
-		h.apply(sprint("u%d", i), &fsm.SettingsPutBody{Values: fsm.SettingsValues{LLMModel: ptr(randomBase62(3000))}})
+		h.apply(sprint("u%d", i), &fsm.SettingsPutBody{Values: fsm.SettingsValues{LLMModel: ptr(apikey.Random(3000))}})
 	}
 	server := httptest.NewUnstartedServer(h.handler)
 	server.Listener = smallBuffers{server.Listener}
@@ -166,7 +168,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// ask sends the request and reads the answer's header.
+// ask sends the request and reads the response's header.
 func (h *harness) ask(t *testing.T, address string) *http.Response {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -183,8 +185,7 @@ func (h *harness) ask(t *testing.T, address string) *http.Response {
 	return resp
 }
 
-// TestSnapshot_ReceiverThatDoesNotRead is cut off, and its turn is given to
-// others.
+// TestSnapshot_ReceiverThatDoesNotRead: the receiver is cut off and its slot freed.
 func TestSnapshot_ReceiverThatDoesNotRead(t *testing.T) {
 	h, address := largeSnapshot(t, 100*time.Millisecond)
 	resp := h.ask(t, address)
@@ -194,8 +195,8 @@ func TestSnapshot_ReceiverThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestSnapshot_ReceiverThatTakesItsTime gets the whole file, though an ordinary
-// request's time is long over.
+// TestSnapshot_ReceiverThatTakesItsTime: a slow receiver gets the whole file, long after the
+// timeout of ordinary requests.
 func TestSnapshot_ReceiverThatTakesItsTime(t *testing.T) {
 	h, address := largeSnapshot(t, time.Minute)
 	resp := h.ask(t, address)
@@ -204,7 +205,7 @@ func TestSnapshot_ReceiverThatTakesItsTime(t *testing.T) {
 	}
 }
 
-// throttled reads with pauses.
+// throttled pauses between reads.
 type throttled struct {
 	r     io.Reader
 	pause time.Duration

@@ -6,20 +6,22 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// specsBody is the answer of the operator's spec routes.
+// specsBody is the response of the operator's spec list.
 type specsBody struct {
 	Items []specRow `json:"items"`
 }
 
-// specRow is a whole spec, as it is stored, and the state of its warm pool.
+// specRow is a stored spec with the state of its warm pool.
 type specRow struct {
 	*fsm.Spec
 	Members poolBody `json:"pool_members"`
 }
 
-// poolBody counts the members of a warm pool: those a start can claim, and all.
+// poolBody counts a warm pool's members: the claimable ones, and all.
 type poolBody struct {
 	Ready int `json:"ready"`
 	All   int `json:"all"`
@@ -43,14 +45,14 @@ func (s *Server) handleSpecList(c *call) (answer, error) {
 	return ok(b)
 }
 
-// handleSpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} keeps
-// so many sandboxes of the spec started without an owner. Ids may hold slashes.
+// handleSpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} sets the size of the
+// spec's warm pool. Ids may contain slashes.
 func (s *Server) handleSpecPool(c *call) (answer, error) {
 	id, named := strings.CutSuffix(strings.TrimPrefix(c.params.ByName("id"), "/"), "/pool")
 	if !named {
-		return answer{}, errNotFound()
+		return answer{}, response.NotFound()
 	}
-	size := c.object().mustInteger("size")
+	size := c.object().MustInteger("size")
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -59,14 +61,14 @@ func (s *Server) handleSpecPool(c *call) (answer, error) {
 	}, func(fsm.Result) (answer, error) {
 		return ok(success{Success: true})
 	})
-	return out, notFoundAs(err, "Sandbox Spec not found")
+	return out, response.NotFoundAs(err, "Sandbox Spec not found")
 }
 
-// handleSpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …],
-// "replace": bool}. Position and creation time are the cluster's to set.
+// handleSpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …], "replace": bool}.
+// The cluster sets position and creation time.
 func (s *Server) handleSpecApply(c *call) (answer, error) {
 	o := c.object()
-	body := &fsm.SpecApplyBody{Specs: readSpecs(o), Replace: o.booleanOr("replace", false)}
+	body := &fsm.SpecApplyBody{Specs: readSpecs(o), Replace: o.BooleanOr("replace", false)}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -77,27 +79,27 @@ func (s *Server) handleSpecApply(c *call) (answer, error) {
 	})
 }
 
-// readSpecs reads the specs by way of fsm's own JSON: only operators send them,
-// and a spec's rules are in its Validate.
-func readSpecs(o object) []fsm.Spec {
-	if !o.require("specs") || !o.notNull("specs", kindList) {
+// readSpecs decodes specs with fsm's own JSON. fsm's Validate checks them, and only operators send
+// them.
+func readSpecs(o decode.Object) []fsm.Spec {
+	if !o.Require("specs") || !o.NotNull("specs", decode.KindList) {
 		return nil
 	}
-	items, ok := o.list("specs")
+	items, ok := o.List("specs")
 	if !ok {
 		return nil
 	}
-	specs := make([]fsm.Spec, 0, len(items.m))
-	for _, i := range items.indexes() {
-		if !items.notNull(i, kindObject) {
+	specs := make([]fsm.Spec, 0, len(items.Members))
+	for _, i := range items.Indexes() {
+		if !items.NotNull(i, decode.KindObject) {
 			continue
 		}
-		if _, ok := items.object(i); !ok {
+		if _, ok := items.Object(i); !ok {
 			continue
 		}
 		var spec fsm.Spec
-		if err := remarshal(items.m[i], &spec); err != nil {
-			items.rule(i, err.Error())
+		if err := remarshal(items.Members[i], &spec); err != nil {
+			items.Rule(i, err.Error())
 			continue
 		}
 		specs = append(specs, spec)
@@ -105,8 +107,8 @@ func readSpecs(o object) []fsm.Spec {
 	return specs
 }
 
-// remarshal turns a decoded JSON value into a typed one. Its errors name the
-// member and the type, not the value.
+// remarshal converts a decoded JSON value to a typed one. Its errors name the member and the type,
+// never the value.
 func remarshal(v, into any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -123,15 +125,14 @@ func remarshal(v, into any) error {
 	return nil
 }
 
-// handleSpecDelete handles DELETE /api/v1/operator/specs/{id}. Ids may hold
-// slashes.
+// handleSpecDelete handles DELETE /api/v1/operator/specs/{id}. Ids may contain slashes.
 func (s *Server) handleSpecDelete(c *call) (answer, error) {
 	body := &fsm.SpecDeleteBody{ID: strings.TrimPrefix(c.params.ByName("id"), "/")}
-	if body.Validate() != nil {
-		return answer{}, errNotFound()
+	if fsm.Validate(body) != nil {
+		return answer{}, response.NotFound()
 	}
 	if _, err := c.propose(body); err != nil {
-		return answer{}, notFoundAs(err, "Sandbox Spec not found")
+		return answer{}, response.NotFoundAs(err, "Sandbox Spec not found")
 	}
 	return ok(success{Success: true})
 }

@@ -4,22 +4,22 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// statusReport is the answer of GET /api/v1/operator/status: this node's word on
-// the cluster, and whether it can serve.
+// statusReport is the response of GET /api/v1/operator/status: the cluster as this node sees it,
+// and whether it can serve.
 type statusReport struct {
 	cluster.Status
 	Ready  bool    `json:"ready"`
 	Reason *string `json:"reason"`
-	// Hold is null while there is none.
+	// Hold is null without a hold.
 	Hold *holdBody `json:"hold"`
-	// Removals are those of the leader's own accord in the last hour.
+	// Removals counts the leader's automatic removals of the last hour.
 	Removals []removalBody `json:"removals"`
-	// Differs names what this node's file has otherwise than the cluster.
+	// Differs lists the settings in which this node's file differs from the cluster.
 	Differs []string `json:"differs"`
 }
 
-// handleStatus handles GET /api/v1/operator/status. It asks nobody, so that it
-// answers when there is no leader.
+// handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
+// a leader.
 func (s *Server) handleStatus(c *call) (answer, error) {
 	b := statusReport{Status: s.cluster.Status(), Ready: true}
 	b.Servers = orEmpty(b.Servers)

@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// userBody is a user as operators see it: what is set for this user alone, null
-// where nothing is, and what the user's sandboxes come to.
+// userBody is a user in the operator API: the user's own policy and limits, null where unset, and
+// the present usage.
 type userBody struct {
 	ID        string      `json:"id"`
 	CreatedAt wireTime    `json:"created_at"`
@@ -17,15 +19,14 @@ type userBody struct {
 	Usage     usageBody   `json:"usage"`
 }
 
-// policyBody is a policy: durations as Go writes them ("1h30m0s"), "never", or
-// null for what is inherited.
+// policyBody is a policy: Go durations ("1h30m0s"), "never", or null for inherited.
 type policyBody struct {
 	IdleTimeout       *string `json:"idle_timeout"`
 	MaxRunning        *string `json:"max_running"`
 	DeletePausedAfter *string `json:"delete_paused_after"`
 }
 
-// limitsBody are limits by the names of the 429 answers; 0 is none.
+// limitsBody are limits under the names that 429 responses use; 0 means no limit.
 type limitsBody struct {
 	Running         int `json:"running_sandboxes"`
 	Total           int `json:"total_sandboxes"`
@@ -34,7 +35,7 @@ type limitsBody struct {
 	Memory          int `json:"memory"`
 }
 
-// usageBody is what limitsBody bounds, as it is now.
+// usageBody is the present use of what limitsBody limits.
 type usageBody struct {
 	Running int `json:"running_sandboxes"`
 	Total   int `json:"total_sandboxes"`
@@ -55,7 +56,7 @@ func newUserBody(u *fsm.User, used fsm.Usage) userBody {
 	return b
 }
 
-// policyNever is a policy's word for something that does not happen by itself.
+// policyNever disables a policy.
 const policyNever = "never"
 
 func policyTime(d time.Duration) *string {
@@ -82,20 +83,20 @@ func (s *Server) handleUserList(c *call) (answer, error) {
 	return ok(newPage(items, ""))
 }
 
-// handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null,
-// "limits": {…} or null} become what is set for this user alone.
+// handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null, "limits": {…} or
+// null} replaces the user's own policy and limits.
 func (s *Server) handleUserPut(c *call) (answer, error) {
-	o := c.object().masked()
+	o := c.object().Masked()
 	body := &fsm.UserConfigureBody{UserID: c.params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o, "limits")}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	if err := body.Validate(); err != nil {
+	if err := fsm.Validate(body); err != nil {
 		return answer{}, err
 	}
 	res, err := c.propose(body)
 	if err != nil {
-		return answer{}, notFoundAs(err, "User not found")
+		return answer{}, response.NotFoundAs(err, "User not found")
 	}
 	if res.User == nil {
 		return answer{}, errEmptyResult(fsm.UserConfigure)
@@ -107,23 +108,23 @@ func (s *Server) handleUserPut(c *call) (answer, error) {
 	return ok(newUserBody(res.User, v.Usage(res.User.ID)))
 }
 
-// readPolicy reads the member policy, nil when there is none.
-func readPolicy(o object) *fsm.Policy {
-	p, there := o.object("policy")
+// readPolicy reads the member policy; nil if absent or null.
+func readPolicy(o decode.Object) *fsm.Policy {
+	p, there := o.Object("policy")
 	if !there {
 		return nil
 	}
-	p.strict("idle_timeout", "max_running", "delete_paused_after")
+	p.Strict("idle_timeout", "max_running", "delete_paused_after")
 	return &fsm.Policy{
-		IdleTimeout:       p.policyTime("idle_timeout"),
-		MaxRunning:        p.policyTime("max_running"),
-		DeletePausedAfter: p.policyTime("delete_paused_after"),
+		IdleTimeout:       readPolicyTime(p, "idle_timeout"),
+		MaxRunning:        readPolicyTime(p, "max_running"),
+		DeletePausedAfter: readPolicyTime(p, "delete_paused_after"),
 	}
 }
 
-// policyTime reads a duration or "never"; absent and null are 0.
-func (o object) policyTime(name string) time.Duration {
-	s := o.text(name, maxNameText)
+// readPolicyTime reads a duration or "never" (-1); absent and null are 0.
+func readPolicyTime(o decode.Object, name string) time.Duration {
+	s := o.Text(name, fsm.MaxName)
 	switch {
 	case s == nil:
 		return 0
@@ -132,20 +133,20 @@ func (o object) policyTime(name string) time.Duration {
 	}
 	d, err := time.ParseDuration(*s)
 	if err != nil || d <= 0 {
-		o.rule(name, fmt.Sprintf("must be a duration such as %q, or %q", "1h30m", policyNever))
+		o.Rule(name, fmt.Sprintf("must be a duration such as %q, or %q", "1h30m", policyNever))
 		return 0
 	}
 	return d
 }
 
-// readLimits reads a member of limits, nil when there is none.
-func readLimits(o object, name string) *fsm.Limits {
-	l, there := o.object(name)
+// readLimits reads a member with limits; nil if absent or null.
+func readLimits(o decode.Object, name string) *fsm.Limits {
+	l, there := o.Object(name)
 	if !there {
 		return nil
 	}
-	l.strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory")
-	count := func(name string) int { return int(deref(l.integer(name))) }
+	l.Strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory")
+	count := func(name string) int { return int(decode.OrZero(l.Integer(name))) }
 	return &fsm.Limits{
 		Running: count("running_sandboxes"), Total: count("total_sandboxes"),
 		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"),

@@ -4,9 +4,11 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// Bounds of the limit parameter (api-contract.md A.0.6).
+// Limits of paging (API.md, "Paging") and batches.
 const (
 	defaultLimit = 100
 	maxLimit     = 100
@@ -24,23 +26,21 @@ func newPage[T any](items []T, next string) page[T] {
 	return page[T]{Items: orEmpty(items), NextPageID: orNull(next)}
 }
 
-// limit reads the limit parameter.
-func (q query) limit() int { return int(q.integer("limit", defaultLimit, 0, maxLimit)) }
+func limitOf(q decode.Query) int { return int(q.Integer("limit", defaultLimit, 0, maxLimit)) }
 
-// pageID reads the page_id parameter. A token that is not ours means the
-// beginning, so one that is too long is the same as none.
-func (q query) pageID() string {
-	s, _ := q.last("page_id")
+// pageIDOf reads the page_id parameter. An unknown token means the first page, so a token that is
+// too long is dropped.
+func pageIDOf(q decode.Query) string {
+	s, _ := q.Last("page_id")
 	if len(s) > maxPageID {
 		return ""
 	}
 	return s
 }
 
-// pageAfter cuts one page out of a short list that is held whole and sorted by
-// key. The token is the key of the page's last item; the next page begins with
-// the first key behind it, whether or not that item is still there. What is no
-// token of ours means the beginning.
+// pageAfter cuts one page out of a short list that is sorted by key. The token encodes the key of
+// the page's last item. The next page starts after that key, even if the item is gone. An unknown
+// token means the first page.
 func pageAfter[T any](all []T, key func(T) string, token string, limit int) (items []T, next string) {
 	items = all
 	if after, ok := tokenKey(token); ok {
@@ -53,11 +53,11 @@ func pageAfter[T any](all []T, key func(T) string, token string, limit int) (ite
 	return items, next
 }
 
-// tokenMark begins what pageAfter makes tokens of; the name of an item alone, as
-// earlier versions had it, says nothing of its place.
+// tokenMark starts the text of pageAfter's tokens. Earlier versions used the item's name alone,
+// which does not give its position.
 const tokenMark = "k1:"
 
-// tokenKey gives the key of a token, false when it is not one of ours.
+// tokenKey decodes a token's key; false if the token is unknown.
 func tokenKey(token string) (string, bool) {
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {

@@ -6,58 +6,19 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
 const fuzzDomain = "boxes.example.org"
 
-// FuzzDoorTarget reads hosts and paths: what is for the door names a sandbox
-// and a port in plain words or nothing at all, and what is left for the sandbox
-// is the client's path, to the letter.
-func FuzzDoorTarget(f *testing.F) {
-	for _, p := range []string{"/sandboxes/abc/AGENT_SERVER/x", "/sandboxes/abc/8011", "/sandboxes/a%2fb/c/d", "/sandboxes/../x/y/", "/sandboxes//a//b",
-		"/sandboxes/abc/AGENT_SERVER/%2e%2e/%2f", "/sandboxes", "//sandboxes/a/b/", "/sandboxes/a;b/c/", `/sandboxes/a\b/c/`, "/api/v1/sandboxes/a/b"} {
-		for _, h := range []string{"", "example.org", "agent-server-abc." + fuzzDomain, "AGENT-server-ABC." + fuzzDomain + ".:8440", "a.b." + fuzzDomain,
-			"." + fuzzDomain, fuzzDomain, "x" + fuzzDomain, "[::1]:80", "worker-1-a%2e." + fuzzDomain} {
-			f.Add(h, p)
-		}
-	}
-	f.Fuzz(func(t *testing.T, host, path string) {
-		if u, err := url.ParseRequestURI(path); err != nil || u.Path == "" || u.Host != "" {
-			return // net/http lets none of these in
-		}
-		to, ours := targetOf(fuzzDomain, host, path)
-		if !ours {
-			if strings.HasPrefix(path, pathDoor) {
-				t.Fatalf("%q %q is not the door's", host, path)
-			}
-			return
-		}
-		for what, word := range map[string]string{"id": to.id, "name": to.name, "label": to.label} {
-			if word != "" && !isWord(word) {
-				t.Fatalf("%q %q has the %s %q", host, path, what, word)
-			}
-		}
-		switch {
-		case to.label != "" && (to.id != "" || to.rest != path || to.prefix != ""):
-			t.Fatalf("%q %q: %+v", host, path, to)
-		case to.id != "" && (to.prefix+to.rest != path || to.rest != "" && to.rest[0] != '/' || strings.Count(to.prefix, "/") != 3):
-			t.Fatalf("%q %q: %+v", host, path, to)
-		case (to.id == "") != (to.name == ""):
-			t.Fatalf("%q %q: %+v", host, path, to)
-		}
-	})
-}
-
-// sentOn is what the door sends to sandboxes, in place of a network.
+// sentOn records what the proxy sends to sandboxes, instead of a network.
 type sentOn struct{ requests []*http.Request }
 
-// RoundTrip implements http.RoundTripper. It reads the request to its end, as a
-// server would, and puts the bytes aside.
+// RoundTrip implements http.RoundTripper. It reads the request like a server and records the bytes.
 func (s *sentOn) RoundTrip(r *http.Request) (*http.Response, error) {
 	var wire bytes.Buffer
 	if err := r.Write(&wire); err != nil {
@@ -74,18 +35,17 @@ func (s *sentOn) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	rest, _ := io.ReadAll(in)
 	got.Body = io.NopCloser(bytes.NewReader(append(body, rest...)))
-	got.ContentLength = int64(len(rest)) // how much was not the request's
+	got.ContentLength = int64(len(rest)) // what follows the request
 	got.URL.Host = r.URL.Host
 	s.requests = append(s.requests, got)
 	return &http.Response{StatusCode: 200, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
-		Header: http.Header{"Content-Type": {"text/plain"}, "Set-Cookie": {"a=b; Domain=" + fuzzDomain, doorCookie + "=x"}}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
+		Header: http.Header{"Content-Type": {"text/plain"}, "Set-Cookie": {"a=b; Domain=" + fuzzDomain, proxy.CookieName + "=x"}}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
 }
 
-// FuzzDoor sends any bytes as an HTTP request, with the key of alice's sandbox
-// put where "{key}" stands. Whatever they say, what goes out goes to a port of
-// that one sandbox, is one request, carries the client's path, and shows no key
-// to a port that is not the agent server's.
-func FuzzDoor(f *testing.F) {
+// FuzzProxy sends arbitrary bytes as an HTTP request; "{key}" becomes the key of alice's sandbox.
+// Whatever is forwarded goes to a port of that sandbox, is one request with the client's path, and
+// contains no key unless it goes to the agent server.
+func FuzzProxy(f *testing.F) {
 	head := func(line string, headers ...string) []byte {
 		return []byte(line + "\r\nHost: x\r\nX-Session-API-Key: {key}\r\n" + strings.Join(append(headers, "", ""), "\r\n"))
 	}
@@ -94,24 +54,23 @@ func FuzzDoor(f *testing.F) {
 		"/sandboxes/{box}/AGENT_SERVER//evil.example/x", "/sandboxes/{box}/AGENT_SERVER/x?session_api_key={key}&tkn={key}", "/sandboxes/{box}/8011", "/sandboxes/{box}/WORKER_1/?tkn={key}"} {
 		f.Add(head("GET " + path + " HTTP/1.1"))
 		f.Add(head("POST "+path+" HTTP/1.1", "Content-Length: 5", "Transfer-Encoding: chunked", "", "0", "", "GET /x HTTP/1.1"))
-		f.Add([]byte("GET " + path + " HTTP/1.1\r\nHost: worker-1-{box}." + fuzzDomain + "\r\nAuthorization: Bearer {alice}\r\nCookie: bivouac_door=1.2; a=b\r\n\r\n"))
+		f.Add([]byte("GET " + path + " HTTP/1.1\r\nHost: worker-1-{box}." + fuzzDomain + "\r\nAuthorization: Bearer {alice}\r\nCookie: bivouac_proxy=1.2; a=b\r\n\r\n"))
 	}
 	f.Add(head("GET /sandboxes/{box}/AGENT_SERVER/sockets/events/x HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
 	f.Add(head("GET /sandboxes/{box}/WORKER_1/x HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"))
 	f.Add(head("OPTIONS * HTTP/1.1"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		h := newHarness(t, func(c *Config) { c.Door.Domain = fuzzDomain })
-		ports := map[string]int{fsm.PortAgentServer: 21000, portVSCode: 21001, portWorker1: 21011, portWorker2: 21012}
+		out := &sentOn{}
+		h := newHarness(t, func(c *Config) { c.Proxy.Domain, c.Proxy.Transport = fuzzDomain, out })
+		ports := map[string]int{fsm.PortAgentServer: 21000, proxy.PortVSCode: 21001, proxy.PortWorker1: 21011, proxy.PortWorker2: 21012}
 		h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{Driver: fsm.DriverRawExec, Command: "/x", CPU: 1, Memory: 1,
-			Ports: map[string]int{fsm.PortAgentServer: 0, portVSCode: 8001, portWorker1: 8011, portWorker2: 8012}}}}})
-		box, bobs := h.createSandbox(h.alice), h.createSandbox(h.bob)
-		for id, address := range map[string]string{box: "10.0.0.1", bobs: "10.0.0.2"} {
+			Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012}}}}})
+		sb, bobs := h.createSandbox(h.alice), h.createSandbox(h.bob)
+		for id, address := range map[string]string{sb: "10.0.0.1", bobs: "10.0.0.2"} {
 			h.observe(id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{AllocID: "a-" + id, Address: address, Workspace: "/w", Ports: ports}})
 		}
-		out := &sentOn{}
-		h.server.door.proxy.Transport, h.server.door.sockets.client.Transport = out, out
-		key := h.secrets.last(sandboxPath(box))["key"]
-		text := strings.NewReplacer("{box}", box, "{bobs}", bobs, "{key}", key, "{alice}", h.alice).Replace(string(raw))
+		key := h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
+		text := strings.NewReplacer("{box}", sb, "{bobs}", bobs, "{key}", key, "{alice}", h.alice).Replace(string(raw))
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 		if err != nil || r.Host == "" {
 			return
@@ -129,14 +88,14 @@ func FuzzDoor(f *testing.F) {
 			checkSentOn(t, h, r, got, key)
 		}
 		for _, c := range w.Result().Cookies() {
-			if c.Domain != "" || c.Name == doorCookie && c.Value == "x" {
+			if c.Domain != "" || c.Name == proxy.CookieName && c.Value == "x" {
 				t.Fatalf("%q: the cookie %s", text, c)
 			}
 		}
 	})
 }
 
-// checkSentOn looks at one request the door made for in.
+// checkSentOn checks one forwarded request for the incoming one.
 func checkSentOn(t *testing.T, h *harness, in, got *http.Request, key string) {
 	t.Helper()
 	host, port, _ := strings.Cut(got.URL.Host, ":")
@@ -156,20 +115,20 @@ func checkSentOn(t *testing.T, h *harness, in, got *http.Request, key string) {
 	var wire bytes.Buffer
 	_ = got.Header.Write(&wire)
 	for name, secret := range map[string]string{"alice's key": h.alice, "bob's key": h.bob, "root's key": h.root} {
-		// A client that writes its key into a path or another header has told it.
+		// A client that puts its key in a path or another header discloses it itself.
 		if strings.Contains(wire.String(), secret) && !strings.Contains(strings.Join(in.Header.Values("Cookie"), "")+in.RequestURI, secret) && in.Header.Get("Authorization") == "Bearer "+secret {
 			t.Fatalf("%s is in what went out: %s", name, wire.String())
 		}
 	}
-	if port != "21000" && got.Header.Get(headerSessionKey) != "" {
+	if port != "21000" && got.Header.Get(proxy.HeaderKey) != "" {
 		t.Fatalf("port %s was shown the key", port)
 	}
-	if port == "21000" && got.Header.Get(headerSessionKey) != key {
-		t.Fatalf("the agent server got the key %q", got.Header.Get(headerSessionKey))
+	if port == "21000" && got.Header.Get(proxy.HeaderKey) != key {
+		t.Fatalf("the agent server got the key %q", got.Header.Get(proxy.HeaderKey))
 	}
 	for _, c := range got.Cookies() {
-		if c.Name == doorCookie {
-			t.Fatal("the door's cookie went out")
+		if c.Name == proxy.CookieName {
+			t.Fatal("the proxy's cookie went out")
 		}
 	}
 }

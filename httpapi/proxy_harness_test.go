@@ -18,11 +18,11 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// doorHarness is a Server on a real port, with one of alice's sandboxes whose
-// ports are servers of the test's.
-type doorHarness struct {
+// proxyHarness is a Server on a real port with a sandbox of alice's, whose ports are test servers.
+type proxyHarness struct {
 	*harness
 	front *httptest.Server
 	// id and key are the sandbox's.
@@ -30,7 +30,7 @@ type doorHarness struct {
 	ports   map[string]int
 }
 
-// seen is what a sandbox's port got.
+// seen is a request that a sandbox's port received.
 type seen struct {
 	port   string
 	method string
@@ -40,11 +40,11 @@ type seen struct {
 	body   string
 }
 
-// sandboxPorts answers on all ports of a sandbox and remembers what came.
+// sandboxPorts serves all ports of a sandbox and records the requests.
 type sandboxPorts struct {
 	mu   sync.Mutex
 	list []seen
-	// handle answers when set; it may leave the answer to the default, "<port>".
+	// handle, if set, serves the request or leaves it to the default, which responds "<port>".
 	handle func(port string, w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -55,7 +55,7 @@ func (s *sandboxPorts) server(t *testing.T, port string) int {
 		handle := s.handle
 		s.mu.Unlock()
 		one := seen{port: port, method: r.Method, uri: r.RequestURI, host: r.Host, header: r.Header.Clone()}
-		if !isUpgrade(r) && r.URL.Path != "/slow" {
+		if !asksForUpgrade(r) && r.URL.Path != "/slow" {
 			b, _ := io.ReadAll(r.Body)
 			one.body = string(b)
 		}
@@ -82,7 +82,7 @@ func (s *sandboxPorts) all() []seen {
 	return append([]seen(nil), s.list...)
 }
 
-// last gives the newest request; the zero value when there was none.
+// last returns the latest request, the zero value if there was none.
 func (s *sandboxPorts) last() seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,54 +111,54 @@ func portOf(t *testing.T, raw string) int {
 	return n
 }
 
-func newDoorHarness(t *testing.T, change ...func(*Config)) (*doorHarness, *sandboxPorts) {
+func newProxyHarness(t *testing.T, change ...func(*Config)) (*proxyHarness, *sandboxPorts) {
 	t.Helper()
 	change = append([]func(*Config){func(c *Config) {
-		c.Door.StartWait, c.Door.AuthTimeout = 5*time.Second, 5*time.Second
+		c.Proxy.StartWait, c.Proxy.AuthTimeout = 5*time.Second, 5*time.Second
 	}}, change...)
-	h := &doorHarness{harness: newHarness(t, change...), ports: map[string]int{}}
+	h := &proxyHarness{harness: newHarness(t, change...), ports: map[string]int{}}
 	h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{
 		Driver: fsm.DriverRawExec, Command: "/usr/bin/sandbox-agent", CPU: 1, Memory: 1,
-		Ports: map[string]int{fsm.PortAgentServer: 0, portVSCode: 8001, portWorker1: 8011, portWorker2: 8012},
+		Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012},
 	}}}})
 	behind := &sandboxPorts{}
-	for _, name := range []string{fsm.PortAgentServer, portVSCode, portWorker1, portWorker2} {
+	for _, name := range []string{fsm.PortAgentServer, proxy.PortVSCode, proxy.PortWorker1, proxy.PortWorker2} {
 		h.ports[name] = behind.server(t, name)
 	}
 	h.id = h.createSandbox(h.alice)
-	h.key = h.secrets.last(sandboxPath(h.id))["key"]
+	h.key = h.secrets.last(fsm.SandboxKeyPath(h.id))["key"]
 	h.place()
 	h.front = httptest.NewServer(h.handler)
 	t.Cleanup(h.front.Close)
 	return h, behind
 }
 
-// place makes the sandbox RUNNING where the test's servers are.
-func (h *doorHarness) place() {
+// place makes the sandbox RUNNING at the test servers.
+func (h *proxyHarness) place() {
 	h.t.Helper()
 	h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{
 		AllocID: "a1", NodeID: "m1", Address: "127.0.0.1", Workspace: "/w", Ports: h.ports,
 	}})
 }
 
-// pause asks for a pause, and finishes it.
-func (h *doorHarness) pause() {
+// pause asks for a pause and makes the sandbox PAUSED.
+func (h *proxyHarness) pause() {
 	h.t.Helper()
 	h.apply("alice", &fsm.SandboxPauseBody{ID: h.id})
 	h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxPaused})
 }
 
-func (h *doorHarness) row() *fsm.Sandbox {
+func (h *proxyHarness) row() *fsm.Sandbox {
 	v, _ := h.cluster.View(context.Background(), cluster.Stale)
 	return v.SandboxAny(h.id)
 }
 
-// at is the URL of a path behind a port's prefix.
-func (h *doorHarness) at(port, rest string) string {
-	return h.front.URL + pathDoor + h.id + "/" + port + rest
+// at returns the URL of a path below a port's prefix.
+func (h *proxyHarness) at(port, rest string) string {
+	return h.front.URL + proxy.Path + h.id + "/" + port + rest
 }
 
-// client follows no redirects and keeps no connection.
+// client neither follows redirects nor keeps connections.
 func client() *http.Client {
 	return &http.Client{
 		Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
@@ -166,8 +166,8 @@ func client() *http.Client {
 	}
 }
 
-// ask makes a request; headers come in pairs, "Host" sets the host.
-func (h *doorHarness) ask(method, to, body string, headers ...string) response {
+// ask sends a request. headers are pairs; "Host" sets the host.
+func (h *proxyHarness) ask(method, to, body string, headers ...string) reply {
 	h.t.Helper()
 	r, err := http.NewRequest(method, to, strings.NewReader(body))
 	if err != nil {
@@ -188,11 +188,11 @@ func (h *doorHarness) ask(method, to, body string, headers ...string) response {
 	if err != nil {
 		h.t.Fatalf("%s %s: %v", method, to, err)
 	}
-	return response{status: res.StatusCode, header: res.Header, body: b}
+	return reply{status: res.StatusCode, header: res.Header, body: b}
 }
 
-// raw writes bytes and gives what comes back until the connection ends.
-func (h *doorHarness) raw(text string) string {
+// raw sends bytes and returns what arrives until the connection ends.
+func (h *proxyHarness) raw(text string) string {
 	h.t.Helper()
 	conn, err := net.Dial("tcp", h.front.Listener.Addr().String())
 	if err != nil {
@@ -223,7 +223,7 @@ func until(t *testing.T, what string, f func() bool) {
 }
 
 // dial opens a WebSocket.
-func (h *doorHarness) dial(to string, headers ...string) (*websocket.Conn, *http.Response, error) {
+func (h *proxyHarness) dial(to string, headers ...string) (*websocket.Conn, *http.Response, error) {
 	h.t.Helper()
 	header := http.Header{}
 	for i := 0; i < len(headers); i += 2 {
@@ -238,7 +238,7 @@ func (h *doorHarness) dial(to string, headers ...string) (*websocket.Conn, *http
 	return conn, res, err
 }
 
-// say sends a text and gives the next one.
+// say sends a text and returns the next message.
 func say(t *testing.T, conn *websocket.Conn, text string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -253,7 +253,7 @@ func say(t *testing.T, conn *websocket.Conn, text string) string {
 	return string(b)
 }
 
-// ended gives the close code the other side ends with.
+// ended returns the other side's close code.
 func ended(t *testing.T, conn *websocket.Conn) websocket.StatusCode {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -268,9 +268,9 @@ func ended(t *testing.T, conn *websocket.Conn) websocket.StatusCode {
 	}
 }
 
-// echoes answers WebSockets with what they say; "bye" closes with 4004.
+// echoes echoes WebSocket messages; "bye" closes with 4004.
 func echoes(_ string, w http.ResponseWriter, r *http.Request) bool {
-	if !isUpgrade(r) {
+	if !asksForUpgrade(r) {
 		return false
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -293,9 +293,8 @@ func echoes(_ string, w http.ResponseWriter, r *http.Request) bool {
 	}
 }
 
-// run serves with the Server's own http.Server instead of the test's; stop
-// drains it.
-func (h *doorHarness) run() (stop func()) {
+// run serves with the Server's own http.Server instead of httptest's. stop drains it.
+func (h *proxyHarness) run() (stop func()) {
 	h.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -312,3 +311,5 @@ func (h *doorHarness) run() (stop func()) {
 		}
 	})
 }
+
+func asksForUpgrade(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }

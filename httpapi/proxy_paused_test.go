@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// A page that is left open connects again and again, and asks for the sandbox's
-// state. None of it ends the pause.
-func TestDoor_PauseHoldsWhileATabIsOpen(t *testing.T) {
-	h, behind := newDoorHarness(t, func(c *Config) { c.Door.AuthTimeout = 100 * time.Millisecond })
+// An open page reconnects and polls the sandbox's state. None of that ends a pause.
+func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.AuthTimeout = 100 * time.Millisecond })
 	behind.serve(echoes)
 	browser := h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200)
 	cookie := strings.SplitN(browser.header.Get("Set-Cookie"), ";", 2)[0]
@@ -22,22 +22,22 @@ func TestDoor_PauseHoldsWhileATabIsOpen(t *testing.T) {
 	commands, reached := h.cluster.count(), behind.count()
 	for range 3 {
 		for name, code := range map[string]int{
-			"event socket":              int(ended(t, h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key))),
-			"event socket, first frame": int(ended(t, h.knock(h.key))),
-			"event socket with wake":    int(ended(t, h.mustDial("AGENT_SERVER", eventSocket+"?wake=true", headerSessionKey, h.key))),
-			"worker's socket":           int(ended(t, h.mustDial("WORKER_1", "/ws", headerSessionKey, h.key))),
+			"event socket":              int(ended(t, h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key))),
+			"event socket, first frame": int(ended(t, h.dialWithoutKey(h.key))),
+			"event socket with wake":    int(ended(t, h.mustDial("AGENT_SERVER", eventSocket+"?wake=true", proxy.HeaderKey, h.key))),
+			"worker's socket":           int(ended(t, h.mustDial("WORKER_1", "/ws", proxy.HeaderKey, h.key))),
 		} {
 			if code != 4409 {
 				t.Errorf("%s: close code %d", name, code)
 			}
 		}
 		for _, path := range []string{"/api/conversations/x/events/search", "/api/conversations", "/health"} {
-			h.ask("GET", h.at("AGENT_SERVER", path), "", headerSessionKey, h.key).want(t, 409)
+			h.ask("GET", h.at("AGENT_SERVER", path), "", proxy.HeaderKey, h.key).want(t, 409)
 		}
-		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/x/pause"), "", headerSessionKey, h.key).want(t, 409)
-		h.ask("POST", h.at("WORKER_1", "/api/conversations/x/events"), "{}", headerSessionKey, h.key).want(t, 409)
+		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/x/pause"), "", proxy.HeaderKey, h.key).want(t, 409)
+		h.ask("POST", h.at("WORKER_1", "/api/conversations/x/events"), "{}", proxy.HeaderKey, h.key).want(t, 409)
 		h.ask("GET", h.at("VSCODE", "/x"), "", "Cookie", cookie).want(t, 409)
-		// Another site's page that embeds or links to it.
+		// Another site's page that embeds the sandbox or links to it.
 		h.ask("GET", h.at("VSCODE", "/?wake=true"), "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").want(t, 409)
 	}
 	if n := h.cluster.count() - commands; n != 0 || behind.count() != reached {
@@ -48,13 +48,13 @@ func TestDoor_PauseHoldsWhileATabIsOpen(t *testing.T) {
 	}
 }
 
-// What was paused and has no client to be told JSON is a page with a button.
-func TestDoor_PausedPage(t *testing.T) {
-	h, behind := newDoorHarness(t)
+// A page view of a paused sandbox gets a page with a button instead of JSON.
+func TestProxy_PausedPage(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	resumes, stop := h.scheduled()
 	defer stop()
 	h.pause()
-	html := []string{"Accept", "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode", "navigate", headerSessionKey, h.key}
+	html := []string{"Accept", "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode", "navigate", proxy.HeaderKey, h.key}
 	at := h.at("WORKER_1", `/a%2Fb?q=%22%3E%3Cscript%3E&wake=false&tkn=`)
 	page := h.ask("GET", at, "", html...).want(t, http.StatusConflict)
 	if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" || strings.Contains(string(page.body), "<script>") {
@@ -63,7 +63,7 @@ func TestDoor_PausedPage(t *testing.T) {
 	if csp := page.header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("CSP %q", csp)
 	}
-	// What a browser makes of the form: its inputs are the query.
+	// What a browser makes of the form: the inputs become the query.
 	inputs := regexp.MustCompile(`name="([^"]*)" value="([^"]*)"`).FindAllStringSubmatch(string(page.body), -1)
 	query := url.Values{}
 	for _, one := range inputs {
@@ -74,13 +74,13 @@ func TestDoor_PausedPage(t *testing.T) {
 	}
 	before := behind.count()
 	woken := h.ask("GET", h.at("WORKER_1", "/a%2Fb?"+query.Encode()), "", html...).want(t, http.StatusSeeOther)
-	if got, want := woken.header.Get("Location"), pathDoor+h.id+"/WORKER_1/a%2Fb?q=%22%3E%3Cscript%3E&tkn="; got != want {
+	if got, want := woken.header.Get("Location"), proxy.Path+h.id+"/WORKER_1/a%2Fb?q=%22%3E%3Cscript%3E&tkn="; got != want {
 		t.Errorf("then to %s, want %s", got, want)
 	}
 	if resumes() != 1 || behind.count() != before {
 		t.Errorf("%d resumes, %d requests reached the sandbox", resumes(), behind.count()-before)
 	}
-	// It runs now: a query of the page's own that is called wake is left alone.
+	// The sandbox runs now: the page's own parameter wake stays.
 	h.ask("GET", h.at("WORKER_1", "/x?wake=true"), "", html...).want(t, 200)
 	if got := behind.last().uri; got != "/x?wake=true" {
 		t.Errorf("the sandbox got %s", got)

@@ -11,20 +11,21 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// endless sends as long as it can, and says how much that was.
+// endless sends until it fails and reports the number of bytes.
 type endless struct {
 	sent  atomic.Int64
 	ended chan struct{}
 }
 
-// flood answers a request with bytes, or a WebSocket with messages, until the
-// other side does not want them any more.
+// flood responds with endless bytes or WebSocket messages until the other side closes.
 func (e *endless) flood(_ string, w http.ResponseWriter, r *http.Request) bool {
 	defer close(e.ended)
 	chunk := []byte(strings.Repeat("x", 64<<10))
-	if isUpgrade(r) {
+	if asksForUpgrade(r) {
 		conn, err := websocket.Accept(w, r, nil)
 		if err != nil {
 			return true
@@ -44,7 +45,7 @@ func (e *endless) flood(_ string, w http.ResponseWriter, r *http.Request) bool {
 	}
 }
 
-// stalls waits until nothing more is sent, and gives how much was.
+// stalls waits until sending stops and returns the number of bytes.
 func (e *endless) stalls(t *testing.T) int64 {
 	t.Helper()
 	last, since := int64(-1), time.Now()
@@ -57,14 +58,14 @@ func (e *endless) stalls(t *testing.T) int64 {
 	return last
 }
 
-// mostInFlight is what one connection may have under way: the kernel's buffers
-// of two sockets, and little of ours.
+// mostInFlight is the most data in transit on one connection: the kernel's buffers of two sockets
+// plus a little.
 const mostInFlight = 64 << 20
 
-// TestDoor_ReadersThatStop: a client that stops reading an event stream or a
-// WebSocket holds its sandbox up and nothing else: the node keeps next to nothing
-// for it, others are served, and when it leaves nothing is left.
-func TestDoor_ReadersThatStop(t *testing.T) {
+// TestProxy_ReadersThatStop: a client that stops reading an event stream or a WebSocket delays only
+// its sandbox. The node buffers next to nothing, serves others and keeps nothing after the client
+// leaves.
+func TestProxy_ReadersThatStop(t *testing.T) {
 	for name, request := range map[string]string{
 		"event stream": "GET /sandboxes/{box}/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\n\r\n",
 		"WebSocket through the proxy": "GET /sandboxes/{box}/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
@@ -73,7 +74,7 @@ func TestDoor_ReadersThatStop(t *testing.T) {
 			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, behind := newDoorHarness(t)
+			h, behind := newProxyHarness(t)
 			source := &endless{ended: make(chan struct{})}
 			behind.serve(source.flood)
 			conn, err := net.Dial("tcp", h.front.Listener.Addr().String())
@@ -92,12 +93,12 @@ func TestDoor_ReadersThatStop(t *testing.T) {
 				t.Errorf("%d bytes of memory are kept for it", grown)
 			}
 			behind.serve(nil)
-			h.ask("GET", h.at("WORKER_2", "/"), "", headerSessionKey, h.key).want(t, 200)
+			h.ask("GET", h.at("WORKER_2", "/"), "", proxy.HeaderKey, h.key).want(t, 200)
 			conn.Close()
 			until(t, "the sandbox hears that its reader is gone", func() bool {
 				select {
 				case <-source.ended:
-					return h.server.door.streams.count() == 0
+					return h.server.proxy.Load().Sessions == 0
 				default:
 					return false
 				}
@@ -106,7 +107,7 @@ func TestDoor_ReadersThatStop(t *testing.T) {
 	}
 }
 
-// heap is what is in use after a collection, in bytes.
+// heap is the memory in use after a collection, in bytes.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

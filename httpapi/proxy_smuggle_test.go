@@ -16,25 +16,27 @@ import (
 
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// siege is a door with a sandbox of alice's and one of bob's, and one or more
-// ways in.
+// siege is a proxy with a sandbox of alice's and one of bob's, and one or more addresses.
 type siege struct {
-	*doorHarness
+	*proxyHarness
 	alices, bobs *sandboxPorts
 	bobsID       string
 	bobsKey      string
-	// ways are the addresses to attack: the node, and HAProxy in front of it.
+	// ways are the attacked addresses: the node, and HAProxy in front of it.
 	ways map[string]string
 	next atomic.Int64
 }
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
-	h, alices := newDoorHarness(t, func(c *Config) { c.Door.Domain = fuzzDomain })
-	s := &siege{doorHarness: h, alices: alices, bobs: &sandboxPorts{}, bobsID: h.createSandbox(h.bob)}
-	s.bobsKey = h.secrets.last(sandboxPath(s.bobsID))["key"]
+	h, alices := newProxyHarness(t, func(c *Config) { c.Proxy.Domain = fuzzDomain })
+	s := &siege{proxyHarness: h, alices: alices, bobs: &sandboxPorts{}, bobsID: h.createSandbox(h.bob)}
+	s.bobsKey = h.secrets.last(fsm.SandboxKeyPath(s.bobsID))["key"]
 	ports := map[string]int{}
 	for name := range h.ports {
 		ports[name] = s.bobs.server(t, "bob's "+name)
@@ -70,11 +72,11 @@ func newSiege(t *testing.T) *siege {
 	return s
 }
 
-// quietTime is how long nothing must come for an answer to be over. It is no
-// bound on how fast anybody is: what comes later is looked for in the logs.
+// quietTime without data means that a response is complete. It is no timing assertion: later data
+// is found in the logs.
 const quietTime = 500 * time.Millisecond
 
-// send writes raw bytes and gives all that comes back.
+// send writes raw bytes and returns everything that arrives.
 func (s *siege) send(address, text string) string {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -82,7 +84,7 @@ func (s *siege) send(address, text string) string {
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn, text); err != nil {
-		return "" // closed on us, which is an answer
+		return "" // a closed connection is a valid response
 	}
 	var all []byte
 	chunk := make([]byte, 32<<10)
@@ -95,9 +97,8 @@ func (s *siege) send(address, text string) string {
 	}
 }
 
-// attack sends a text in which {box}, {bobs}, {key} and {inner} are filled in.
-// {inner} is a whole request that carries the operator's key and a mark, as if
-// it were somebody else's next one. It gives the mark.
+// attack sends a text with {box}, {bobs}, {key} and {inner} filled in. {inner} is a whole request
+// with the operator's key and a mark, like another client's next request. It returns the mark.
 func (s *siege) attack(address, text string) (mark, answer string) {
 	mark = fmt.Sprintf("smuggled-%d", s.next.Add(1))
 	inner := "GET /api/v1/operator/status HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + mark + "\r\nX-Session-API-Key: " + s.root + "\r\n\r\n"
@@ -105,8 +106,8 @@ func (s *siege) attack(address, text string) (mark, answer string) {
 	return mark, s.send(address, text)
 }
 
-// victim is another client, whose requests must be answered as ever: a
-// connection to the node that an attack has left askew would show here.
+// victim is another client whose requests must get their normal responses. A desynchronised
+// connection to the node would show here.
 func (s *siege) victim(address string) error {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -126,14 +127,14 @@ func (s *siege) victim(address string) error {
 		if err != nil {
 			return err
 		}
-		if res.StatusCode != 200 || string(body) != "bob's WORKER_1" || res.Header.Get(headerRequestID) != id {
-			return fmt.Errorf("got %d %q for %s, as %s", res.StatusCode, body, id, res.Header.Get(headerRequestID))
+		if res.StatusCode != 200 || string(body) != "bob's WORKER_1" || res.Header.Get(response.HeaderRequestID) != id {
+			return fmt.Errorf("got %d %q for %s, as %s", res.StatusCode, body, id, res.Header.Get(response.HeaderRequestID))
 		}
 	}
 	return nil
 }
 
-// smuggled are requests whose end two readers may see in two places.
+// smuggled are requests whose end two parsers may see in different places.
 func smuggled() map[string]string {
 	const to = "POST /sandboxes/{box}/WORKER_1/outer HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\n"
 	return map[string]string{
@@ -183,17 +184,17 @@ func smuggled() map[string]string {
 	}
 }
 
-// TestSiege_Smuggling: whatever the framing, what stands in one request's body
-// is never carried out as another request, no other client's answers are moved,
-// and the other sandbox hears nothing, neither through a node nor through HAProxy.
+// TestSiege_Smuggling: whatever the framing, a request inside another one's body is never executed,
+// other clients' responses stay in order, and the other sandbox receives nothing, directly or
+// through HAProxy.
 func TestSiege_Smuggling(t *testing.T) {
 	s := newSiege(t)
-	// With this the test knows that it would notice.
+	// This proves that the test would detect it.
 	if mark, answer := s.attack(s.ways["the node"], "{inner}"); !strings.Contains(s.logs.String(), mark) || !strings.HasPrefix(answer, "HTTP/1.1 200") {
 		t.Fatalf("the operator's own request was not noticed: %s", answer)
 	}
 	texts := smuggled()
-	for _, way := range sortedKeys(s.ways) {
+	for _, way := range decode.SortedKeys(s.ways) {
 		var attacks, victims sync.WaitGroup
 		over := make(chan struct{})
 		victims.Go(func() {
@@ -209,7 +210,7 @@ func TestSiege_Smuggling(t *testing.T) {
 				}
 			}
 		})
-		for _, name := range sortedKeys(texts) {
+		for _, name := range decode.SortedKeys(texts) {
 			attacks.Go(func() {
 				mark, answer := s.attack(s.ways[way], texts[name])
 				if strings.Contains(s.logs.String(), mark) || strings.Contains(answer, `"leader"`) {
@@ -233,8 +234,8 @@ func TestSiege_Smuggling(t *testing.T) {
 	}
 }
 
-// tricks are ways to write a target that might be read as another one's. The
-// key they bring is that of alice's sandbox.
+// tricks are ways to write a target that may be parsed as another one. They use the key of alice's
+// sandbox.
 func tricks() []string {
 	return []string{
 		"/sandboxes/{bobs}/WORKER_1/", "/sandboxes/{box}/../{bobs}/WORKER_1/", "/sandboxes/{box}/WORKER_1/../../{bobs}/WORKER_1/", "/sandboxes/{box}/WORKER_1/%2e%2e/%2e%2e/{bobs}/WORKER_1/",
@@ -250,17 +251,17 @@ func tricks() []string {
 	}
 }
 
-// TestSiege_PathTricks: the key of alice's sandbox opens alice's sandbox, however
-// the target is written and whatever host is named beside it.
+// TestSiege_PathTricks: the key of alice's sandbox gives access only to that sandbox, however the
+// target is written and whatever other host the request names.
 func TestSiege_PathTricks(t *testing.T) {
 	s := newSiege(t)
 	row, err := s.cluster.View(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fill := strings.NewReplacer("{box}", s.id, "{bobs}", s.bobsID, "{bobsport}", itoa(row.SandboxAny(s.bobsID).Status.Placement.Ports[portWorker1]))
+	fill := strings.NewReplacer("{box}", s.id, "{bobs}", s.bobsID, "{bobsport}", itoa(row.SandboxAny(s.bobsID).Status.Placement.Ports[proxy.PortWorker1]))
 	hosts := []string{"x", "worker-1-{bobs}." + fuzzDomain, "worker-1-{box}." + fuzzDomain, "worker-1-{bobs}." + fuzzDomain + ".", "worker-1-{box}." + fuzzDomain + "@worker-1-{bobs}." + fuzzDomain, "worker-1-{bobs}." + fuzzDomain + ":80"}
-	for _, way := range sortedKeys(s.ways) {
+	for _, way := range decode.SortedKeys(s.ways) {
 		for _, target := range tricks() {
 			for _, host := range hosts {
 				for _, method := range []string{"GET", "POST", "CONNECT"} {
@@ -280,8 +281,8 @@ func TestSiege_PathTricks(t *testing.T) {
 	}
 }
 
-// servedOperator reports whether a line of the log says that an operator's route
-// was served. HAProxy's own health checks are in the same log.
+// servedOperator reports whether a log line says that an operator route was served. The log also
+// has HAProxy's health checks.
 func servedOperator(log string) bool {
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, "operator") && strings.Contains(line, `"status":200`) {
@@ -291,8 +292,8 @@ func servedOperator(log string) bool {
 	return false
 }
 
-// TestAPI_SpeaksNoH2C: without TLS the API is HTTP/1.1, so that nothing can be
-// hidden in a connection that a proxy took for upgraded.
+// TestAPI_SpeaksNoH2C: without TLS the API is HTTP/1.1 only, so that no request can hide in a
+// connection that a proxy considers upgraded.
 func TestAPI_SpeaksNoH2C(t *testing.T) {
 	s := newSiege(t)
 	for way, address := range s.ways {

@@ -14,12 +14,13 @@ import (
 	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
 const eventSocket = "/sockets/events/6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
 
-// knock opens an event socket without a key and shows one.
-func (h *doorHarness) knock(key string) *websocket.Conn {
+// dialWithoutKey opens an event socket without a key and sends one.
+func (h *proxyHarness) dialWithoutKey(key string) *websocket.Conn {
 	h.t.Helper()
 	conn, _, err := h.dial(h.at("AGENT_SERVER", eventSocket))
 	if err != nil {
@@ -29,20 +30,20 @@ func (h *doorHarness) knock(key string) *websocket.Conn {
 	return conn
 }
 
-func TestDoor_Socket_BothWays(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_Socket_BothWays(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	for name, open := range map[string]func() *websocket.Conn{
-		"key in the header": func() *websocket.Conn { return h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key) },
+		"key in the header": func() *websocket.Conn { return h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key) },
 		"owner's bearer": func() *websocket.Conn {
 			return h.mustDial("AGENT_SERVER", eventSocket, "Authorization", "Bearer "+h.alice)
 		},
 		"key in the query": func() *websocket.Conn {
 			return h.mustDial("AGENT_SERVER", eventSocket+"?resend_mode=all&session_api_key="+h.key)
 		},
-		"key in the first frame":         func() *websocket.Conn { return h.knock(h.key) },
-		"owner's key in the first frame": func() *websocket.Conn { return h.knock(h.alice) },
-		"worker":                         func() *websocket.Conn { return h.mustDial("WORKER_1", "/any", headerSessionKey, h.key) },
+		"key in the first frame":         func() *websocket.Conn { return h.dialWithoutKey(h.key) },
+		"owner's key in the first frame": func() *websocket.Conn { return h.dialWithoutKey(h.alice) },
+		"worker":                         func() *websocket.Conn { return h.mustDial("WORKER_1", "/any", proxy.HeaderKey, h.key) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := open()
@@ -52,10 +53,10 @@ func TestDoor_Socket_BothWays(t *testing.T) {
 				}
 			}
 			got := behind.last()
-			if got.port == fsm.PortAgentServer && (got.header.Get(headerSessionKey) != h.key || strings.Contains(got.uri, h.key) || got.header.Get("Authorization") != "") {
+			if got.port == fsm.PortAgentServer && (got.header.Get(proxy.HeaderKey) != h.key || strings.Contains(got.uri, h.key) || got.header.Get("Authorization") != "") {
 				t.Errorf("the agent server got %+v", got)
 			}
-			if got.port == portWorker1 && got.header.Get(headerSessionKey) != "" {
+			if got.port == proxy.PortWorker1 && got.header.Get(proxy.HeaderKey) != "" {
 				t.Errorf("a worker got the key")
 			}
 			_ = conn.Write(context.Background(), websocket.MessageText, []byte("bye"))
@@ -64,10 +65,10 @@ func TestDoor_Socket_BothWays(t *testing.T) {
 			}
 		})
 	}
-	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+	until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
 }
 
-func (h *doorHarness) mustDial(port, rest string, headers ...string) *websocket.Conn {
+func (h *proxyHarness) mustDial(port, rest string, headers ...string) *websocket.Conn {
 	h.t.Helper()
 	conn, _, err := h.dial(h.at(port, rest), headers...)
 	if err != nil {
@@ -76,8 +77,8 @@ func (h *doorHarness) mustDial(port, rest string, headers ...string) *websocket.
 	return conn
 }
 
-func TestDoor_Socket_ClientsCloseIsHandedOn(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_Socket_ClientsCloseIsHandedOn(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	code := make(chan websocket.StatusCode, 1)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
 		conn, err := websocket.Accept(w, r, nil)
@@ -88,7 +89,7 @@ func TestDoor_Socket_ClientsCloseIsHandedOn(t *testing.T) {
 		code <- websocket.CloseStatus(err)
 		return true
 	})
-	conn := h.knock(h.key)
+	conn := h.dialWithoutKey(h.key)
 	until(t, "it is connected", func() bool { return behind.count() == 1 })
 	if err := conn.Close(4321, "enough"); err != nil {
 		t.Error(err)
@@ -98,8 +99,8 @@ func TestDoor_Socket_ClientsCloseIsHandedOn(t *testing.T) {
 	}
 }
 
-func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
-	h, behind := newDoorHarness(t, func(c *Config) { c.Door.AuthTimeout = 300 * time.Millisecond })
+func TestProxy_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.AuthTimeout = 300 * time.Millisecond })
 	behind.serve(echoes)
 	for name, frame := range map[string]string{
 		"wrong key": `{"type":"auth","session_api_key":"x"}`, "another user's": `{"type":"auth","session_api_key":"` + h.bob + `"}`,
@@ -107,7 +108,7 @@ func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 		"too large": `{"type":"auth","session_api_key":"` + strings.Repeat("x", 100_000) + `"}`, "nothing": "",
 	} {
 		for _, id := range []string{h.id, "nosuchsandbox"} {
-			conn, _, err := h.dial(h.front.URL + pathDoor + id + "/AGENT_SERVER" + eventSocket)
+			conn, _, err := h.dial(h.front.URL + proxy.Path + id + "/AGENT_SERVER" + eventSocket)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -115,7 +116,7 @@ func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 				_ = conn.Write(context.Background(), websocket.MessageText, []byte(frame))
 			}
 			code := ended(t, conn)
-			if ok := code == closeUnauthorized || name == "too large" && code == websocket.StatusMessageTooBig; !ok {
+			if ok := code == proxy.CloseUnauthorized || name == "too large" && code == websocket.StatusMessageTooBig; !ok {
 				t.Errorf("%s: close code %d", name, code)
 			}
 		}
@@ -126,55 +127,57 @@ func TestDoor_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 		}
 	}
 	for name, conn := range map[string]*websocket.Conn{
-		"in the header": h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, "wrong"),
+		"in the header": h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, "wrong"),
 		"in the query":  h.mustDial("AGENT_SERVER", eventSocket+"?session_api_key=wrong"),
 	} {
-		if code := ended(t, conn); code != closeUnauthorized {
+		if code := ended(t, conn); code != proxy.CloseUnauthorized {
 			t.Errorf("a wrong key %s: close code %d", name, code)
 		}
 	}
 	if behind.count() != 0 {
 		t.Errorf("%d requests arrived", behind.count())
 	}
-	until(t, "nobody waits", func() bool { return h.server.door.sockets.knocking.Load() == 0 })
+	until(t, "nobody waits", func() bool { return h.server.proxy.Load().Unauthenticated == 0 })
 }
 
-func TestDoor_Socket_TooManyKnock(t *testing.T) {
-	h, _ := newDoorHarness(t)
-	h.server.door.sockets.knocking.Store(maxKnocking)
+func TestProxy_Socket_TooManyKnock(t *testing.T) {
+	h, _ := newProxyHarness(t, func(c *Config) { c.Proxy.MaxUnauthenticated = 1 })
+	waiting := h.mustDial("AGENT_SERVER", eventSocket)
 	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket)); err == nil || res.StatusCode != 429 {
 		t.Errorf("%v", res)
 	}
-	if n := h.server.door.sockets.knocking.Load(); n != maxKnocking {
+	if n := h.server.proxy.Load().Unauthenticated; n != 1 {
 		t.Errorf("%d are counted", n)
 	}
+	_ = waiting.CloseNow()
+	until(t, "nobody waits", func() bool { return h.server.proxy.Load().Unauthenticated == 0 })
 }
 
-func TestDoor_UpgradeRefused(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_UpgradeRefused(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = io.WriteString(w, "no such conversation")
 		return true
 	})
 	for port, rest := range map[string]string{"AGENT_SERVER": eventSocket, "WORKER_1": "/ws"} {
-		_, res, err := h.dial(h.at(port, rest), headerSessionKey, h.key)
+		_, res, err := h.dial(h.at(port, rest), proxy.HeaderKey, h.key)
 		if err == nil || res.StatusCode != 404 {
 			t.Errorf("%s: %v %v", port, res, err)
 		}
 	}
-	if code := ended(t, h.knock(h.key)); code != closeUnknown {
+	if code := ended(t, h.dialWithoutKey(h.key)); code != proxy.CloseUnknown {
 		t.Errorf("close code %d", code)
 	}
-	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+	until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
 }
 
-// open connects one of each kind of stream, and tells when each has ended. An
-// event socket must end with a close frame, an event stream with its end.
-func (h *doorHarness) openAll(behind *sandboxPorts) (ends []func()) {
+// open opens one stream of each kind and reports when each has ended. An event socket must end with
+// a close frame, an event stream with EOF.
+func (h *proxyHarness) openAll(behind *sandboxPorts) (ends []func()) {
 	h.t.Helper()
 	behind.serve(func(port string, w http.ResponseWriter, r *http.Request) bool {
-		if isUpgrade(r) {
+		if asksForUpgrade(r) {
 			return echoes(port, w, r)
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -183,7 +186,7 @@ func (h *doorHarness) openAll(behind *sandboxPorts) (ends []func()) {
 		<-r.Context().Done()
 		return true
 	})
-	for _, conn := range []*websocket.Conn{h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key), h.knock(h.key)} {
+	for _, conn := range []*websocket.Conn{h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key), h.dialWithoutKey(h.key)} {
 		say(h.t, conn, "x")
 		ends = append(ends, func() {
 			h.t.Helper()
@@ -192,11 +195,11 @@ func (h *doorHarness) openAll(behind *sandboxPorts) (ends []func()) {
 			}
 		})
 	}
-	worker := h.mustDial("WORKER_1", "/", headerSessionKey, h.key)
+	worker := h.mustDial("WORKER_1", "/", proxy.HeaderKey, h.key)
 	say(h.t, worker, "x")
 	ends = append(ends, func() { h.t.Helper(); ended(h.t, worker) })
 	r, _ := http.NewRequest("GET", h.at("AGENT_SERVER", "/events"), nil)
-	r.Header.Set(headerSessionKey, h.key)
+	r.Header.Set(proxy.HeaderKey, h.key)
 	res, err := client().Do(r)
 	if err != nil {
 		h.t.Fatal(err)
@@ -213,17 +216,17 @@ func (h *doorHarness) openAll(behind *sandboxPorts) (ends []func()) {
 	})
 }
 
-func TestDoor_StreamsAreCut(t *testing.T) {
-	for name, cut := range map[string]func(h *doorHarness){
-		"pause":  func(h *doorHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
-		"delete": func(h *doorHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) },
-		"another placement": func(h *doorHarness) {
+func TestProxy_StreamsAreCut(t *testing.T) {
+	for name, cut := range map[string]func(h *proxyHarness){
+		"pause":  func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
+		"delete": func(h *proxyHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) },
+		"another placement": func(h *proxyHarness) {
 			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{AllocID: "a2", Address: "127.0.0.1", Ports: h.ports}})
 		},
-		"no placement": func(h *doorHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) },
+		"no placement": func(h *proxyHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, behind := newDoorHarness(t)
+			h, behind := newProxyHarness(t)
 			ends := h.openAll(behind)
 			other := h.createSandbox(h.alice)
 			h.observe(other, running())
@@ -231,20 +234,18 @@ func TestDoor_StreamsAreCut(t *testing.T) {
 			for _, end := range ends {
 				end()
 			}
-			until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
-			h.server.door.streams.mu.Lock()
-			defer h.server.door.streams.mu.Unlock()
-			if n := len(h.server.door.streams.watches); n != 0 {
-				t.Errorf("%d watches are left", n)
+			until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
+			if n := h.server.proxy.Load().Sandboxes; n != 0 {
+				t.Errorf("%d sandboxes are still watched", n)
 			}
 		})
 	}
 }
 
-func TestDoor_StreamsOutliveWhatDoesNotConcernThem(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_StreamsOutliveWhatDoesNotConcernThem(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
-	conn := h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.key)
+	conn := h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key)
 	row := h.row()
 	h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError, Detail: "health", Placement: row.Status.Placement})
 	h.place()
@@ -256,11 +257,11 @@ func TestDoor_StreamsOutliveWhatDoesNotConcernThem(t *testing.T) {
 	}
 }
 
-func TestDoor_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	stop := h.run()
 	ends := h.openAll(behind)
-	waiting, _, err := h.dial(h.at("AGENT_SERVER", eventSocket)) // has not shown a key
+	waiting, _, err := h.dial(h.at("AGENT_SERVER", eventSocket)) // has not sent a key
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,8 +271,8 @@ func TestDoor_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
 		<-hold
 		return false
 	})
-	answer := make(chan response, 1)
-	go func() { answer <- h.ask("GET", h.at("AGENT_SERVER", "/slow"), "", headerSessionKey, h.key) }()
+	answer := make(chan reply, 1)
+	go func() { answer <- h.ask("GET", h.at("AGENT_SERVER", "/slow"), "", proxy.HeaderKey, h.key) }()
 	<-arrived
 	done := make(chan struct{})
 	go func() { stop(); close(done) }()
@@ -284,13 +285,13 @@ func TestDoor_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
 		t.Errorf("the request in progress got %d", got.status)
 	}
 	<-done
-	if n := h.server.door.streams.count(); n != 0 {
-		t.Errorf("%d visits are left", n)
+	if n := h.server.proxy.Load().Sessions; n != 0 {
+		t.Errorf("%d sessions are left", n)
 	}
 }
 
-func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_ManyOpenAndCutAtOnce(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	var group sync.WaitGroup
 	for i := range 16 {
@@ -298,9 +299,9 @@ func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
 			to := h.at([]string{"AGENT_SERVER", "WORKER_1"}[i%2], eventSocket)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(to, "http"), &websocket.DialOptions{HTTPHeader: http.Header{headerSessionKey: {h.key}}})
+			conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(to, "http"), &websocket.DialOptions{HTTPHeader: http.Header{proxy.HeaderKey: {h.key}}})
 			if err != nil {
-				return // the pause was first
+				return // the pause came first
 			}
 			defer func() { _ = conn.CloseNow() }()
 			for conn.Write(ctx, websocket.MessageText, []byte("x")) == nil {
@@ -313,34 +314,25 @@ func TestDoor_ManyOpenAndCutAtOnce(t *testing.T) {
 			}
 		})
 	}
-	until(t, "one is open", func() bool { return h.server.door.streams.count() > 0 })
+	until(t, "one is open", func() bool { return h.server.proxy.Load().Sessions > 0 })
 	h.apply("alice", &fsm.SandboxPauseBody{ID: h.id})
 	group.Wait()
-	until(t, "no visit is left", func() bool { return h.server.door.streams.count() == 0 })
+	until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
 }
 
-func TestDoor_TooManyVisits(t *testing.T) {
-	h, _ := newDoorHarness(t)
-	v, err := h.server.door.streams.open(context.Background(), grant{row: h.row()}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v.end()
-	h.server.door.streams.mu.Lock()
-	for _, w := range h.server.door.streams.watches {
-		w.visits = maxVisits
-	}
-	h.server.door.streams.mu.Unlock()
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, 503)
-	h.server.door.streams.mu.Lock()
-	for _, w := range h.server.door.streams.watches {
-		w.visits = 1
-	}
-	h.server.door.streams.mu.Unlock()
+func TestProxy_TooManyVisits(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.MaxSessions = 1 })
+	behind.serve(echoes)
+	conn := h.mustDial("WORKER_1", "/ws", proxy.HeaderKey, h.key)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 503)
+	_ = conn.CloseNow()
+	until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
+	behind.serve(nil)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 200)
 }
 
-func TestDoor_UpgradeByRawBytes(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_UpgradeByRawBytes(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -359,7 +351,7 @@ func TestDoor_UpgradeByRawBytes(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	_, _ = io.WriteString(conn, "GET "+pathDoor+h.id+"/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: "+h.key+"\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+	_, _ = io.WriteString(conn, "GET "+proxy.Path+h.id+"/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: "+h.key+"\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
 	r := bufio.NewReader(conn)
 	if line, _ := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 101 ") {
 		t.Fatalf("%q", line)

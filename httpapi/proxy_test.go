@@ -11,40 +11,44 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-func TestDoor_WhoMayPass(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_WhoMayPass(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	bobs := h.createSandbox(h.bob)
-	bobsKey := h.secrets.last(sandboxPath(bobs))["key"]
+	bobsKey := h.secrets.last(fsm.SandboxKeyPath(bobs))["key"]
 	for name, c := range map[string]struct {
 		port    string
 		headers []string
 		want    int
 	}{
-		"sandbox key":                  {"AGENT_SERVER", []string{headerSessionKey, h.key}, 200},
-		"owner's key":                  {"AGENT_SERVER", []string{headerSessionKey, h.alice}, 200},
+		"sandbox key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, h.key}, 200},
+		"owner's key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, h.alice}, 200},
 		"owner's bearer":               {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice}, 200},
-		"owner's bearer, sandbox key":  {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice, headerSessionKey, h.key}, 200},
-		"stranger's bearer, right key": {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob, headerSessionKey, h.key}, 200},
-		"worker":                       {"WORKER_1", []string{headerSessionKey, h.key}, 200},
-		"worker by its number":         {"8011", []string{headerSessionKey, h.key}, 200},
-		"as a host name has it":        {"worker-1", []string{headerSessionKey, h.key}, 200},
+		"owner's bearer, sandbox key":  {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice, proxy.HeaderKey, h.key}, 200},
+		"stranger's bearer, right key": {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob, proxy.HeaderKey, h.key}, 200},
+		"worker":                       {"WORKER_1", []string{proxy.HeaderKey, h.key}, 200},
+		"worker by its number":         {"8011", []string{proxy.HeaderKey, h.key}, 200},
+		"as a host name has it":        {"worker-1", []string{proxy.HeaderKey, h.key}, 200},
 		"no key":                       {"AGENT_SERVER", nil, 401},
 		"no key, worker":               {"WORKER_1", nil, 401},
-		"empty key":                    {"AGENT_SERVER", []string{headerSessionKey, ""}, 401},
-		"wrong key":                    {"AGENT_SERVER", []string{headerSessionKey, h.key + "x"}, 401},
-		"the key's hash":               {"AGENT_SERVER", []string{headerSessionKey, hashKey(h.key)}, 401},
-		"another sandbox's key":        {"AGENT_SERVER", []string{headerSessionKey, bobsKey}, 401},
-		"another user":                 {"AGENT_SERVER", []string{headerSessionKey, h.bob}, 401},
+		"empty key":                    {"AGENT_SERVER", []string{proxy.HeaderKey, ""}, 401},
+		"wrong key":                    {"AGENT_SERVER", []string{proxy.HeaderKey, h.key + "x"}, 401},
+		"the key's hash":               {"AGENT_SERVER", []string{proxy.HeaderKey, apikey.Hash(h.key)}, 401},
+		"another sandbox's key":        {"AGENT_SERVER", []string{proxy.HeaderKey, bobsKey}, 401},
+		"another user":                 {"AGENT_SERVER", []string{proxy.HeaderKey, h.bob}, 401},
 		"another user's bearer":        {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob}, 401},
-		"an operator is no owner":      {"AGENT_SERVER", []string{headerSessionKey, h.root}, 401},
+		"an operator is no owner":      {"AGENT_SERVER", []string{proxy.HeaderKey, h.root}, 401},
 		"sandbox key as a bearer":      {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.key}, 401},
-		"no such port":                 {"WORKER_3", []string{headerSessionKey, h.key}, 404},
+		"no such port":                 {"WORKER_3", []string{proxy.HeaderKey, h.key}, 404},
 		"no such port, no key":         {"WORKER_3", nil, 401},
-		"number not exposed":           {"22", []string{headerSessionKey, h.key}, 404},
-		"number with a zero":           {"08011", []string{headerSessionKey, h.key}, 404},
-		"the port behind the number":   {itoa(h.ports["WORKER_1"]), []string{headerSessionKey, h.key}, 404},
+		"number not exposed":           {"22", []string{proxy.HeaderKey, h.key}, 404},
+		"number with a zero":           {"08011", []string{proxy.HeaderKey, h.key}, 404},
+		"the port behind the number":   {itoa(h.ports["WORKER_1"]), []string{proxy.HeaderKey, h.key}, 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := behind.count()
@@ -56,17 +60,17 @@ func TestDoor_WhoMayPass(t *testing.T) {
 	}
 }
 
-func TestDoor_TellsNothingToStrangers(t *testing.T) {
-	h, _ := newDoorHarness(t)
+func TestProxy_TellsNothingToStrangers(t *testing.T) {
+	h, _ := newProxyHarness(t)
 	deleted := h.createSandbox(h.alice)
 	h.apply("alice", &fsm.SandboxDeleteBody{ID: deleted})
 	paused := h.createSandbox(h.alice)
 	h.apply("alice", &fsm.SandboxPauseBody{ID: paused})
-	for _, key := range []string{"", h.bob, h.key[:42] + "!", "bvk_" + randomBase62(lookupLen) + "_" + randomBase62(secretLen)} {
-		want := h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, key).want(t, 401)
+	for _, key := range []string{"", h.bob, h.key[:42] + "!", "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)} {
+		want := h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, key).want(t, 401)
 		for _, id := range []string{"nosuchsandbox", deleted, paused} {
 			for _, port := range []string{"AGENT_SERVER", "WORKER_1", "99"} {
-				got := h.ask("GET", h.front.URL+pathDoor+id+"/"+port+"/", "", headerSessionKey, key).want(t, 401)
+				got := h.ask("GET", h.front.URL+proxy.Path+id+"/"+port+"/", "", proxy.HeaderKey, key).want(t, 401)
 				if string(got.body) != string(want.body) {
 					t.Errorf("%s %s: %s, want %s", id, port, got.body, want.body)
 				}
@@ -80,62 +84,62 @@ func TestDoor_TellsNothingToStrangers(t *testing.T) {
 	}
 }
 
-func TestDoor_KnowsWhatAnotherNodeHasJustMade(t *testing.T) {
-	h, _ := newDoorHarness(t)
+func TestProxy_KnowsWhatAnotherNodeHasJustMade(t *testing.T) {
+	h, _ := newProxyHarness(t)
 	before := h.cluster.store.View()
 	fresh := h.createSandbox(h.alice)
-	key := h.secrets.last(sandboxPath(fresh))["key"]
+	key := h.secrets.last(fsm.SandboxKeyPath(fresh))["key"]
 	h.id = fresh
 	h.place()
 	h.cluster.set(func(c *fakeCluster) { c.behind = before })
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, key).want(t, 200)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, key).want(t, 200)
 }
 
-func TestDoor_TellsNothingUnderLoad(t *testing.T) {
-	h, _ := newDoorHarness(t)
+func TestProxy_TellsNothingUnderLoad(t *testing.T) {
+	h, _ := newProxyHarness(t)
 	for range unknownKeyBurst {
 		h.server.keys.unknown.Allow()
 	}
 	for _, id := range []string{h.id, "nosuchsandbox"} {
-		h.ask("GET", h.front.URL+pathDoor+id+"/AGENT_SERVER/", "", headerSessionKey, "x").want(t, 401)
+		h.ask("GET", h.front.URL+proxy.Path+id+"/AGENT_SERVER/", "", proxy.HeaderKey, "x").want(t, 401)
 	}
 }
 
-func TestDoor_WhatTheSandboxGets(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_WhatTheSandboxGets(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	headers := []string{"X-Custom", "1", "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https", "Forwarded", "for=evil",
-		"X-Real-Ip", "6.6.6.6", "Cookie", "a=1; bivouac_door=x; b=2", "Connection", "X-Hop", "X-Hop", "1", headerRequestID, "req-1"}
+		"X-Real-Ip", "6.6.6.6", "Cookie", "a=1; bivouac_proxy=x; b=2", "Connection", "X-Hop", "X-Hop", "1", response.HeaderRequestID, "req-1"}
 	h.ask("POST", h.at("AGENT_SERVER", "/api/x?b=2&a=%31;c&session_api_key=k"), "hello", append(headers, "Authorization", "Bearer "+h.alice)...).want(t, 200)
 	got := behind.last()
 	if got.method != "POST" || got.uri != "/api/x?b=2&a=%31;c" || got.body != "hello" || got.host != strings.TrimPrefix(h.front.URL, "http://") {
 		t.Errorf("got %+v", got)
 	}
-	for name, want := range map[string]string{headerSessionKey: h.key, "Authorization": "", "X-Custom": "1", "X-Hop": "", "Forwarded": "", "X-Real-Ip": "",
+	for name, want := range map[string]string{proxy.HeaderKey: h.key, "Authorization": "", "X-Custom": "1", "X-Hop": "", "Forwarded": "", "X-Real-Ip": "",
 		"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": got.host, "X-Forwarded-Proto": "http",
-		"X-Forwarded-Prefix": pathDoor + h.id + "/AGENT_SERVER", "Cookie": "a=1; b=2", headerRequestID: "req-1"} {
+		"X-Forwarded-Prefix": proxy.Path + h.id + "/AGENT_SERVER", "Cookie": "a=1; b=2", response.HeaderRequestID: "req-1"} {
 		if have := strings.Join(got.header.Values(name), ", "); have != want {
 			t.Errorf("%s: %q, want %q", name, have, want)
 		}
 	}
 
-	h.ask("GET", h.at("WORKER_1", "/"), "", headerSessionKey, h.alice, "Authorization", "Basic eDp5").want(t, 200)
+	h.ask("GET", h.at("WORKER_1", "/"), "", proxy.HeaderKey, h.alice, "Authorization", "Basic eDp5").want(t, 200)
 	got = behind.last()
-	if got.header.Get(headerSessionKey) != "" || got.header.Get("Authorization") != "Basic eDp5" {
+	if got.header.Get(proxy.HeaderKey) != "" || got.header.Get("Authorization") != "Basic eDp5" {
 		t.Errorf("a worker got %v", got.header)
 	}
-	h.ask("GET", h.at("WORKER_1", "/"), "", "Authorization", "Bearer "+h.alice, headerSessionKey, h.key).want(t, 200)
+	h.ask("GET", h.at("WORKER_1", "/"), "", "Authorization", "Bearer "+h.alice, proxy.HeaderKey, h.key).want(t, 200)
 	got = behind.last()
-	if got.header.Get(headerSessionKey) != "" || got.header.Get("Authorization") != "" {
+	if got.header.Get(proxy.HeaderKey) != "" || got.header.Get("Authorization") != "" {
 		t.Errorf("a worker got %v", got.header)
 	}
 }
 
-func TestDoor_PathsArriveAsTheyWere(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_PathsArriveAsTheyWere(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	for _, rest := range []string{"/", "/a/b", "/a%2Fb", "/%2e%2e/%2e", "//a//b", "/a/../../../b", "/..", "/.%2e/x", "/%41", "/a;b=c/d", "/%E4%B8%96", "/*", "//evil.org/x",
 		"/sandboxes/x/AGENT_SERVER/y", "/%00", "/%0d%0aX:%20y", "/a?b", "/?", "/?x=%zz&y=;", "/a?b#"} {
 		want, _, _ := strings.Cut(rest, "#")
-		answer := h.raw("GET " + pathDoor + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n")
+		answer := h.raw("GET " + proxy.Path + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n")
 		if !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
 			t.Errorf("%s: %.80q", rest, answer)
 			continue
@@ -144,14 +148,14 @@ func TestDoor_PathsArriveAsTheyWere(t *testing.T) {
 			t.Errorf("%s arrived as %s", rest, got)
 		}
 	}
-	h.ask("POST", h.at("AGENT_SERVER", ""), "", headerSessionKey, h.key).want(t, 200)
+	h.ask("POST", h.at("AGENT_SERVER", ""), "", proxy.HeaderKey, h.key).want(t, 200)
 	if got := behind.last().uri; got != "/" {
 		t.Errorf("no path arrived as %s", got)
 	}
 }
 
-func TestDoor_PathsThatNameNothing(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_PathsThatNameNothing(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	for _, path := range []string{"/sandboxes/", "/sandboxes//AGENT_SERVER/", "/sandboxes/" + h.id, "/sandboxes/" + h.id + "/", "/sandboxes/" + h.id + "//x",
 		"/sandboxes/%2e/AGENT_SERVER/", "/sandboxes/../AGENT_SERVER/", "/sandboxes/" + h.id + "%2FAGENT_SERVER/", "/sandboxes/" + h.id + "/AGENT%5FSERVER/",
 		"/sandboxes/" + h.id + "/AGENT_SERVER%2F", "/sandboxes/" + h.id + "%00/AGENT_SERVER/", "/sandboxes/" + strings.Repeat("a", 5000) + "/AGENT_SERVER/",
@@ -173,9 +177,9 @@ func TestDoor_PathsThatNameNothing(t *testing.T) {
 	}
 }
 
-func TestDoor_Smuggling(t *testing.T) {
-	h, behind := newDoorHarness(t)
-	start := "POST " + pathDoor + h.id + "/AGENT_SERVER/one HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\n"
+func TestProxy_Smuggling(t *testing.T) {
+	h, behind := newProxyHarness(t)
+	start := "POST " + proxy.Path + h.id + "/AGENT_SERVER/one HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\n"
 	inner := "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 	for name, text := range map[string]string{
 		"two lengths":           start + "Content-Length: 0\r\nContent-Length: " + itoa(len(inner)) + "\r\n\r\n" + inner,
@@ -189,7 +193,7 @@ func TestDoor_Smuggling(t *testing.T) {
 		"connection eats key":   start + "Connection: close, X-Session-API-Key\r\nContent-Length: 0\r\n\r\n",
 		"upgrade to h2c":        start + "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 0\r\n\r\n",
 		"absolute form":         strings.Replace(start, "POST ", "POST http://evil.org", 1) + "Content-Length: 0\r\nConnection: close\r\n\r\n",
-		"connect":               "CONNECT " + pathDoor + h.id + "/AGENT_SERVER/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+		"connect":               "CONNECT " + proxy.Path + h.id + "/AGENT_SERVER/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
 		"trace":                 strings.Replace(start, "POST", "TRACE", 1) + "Connection: close\r\n\r\n",
 		"carriage return":       strings.Replace(start, "one", "one\rX", 1) + "Content-Length: 0\r\n\r\n",
 		"header with a newline": start + "X: a\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
@@ -197,7 +201,7 @@ func TestDoor_Smuggling(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_ = h.raw(text)
 			for _, one := range behind.list {
-				if strings.Contains(one.uri, "smuggled") || one.host == "y" || one.header.Get(headerSessionKey) != h.key || !strings.HasPrefix(one.uri, "/one") || one.method != "POST" {
+				if strings.Contains(one.uri, "smuggled") || one.host == "y" || one.header.Get(proxy.HeaderKey) != h.key || !strings.HasPrefix(one.uri, "/one") || one.method != "POST" {
 					t.Errorf("arrived: %+v", one)
 				}
 			}
@@ -205,8 +209,8 @@ func TestDoor_Smuggling(t *testing.T) {
 	}
 }
 
-func TestDoor_StreamsEventsAtOnce(t *testing.T) {
-	h, behind := newDoorHarness(t, func(c *Config) {
+func TestProxy_StreamsEventsAtOnce(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) {
 		c.RequestTimeout, c.WriteTimeout, c.ReadTimeout = 10*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
 	})
 	next := make(chan string)
@@ -218,11 +222,11 @@ func TestDoor_StreamsEventsAtOnce(t *testing.T) {
 		}
 		return true
 	})
-	// The deadlines of a real http.Server must not end a stream.
+	// A real http.Server's deadlines must not end a stream.
 	stop := h.run()
 	defer stop()
 	r, _ := http.NewRequest("GET", h.at("AGENT_SERVER", "/events"), nil)
-	r.Header.Set(headerSessionKey, h.key)
+	r.Header.Set(proxy.HeaderKey, h.key)
 	res, err := client().Do(sendFirst(r, next))
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +235,7 @@ func TestDoor_StreamsEventsAtOnce(t *testing.T) {
 	lines := bufio.NewReader(res.Body)
 	for i := range 3 {
 		if i > 0 {
-			quiet := time.NewTimer(30 * time.Millisecond) // longer than every deadline of the server
+			quiet := time.NewTimer(30 * time.Millisecond) // longer than all deadlines of the server
 			<-quiet.C
 			next <- "data: x\n"
 		}
@@ -251,24 +255,24 @@ func TestDoor_StreamsEventsAtOnce(t *testing.T) {
 	})
 }
 
-// sendFirst has the first event sent as soon as the request is on its way.
+// sendFirst sends the first event as soon as the request arrives.
 func sendFirst(r *http.Request, next chan<- string) *http.Request {
 	go func() { next <- "data: x\n" }()
 	return r
 }
 
-func (h *doorHarness) metricsText() string {
+func (h *proxyHarness) metricsText() string {
 	return string(h.do("", "GET", "/metrics", "").body)
 }
 
-func TestDoor_AnswersAreCleansed(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_AnswersAreCleansed(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
-		for _, c := range []string{"a=1", "b=2; Domain=example.org; Path=/; HttpOnly", "c=3; path=/app", "bivouac_door=evil; Path=/",
-			"d=4; Path=" + pathDoor + h.id + "/WORKER_1/deep"} {
+		for _, c := range []string{"a=1", "b=2; Domain=example.org; Path=/; HttpOnly", "c=3; path=/app", "bivouac_proxy=evil; Path=/",
+			"d=4; Path=" + proxy.Path + h.id + "/WORKER_1/deep"} {
 			w.Header().Add("Set-Cookie", c)
 		}
-		for _, name := range []string{"Strict-Transport-Security", "Clear-Site-Data", "Service-Worker-Allowed", "Alt-Svc", headerRequestID, "X-Own"} {
+		for _, name := range []string{"Strict-Transport-Security", "Clear-Site-Data", "Service-Worker-Allowed", "Alt-Svc", response.HeaderRequestID, "X-Own"} {
 			w.Header().Set(name, "theirs")
 		}
 		w.Header().Set("Cache-Control", "max-age=5")
@@ -279,11 +283,11 @@ func TestDoor_AnswersAreCleansed(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 		return true
 	})
-	prefix := pathDoor + h.id + "/WORKER_1"
+	prefix := proxy.Path + h.id + "/WORKER_1"
 	for to, want := range map[string]string{"/login?x=1": prefix + "/login?x=1", "relative": "relative", "https://example.org/x": "https://example.org/x",
 		"//example.org/x": "//example.org/x", prefix + "/x": prefix + "/x", "http://127.0.0.1:" + itoa(h.ports["WORKER_1"]) + "/x": prefix + "/x",
 		"mailto:x": "mailto:x", "/a%2Fb": prefix + "/a%2Fb"} {
-		got := h.ask("POST", h.at("WORKER_1", "/?to="+strings.ReplaceAll(to, "%", "%25")), "", headerSessionKey, h.key, "Origin", "http://localhost:3000").want(t, 302)
+		got := h.ask("POST", h.at("WORKER_1", "/?to="+strings.ReplaceAll(to, "%", "%25")), "", proxy.HeaderKey, h.key, "Origin", "http://localhost:3000").want(t, 302)
 		if at := got.header.Get("Location"); at != want {
 			t.Errorf("Location %s became %s, want %s", to, at, want)
 		}
@@ -297,16 +301,16 @@ func TestDoor_AnswersAreCleansed(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, have, want)
 			}
 		}
-		if got.header.Get(headerRequestID) == "theirs" {
+		if got.header.Get(response.HeaderRequestID) == "theirs" {
 			t.Error("the request's id is the sandbox's")
 		}
 	}
 }
 
-func TestDoor_Preflight(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_Preflight(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	for _, id := range []string{h.id, "nosuchsandbox"} {
-		got := h.ask("OPTIONS", h.front.URL+pathDoor+id+"/AGENT_SERVER/api/x", "", "Origin", "http://localhost:3000",
+		got := h.ask("OPTIONS", h.front.URL+proxy.Path+id+"/AGENT_SERVER/api/x", "", "Origin", "http://localhost:3000",
 			"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-session-api-key").want(t, 204)
 		if got.header.Get("Access-Control-Allow-Origin") != "http://localhost:3000" || got.header.Get("Access-Control-Allow-Headers") == "" {
 			t.Errorf("%v", got.header)
@@ -317,28 +321,28 @@ func TestDoor_Preflight(t *testing.T) {
 	}
 }
 
-func TestDoor_SandboxThatDoesNotAnswer(t *testing.T) {
-	h, behind := newDoorHarness(t, func(c *Config) { c.Door.HeaderTimeout = 50 * time.Millisecond })
+func TestProxy_SandboxThatDoesNotAnswer(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.HeaderTimeout = 50 * time.Millisecond })
 	hold := make(chan struct{})
 	behind.serve(func(string, http.ResponseWriter, *http.Request) bool { <-hold; return true })
 	defer close(hold)
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, 504)
-	h.ports = map[string]int{fsm.PortAgentServer: 1, portWorker1: 1}
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 504)
+	h.ports = map[string]int{fsm.PortAgentServer: 1, proxy.PortWorker1: 1}
 	h.place()
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, 502).is(t, `{"detail":"The sandbox does not answer."}`)
-	h.ask("GET", h.at("WORKER_2", "/"), "", headerSessionKey, h.key).want(t, 404)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 502).is(t, `{"detail":"The sandbox does not answer."}`)
+	h.ask("GET", h.at("WORKER_2", "/"), "", proxy.HeaderKey, h.key).want(t, 404)
 	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.alice).want(t, 503)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.alice).want(t, 503)
 }
 
-func TestDoor_LargeBodiesPass(t *testing.T) {
-	h, behind := newDoorHarness(t, func(c *Config) { c.MaxBodyBytes = 1 << 10 })
+func TestProxy_LargeBodiesPass(t *testing.T) {
+	h, behind := newProxyHarness(t, func(c *Config) { c.MaxBodyBytes = 1 << 10 })
 	body := strings.Repeat("x", 3<<20)
-	h.ask("POST", h.at("AGENT_SERVER", "/upload"), body, headerSessionKey, h.key).want(t, 200)
+	h.ask("POST", h.at("AGENT_SERVER", "/upload"), body, proxy.HeaderKey, h.key).want(t, 200)
 	if got := behind.last().body; got != body {
 		t.Errorf("%d bytes arrived", len(got))
 	}
-	// The client has its answer before the door has counted it.
+	// The client has the response before the proxy counts it.
 	until(t, "the metrics tell of the upload", func() bool {
 		text := h.metricsText()
 		return strings.Contains(text, `bivouac_proxy_bytes_total{direction="in",port="AGENT_SERVER"} 3.145728e+06`) &&
@@ -346,12 +350,12 @@ func TestDoor_LargeBodiesPass(t *testing.T) {
 	})
 }
 
-func TestDoor_NoKeyInTheLog(t *testing.T) {
-	h, behind := newDoorHarness(t)
+func TestProxy_NoKeyInTheLog(t *testing.T) {
+	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200)
 	h.ask("GET", h.at("WORKER_1", "/?tkn="+h.key), "").want(t, 303)
-	h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, h.alice).want(t, 200)
+	h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, h.alice).want(t, 200)
 	conn, _, err := h.dial(h.at("AGENT_SERVER", "/sockets/events/1?session_api_key="+h.key))
 	if err != nil {
 		t.Fatal(err)
@@ -374,36 +378,36 @@ func TestDoor_NoKeyInTheLog(t *testing.T) {
 	}
 }
 
-func TestDoor_Activity(t *testing.T) {
+func TestProxy_Activity(t *testing.T) {
 	touched := &touches{}
-	h, behind := newDoorHarness(t, func(c *Config) { c.Door.Activity = touched })
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.Activity = touched })
 	behind.serve(echoes)
 	h.ask("GET", h.at("AGENT_SERVER", "/"), "").want(t, 401)
 	if touched.count() != 0 {
 		t.Error("a stranger is no activity")
 	}
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", headerSessionKey, h.key).want(t, 200)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 200)
 	if touched.count() != 1 || touched.list[0] != h.id {
 		t.Errorf("%v", touched.list)
 	}
 }
 
-func TestDoor_TellsOfMessages(t *testing.T) {
+func TestProxy_TellsOfMessages(t *testing.T) {
 	told := &touches{}
-	h, behind := newDoorHarness(t, func(c *Config) { c.Door.Activity = told })
+	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.Activity = told })
 	behind.serve(echoes)
 	conv := h.conversation("alice", h.id)
 	elsewhere := h.conversation("alice", h.createSandbox(h.alice))
 	post := func(path string) {
-		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/"+path), "{}", headerSessionKey, h.key).want(t, 200)
+		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/"+path), "{}", proxy.HeaderKey, h.key).want(t, 200)
 	}
-	post(dashed(conv) + "/events")
-	say(t, h.mustDial("AGENT_SERVER", "/sockets/events/"+conv, headerSessionKey, h.key), "x")
+	post(decode.Dashed(conv) + "/events")
+	say(t, h.mustDial("AGENT_SERVER", "/sockets/events/"+conv, proxy.HeaderKey, h.key), "x")
 	for _, path := range []string{conv + "/pause", elsewhere + "/events", newHexID() + "/events", "x/events"} {
 		post(path)
 	}
-	h.ask("GET", h.at("AGENT_SERVER", "/api/conversations/"+conv+"/events"), "", headerSessionKey, h.key).want(t, 200)
-	h.ask("POST", h.at("WORKER_1", "/api/conversations/"+conv+"/events"), "", headerSessionKey, h.key).want(t, 200)
+	h.ask("GET", h.at("AGENT_SERVER", "/api/conversations/"+conv+"/events"), "", proxy.HeaderKey, h.key).want(t, 200)
+	h.ask("POST", h.at("WORKER_1", "/api/conversations/"+conv+"/events"), "", proxy.HeaderKey, h.key).want(t, 200)
 	told.mu.Lock()
 	defer told.mu.Unlock()
 	if want := []string{h.id + " " + conv, h.id + " " + conv}; !slices.Equal(told.talked, want) {
@@ -411,7 +415,7 @@ func TestDoor_TellsOfMessages(t *testing.T) {
 	}
 }
 
-// touches is an Activity.
+// touches records an Activity's calls.
 type touches struct {
 	mu   sync.Mutex
 	list []string

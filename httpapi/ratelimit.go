@@ -6,22 +6,23 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// maxClients is how many client addresses the rate limit keeps apart; the one
-// that was quiet longest is forgotten first.
+// maxClients is how many client addresses are tracked; the least recently used is dropped first.
 const maxClients = 16_384
 
 // rateDelay is how long a request above the soft limit waits.
 const rateDelay = time.Second
 
-// clientRate is one client address's two limits.
+// clientRate holds the two limiters of one client address.
 type clientRate struct {
 	soft, hard *rate.Limiter
 }
 
-// limitRate slows a client address down above Config.RatePerSecond and turns it
-// away above twice that. Health and metrics are not limited.
+// limitRate delays requests of a client address above Config.RatePerSecond and refuses them above
+// twice that. Health and metrics are exempt.
 func (s *Server) limitRate(next http.Handler) http.Handler {
 	perSecond := s.cfg.RatePerSecond
 	if perSecond == 0 {
@@ -38,7 +39,7 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 		}
 		client := rateOf(clients, s.clientAddress(r), perSecond)
 		if !client.hard.Allow() {
-			failureOf(errTooManyRequests(), shapeDetail, "").write(w)
+			response.FailureOf(response.TooManyRequests(), response.FormatDetail, "").Write(w)
 			return
 		}
 		if !client.soft.Allow() {
@@ -52,7 +53,7 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 	})
 }
 
-// rateOf gives an address's limits, new ones for a new address.
+// rateOf returns the limiters of an address, creating them if needed.
 func rateOf(clients *lru.Cache[string, *clientRate], address string, perSecond float64) *clientRate {
 	if known, found := clients.Get(address); found {
 		return known
@@ -62,7 +63,7 @@ func rateOf(clients *lru.Cache[string, *clientRate], address string, perSecond f
 		soft: rate.NewLimiter(rate.Limit(perSecond), burst),
 		hard: rate.NewLimiter(rate.Limit(2*perSecond), 2*burst),
 	}
-	// Another request of the same address may have been first.
+	// A concurrent request of the same address may have added them first.
 	if known, found, _ := clients.PeekOrAdd(address, fresh); found {
 		return known
 	}

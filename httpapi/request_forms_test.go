@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Published clients write some paths with a slash at the end and follow the 307
-// that FastAPI answers; a client that sends no body again would be lost with 301.
+// Published clients write some paths with a trailing slash and follow FastAPI's 307. After a 301
+// they would not send the body again.
 func TestRouter_TrailingSlashIsRedirected(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct{ method, path, location string }{
@@ -55,7 +55,7 @@ func TestBody_Gzip(t *testing.T) {
 	}
 	h.do(h.alice, "POST", "/api/settings", body, "Content-Encoding", "identity").want(t, 200)
 	h.do(h.alice, "POST", "/api/settings", packed(t, body), "Content-Encoding", "X-GZIP").want(t, 200)
-	// A few bytes that become more than a body may have.
+	// A few bytes that decompress to more than the limit.
 	bomb := packed(t, `{"language":"`+strings.Repeat("x", 1_000_000)+`"}`)
 	h.do(h.alice, "POST", "/api/settings", bomb, "Content-Encoding", "gzip").want(t, 413)
 	whole := packed(t, body)
@@ -72,7 +72,7 @@ func TestBody_Gzip(t *testing.T) {
 	}
 }
 
-// A key that is sent again is the same request, packed or not.
+// A request is the same whether it is compressed or not.
 func TestBody_GzipAndIdempotency(t *testing.T) {
 	h := newHarness(t).withSpec()
 	first := h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, "k").want(t, 200)
@@ -82,7 +82,7 @@ func TestBody_GzipAndIdempotency(t *testing.T) {
 	}
 }
 
-// Python's json.loads reads bytes that begin with a byte order mark.
+// Python's json.loads accepts a byte order mark.
 func TestBody_ByteOrderMark(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.alice, "POST", "/api/settings", "\ufeff{\"language\":\"de\"}").want(t, 200)
@@ -104,6 +104,6 @@ func TestBody_NullCharacter(t *testing.T) {
 			t.Errorf("%s: %s", tt.body, text)
 		}
 	}
-	// An escaped backslash before the digits is no null character.
+	// An escaped backslash before the digits is not a null character.
 	h.do(h.alice, "PATCH", "/api/v1/app-conversations/"+id, `{"title":"a\\u0000b"}`).want(t, 200)
 }

@@ -15,23 +15,24 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/clustertest"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// raised brings the cluster to the newest protocol version, from which on
-// commands are refused for the key they came with.
+// raised sets the newest protocol version, which makes Apply check a command's key.
 func (h *harness) raised() *harness {
 	h.t.Helper()
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	return h
 }
 
-// revoke revokes a key as another node would.
+// revoke revokes a key through another node.
 func (h *harness) revoke(key string) {
 	h.t.Helper()
-	h.apply("", &fsm.APIKeyRevokeBody{ID: h.cluster.store.View().APIKeyByLookup(lookupOf(key)).ID})
+	h.apply("", &fsm.APIKeyRevokeBody{ID: h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(key)).ID})
 }
 
-// lag keeps this node's own store as it is now while change happens elsewhere.
+// lag keeps this node's own store as it is while change happens elsewhere.
 func (h *harness) lag(change func()) {
 	h.t.Helper()
 	before := h.cluster.store.View()
@@ -39,18 +40,17 @@ func (h *harness) lag(change func()) {
 	h.behind(before)
 }
 
-// behind makes this node's own store the one of an earlier view until it hears of
-// the cluster again.
+// behind sets this node's own store to an earlier view until it hears from the cluster.
 func (h *harness) behind(before *fsm.View) {
 	h.cluster.set(func(c *fakeCluster) { c.behind, c.catchUp, c.contact = before, true, time.Now() })
 }
 
-// answersFromItself names the routes that tell what this node itself knows, so
-// that an operator is answered while there is no leader.
+// answersFromItself are the routes that use only local state, so that operators can use them
+// without a leader.
 func answersFromItself(r route) bool { return r.name == "cluster.status" }
 
-// TestRevoked_EveryRoute: a key that was revoked through another node is refused
-// at once by a node that has not heard of it, and nothing is done for it.
+// TestRevoked_EveryRoute: a node that has not heard of a revocation refuses the key at once and
+// does nothing for it.
 func TestRevoked_EveryRoute(t *testing.T) {
 	for _, r := range routes() {
 		if r.access == open {
@@ -58,9 +58,9 @@ func TestRevoked_EveryRoute(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings().raised()
-			box := h.createSandbox(h.alice)
-			h.observe(box, running())
-			method, path, body := sampleRequest(r, box, h.conversation("alice", box))
+			sb := h.createSandbox(h.alice)
+			h.observe(sb, running())
+			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb))
 			switch r.name {
 			case "settings.put":
 				body = `{"llm_api_key":"sk-1"}`
@@ -74,13 +74,13 @@ func TestRevoked_EveryRoute(t *testing.T) {
 			case operator:
 				key = h.root
 			case sandboxKey:
-				key = h.secrets.last(sandboxPath(box))["key"]
+				key = h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
 			}
 			h.lag(func() {
 				h.revoke(h.alice)
 				h.revoke(h.root)
 				if r.access == sandboxKey {
-					h.apply("alice", &fsm.SandboxDeleteBody{ID: box})
+					h.apply("alice", &fsm.SandboxDeleteBody{ID: sb})
 				}
 			})
 			sum, written, sent, members := h.cluster.store.Checksum(), h.secrets.written(), len(h.agents.sent()), len(h.cluster.members)
@@ -114,8 +114,8 @@ func TestRevoked_EveryRoute(t *testing.T) {
 	}
 }
 
-// TestRevoked_RepeatedRequest: an Idempotency-Key gives a revoked key no answer
-// of before, and a refusal for the key is not what the request is remembered by.
+// TestRevoked_RepeatedRequest: an Idempotency-Key returns no recorded result to a revoked key, and
+// the refusal is not recorded.
 func TestRevoked_RepeatedRequest(t *testing.T) {
 	h := newHarness(t).withSpec().raised()
 	second := h.issue("alice", false)
@@ -135,52 +135,52 @@ func TestRevoked_RepeatedRequest(t *testing.T) {
 	}
 }
 
-// TestRevoked_Door: the proxy asks the cluster whether a key is still good.
-func TestRevoked_Door(t *testing.T) {
+// TestRevoked_Proxy: the proxy confirms keys with the cluster.
+func TestRevoked_Proxy(t *testing.T) {
 	for name, c := range map[string]struct {
-		key    func(*doorHarness) string
-		change func(*doorHarness)
+		key    func(*proxyHarness) string
+		change func(*proxyHarness)
 	}{
 		"its owner's key was revoked": {
-			func(h *doorHarness) string { return h.alice }, func(h *doorHarness) { h.revoke(h.alice) }},
+			func(h *proxyHarness) string { return h.alice }, func(h *proxyHarness) { h.revoke(h.alice) }},
 		"the sandbox was deleted": {
-			func(h *doorHarness) string { return h.key }, func(h *doorHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) }},
+			func(h *proxyHarness) string { return h.key }, func(h *proxyHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, behind := newDoorHarness(t)
+			h, behind := newProxyHarness(t)
 			behind.serve(echoes)
 			h.raised()
 			key := c.key(h)
-			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, key).want(t, 200)
+			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, key).want(t, 200)
 			before := behind.count()
 			old := h.cluster.store.View()
 			c.change(h)
 			h.behind(old)
-			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, key).want(t, 401)
+			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, key).want(t, 401)
 			h.behind(old)
-			h.ask("POST", h.at("WORKER_1", "/x"), "", headerSessionKey, key).want(t, 401)
-			h.behind(old) // a socket that brings its key in the first frame
-			if code := ended(t, h.knock(key)); code != closeUnauthorized {
+			h.ask("POST", h.at("WORKER_1", "/x"), "", proxy.HeaderKey, key).want(t, 401)
+			h.behind(old) // a socket with its key in the first frame
+			if code := ended(t, h.dialWithoutKey(key)); code != proxy.CloseUnauthorized {
 				t.Errorf("the socket ended with %d, want 4001", code)
 			}
 			if n := behind.count(); n != before {
 				t.Errorf("%d requests went through", n-before)
 			}
-			// Without a leader for a moment nobody can tell: requests go on.
+			// Without a leader the key can't be confirmed: requests go on.
 			h.behind(old)
 			h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
-			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", headerSessionKey, key).want(t, 200)
+			h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, key).want(t, 200)
 		})
 	}
 }
 
-// TestRevoked_OpenStreams: what a key has opened ends with the key.
+// TestRevoked_OpenStreams: streams end when their key is revoked.
 func TestRevoked_OpenStreams(t *testing.T) {
-	h, behind := newDoorHarness(t)
+	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	h.raised()
-	conn := h.mustDial("AGENT_SERVER", eventSocket, headerSessionKey, h.alice)
-	h.revoke(h.bob) // another's changes nothing
+	conn := h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.alice)
+	h.revoke(h.bob) // another key's revocation has no effect
 	if got := say(t, conn, "one"); got != "echo one" {
 		t.Fatalf("it came back as %q", got)
 	}
@@ -190,9 +190,8 @@ func TestRevoked_OpenStreams(t *testing.T) {
 	}
 }
 
-// TestRevoked_NodeThatWasCutOff runs three real nodes: a key is revoked through
-// the leader while a follower can't hear of it, and is then shown to the follower
-// at once.
+// TestRevoked_NodeThatWasCutOff runs three real nodes. The leader revokes a key while a follower is
+// cut off; the follower then gets a request with the key at once.
 func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clustertest.New(t, 3)
@@ -205,7 +204,7 @@ func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		key, err := NewAPIKey(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\x05", 100)))
+		key, err := apikey.New(strings.NewReader(strings.Repeat("\x01\x02\x03\x04\x05", 100)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +222,7 @@ func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 		}
 		ask := func(method, path, body string) int {
 			r := httptest.NewRequest(method, "http://example.org"+path, strings.NewReader(body))
-			r.Header.Set(headerSessionKey, key.Value)
+			r.Header.Set(proxy.HeaderKey, key.Value)
 			w := httptest.NewRecorder()
 			server.Handler().ServeHTTP(w, r)
 			return w.Code

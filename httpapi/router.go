@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"github.com/julienschmidt/httprouter"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// access is who may call a route.
+// access is the credential that a route requires.
 type access int
 
 const (
@@ -16,115 +18,97 @@ const (
 	open access = iota
 	// user routes need any key that is not revoked.
 	user
-	// operator routes need an operator's key; others get 403.
+	// operator routes need an operator's key; other keys get 403.
 	operator
-	// sandboxKey routes need the key of the sandbox in the path, which their
-	// handlers check.
+	// sandboxKey routes need the key of the sandbox in the path. Their handlers check it.
 	sandboxKey
 )
 
 // route is one line of the route table.
 type route struct {
-	// name is for people and metrics: "sandbox.pause".
+	// name is the route's short name for tests: "sandbox.pause". It is unique.
 	name   string
 	method string
-	// path is exact, or a pattern of httprouter's.
+	// path is an exact path or an httprouter pattern. The access log and metrics name the route by it.
 	path   string
 	access access
-	shape  shape
-	// internal is what a 500 says, "" for "Internal Server Error".
+	format response.Format
+	// internal is the text of a 500, "" for "Internal Server Error".
 	internal string
 	handle   func(*Server, *call) (answer, error)
-	// upload: the handler reads the body itself, which MaxBodyBytes does not
-	// bound.
+	// upload routes read the body themselves; MaxBodyBytes does not apply.
 	upload bool
-	// serve is used instead of handle by the few routes that answer no JSON.
+	// serve replaces handle for routes that do not return JSON.
 	serve func(*Server, http.ResponseWriter, *http.Request)
 }
 
-// label is how access log and metrics name the route's path.
-func (r *route) label() string { return r.path }
-
-// router finds the route of a request. Exact paths are looked up first,
-// because httprouter can't hold "/x/:id" beside "/x/search"; the patterned ones
-// are httprouter's. It redirects one thing only: a path that is one but for a
-// slash at its end.
+// router finds the route of a request. It looks up exact paths first, because httprouter does not
+// allow "/x/:id" next to "/x/search"; httprouter matches the patterns. Only a trailing slash is
+// redirected.
 type router struct {
-	server   *Server
-	exact    map[string]map[string]*route
+	// exact has the routes without a pattern, by path and method.
+	exact    map[string]map[string]found
 	patterns *httprouter.Router
 	methods  []string
 }
 
-// patternHit carries the route out of httprouter's Lookup.
-type patternHit struct{ route *route }
+// found is a route that a request has found.
+type found struct {
+	serve httprouter.Handle
+	// open is set for routes that need no key. Their paths are exact.
+	open bool
+}
 
-func newRouter(s *Server, table []route) *router {
-	rt := &router{server: s, exact: map[string]map[string]*route{}, patterns: httprouter.New()}
+// dispatchFunc serves a request of a route.
+type dispatchFunc func(*route, httprouter.Params, http.ResponseWriter, *http.Request)
+
+func newRouter(dispatch dispatchFunc, table []route) *router {
+	rt := &router{exact: map[string]map[string]found{}, patterns: httprouter.New()}
 	rt.patterns.RedirectTrailingSlash = false
 	rt.patterns.RedirectFixedPath = false
 	for i := range table {
 		r := &table[i]
+		serve := func(w http.ResponseWriter, req *http.Request, params httprouter.Params) { dispatch(r, params, w, req) }
 		if !slices.Contains(rt.methods, r.method) {
 			rt.methods = append(rt.methods, r.method)
 		}
 		if strings.ContainsAny(r.path, ":*") {
-			rt.patterns.Handle(r.method, r.path, r.hit)
+			rt.patterns.Handle(r.method, r.path, serve)
 			continue
 		}
 		if rt.exact[r.path] == nil {
-			rt.exact[r.path] = map[string]*route{}
+			rt.exact[r.path] = map[string]found{}
 		}
-		rt.exact[r.path][r.method] = r
+		rt.exact[r.path][r.method] = found{serve: serve, open: r.access == open}
 	}
 	slices.Sort(rt.methods)
 	return rt
 }
 
-// hit is the handle under which a patterned route is registered. lookup calls
-// it with a *patternHit for a writer, which is how it learns the route.
-func (r *route) hit(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
-	if h, ok := w.(*patternHit); ok {
-		h.route = r
-	}
-}
-
-// Header, Write and WriteHeader make patternHit a ResponseWriter; nothing calls
-// them.
-func (*patternHit) Header() http.Header         { return nil }
-func (*patternHit) Write(b []byte) (int, error) { return len(b), nil }
-func (*patternHit) WriteHeader(int)             {}
-
-// lookup gives the route for method and path, nil when there is none.
-func (rt *router) lookup(method, path string) (*route, httprouter.Params) {
-	if r := rt.exact[path][method]; r != nil {
-		return r, nil
+// lookup returns the route for a method and path; its serve is nil if there is none.
+func (rt *router) lookup(method, path string) (found, httprouter.Params) {
+	if f, ok := rt.exact[path][method]; ok {
+		return f, nil
 	}
 	if path == "" || path[0] != '/' {
-		return nil, nil
+		return found{}, nil
 	}
-	handle, params, _ := rt.patterns.Lookup(method, path)
-	if handle == nil {
-		return nil, nil
-	}
-	var hit patternHit
-	handle(&hit, nil, nil)
+	serve, params, _ := rt.patterns.Lookup(method, path)
 	for _, p := range params {
 		if p.Value == "" || p.Value == "/" {
-			return nil, nil
+			return found{}, nil
 		}
 	}
-	return hit.route, params
+	return found{serve: serve}, params
 }
 
-// allowed gives the methods a path can be called with, none for an unknown
-// path.
+// allowed returns the methods of a path, none for an unknown path.
 func (rt *router) allowed(path string) []string {
 	var out []string
 	for _, m := range rt.methods {
-		if r, _ := rt.lookup(m, path); r != nil {
+		if f, _ := rt.lookup(m, path); f.serve != nil {
 			out = append(out, m)
-			if m == http.MethodGet && r.access == open {
+			if m == http.MethodGet && f.open {
 				out = append(out, http.MethodHead)
 			}
 		}
@@ -136,31 +120,31 @@ func (rt *router) allowed(path string) []string {
 func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method := r.Method
 	if method == http.MethodHead {
-		// Load balancers ask the health routes this way.
+		// Load balancers send HEAD to the health routes.
 		method = http.MethodGet
 	}
-	found, params := rt.lookup(method, r.URL.Path)
-	if found != nil && (r.Method != http.MethodHead || found.access == open) {
-		rt.server.dispatch(found, params, w, r)
+	f, params := rt.lookup(method, r.URL.Path)
+	if f.serve != nil && (r.Method != http.MethodHead || f.open) {
+		f.serve(w, r, params)
 		return
 	}
 	allowed := rt.allowed(r.URL.Path)
 	switch {
 	case len(allowed) == 0 && rt.redirect(w, r):
 	case len(allowed) == 0:
-		failureOf(errNotFound(), shapeDetail, "").write(w)
+		response.FailureOf(response.NotFound(), response.FormatDetail, "").Write(w)
 	case r.Method == http.MethodOptions:
 		w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		failureOf(refuse(http.StatusMethodNotAllowed, "Method Not Allowed"), shapeDetail, "").write(w)
+		response.FailureOf(response.Error(http.StatusMethodNotAllowed, "Method Not Allowed"), response.FormatDetail, "").Write(w)
 	}
 }
 
-// redirect sends a path that is none to the one without the slash at its end,
-// as FastAPI does for published clients that write it. Method, body and query
-// stay (307). It reports false, and writes nothing, when there is no such path.
+// redirect sends an unknown path with a trailing slash to the path without it, as FastAPI does:
+// published clients rely on it. 307 keeps method and body. It reports false, and writes nothing, if
+// that path is unknown too.
 func (rt *router) redirect(w http.ResponseWriter, r *http.Request) bool {
 	path, slash := strings.CutSuffix(r.URL.EscapedPath(), "/")
 	if !slash || len(rt.allowed(strings.TrimSuffix(r.URL.Path, "/"))) == 0 {

@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"net/http"
+
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// The path prefixes of the nouns.
+// Path prefixes.
 const (
 	pathSandboxes     = "/api/v1/sandboxes"
 	pathSpecs         = "/api/v1/sandbox-specs"
@@ -13,22 +15,21 @@ const (
 	pathOperator      = "/api/v1/operator"
 )
 
-// routes is the whole API: the table that the router, the metrics and the tests
-// go by.
+// routes is the route table of the whole API. The router, the metrics and the tests use it.
 func routes() []route {
 	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 	return []route{
-		// The seed's V0 endpoints.
-		{name: "settings.put", method: post, path: "/api/settings", access: user, shape: shapeError,
+		// V0 endpoints of the seed document.
+		{name: "settings.put", method: post, path: "/api/settings", access: user, format: response.FormatError,
 			internal: "Something went wrong storing settings", handle: (*Server).handleSettingsPut},
-		{name: "settings.get", method: get, path: "/api/settings", access: user, shape: shapeError,
+		{name: "settings.get", method: get, path: "/api/settings", access: user, format: response.FormatError,
 			handle: (*Server).handleSettingsGet},
-		{name: "conversation.v0_start", method: post, path: "/api/conversations", access: user, shape: shapeStatus,
+		{name: "conversation.v0_start", method: post, path: "/api/conversations", access: user, format: response.FormatStatus,
 			handle: (*Server).handleV0Start},
-		{name: "providers.replace", method: post, path: "/api/add-git-providers", access: user, shape: shapeError,
+		{name: "providers.replace", method: post, path: "/api/add-git-providers", access: user, format: response.FormatError,
 			internal: "Something went wrong storing git providers", handle: (*Server).handleProvidersReplace},
 
-		// The seed's V1 endpoints, and those around them.
+		// V1 endpoints of the seed document, and those around them.
 		{name: "conversation.start", method: post, path: pathConversations, access: user, handle: (*Server).handleStart},
 		{name: "conversation.list", method: get, path: pathConversations, access: user, handle: (*Server).handleConversationList},
 		{name: "conversation.search", method: get, path: pathConversations + "/search", access: user, handle: (*Server).handleConversationSearch},
@@ -52,7 +53,7 @@ func routes() []route {
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
 
-		// Operators.
+		// Operator routes.
 		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyList},
 		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyCreate},
 		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator, handle: (*Server).handleAPIKeyRevoke},
@@ -79,7 +80,7 @@ func routes() []route {
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 
-		// Open.
+		// Routes without authentication.
 		{name: "alive", method: get, path: "/alive", handle: (*Server).handleAlive},
 		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},

@@ -6,11 +6,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // handleSandboxSearch handles GET /api/v1/sandboxes/search.
 func (s *Server) handleSandboxSearch(c *call) (answer, error) {
-	p := fsm.Page{After: c.query.pageID(), Limit: c.query.limit()}
+	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -27,10 +30,10 @@ func (s *Server) handleSandboxSearch(c *call) (answer, error) {
 	return ok(newPage(items, next))
 }
 
-// handleSandboxGet handles GET /api/v1/sandboxes: the sandboxes of the given
-// ids, in their order, null for those the caller has not got.
+// handleSandboxGet handles GET /api/v1/sandboxes: the sandboxes with the given ids, in that order,
+// null for those that are not the caller's.
 func (s *Server) handleSandboxGet(c *call) (answer, error) {
-	ids := c.query.required("id")
+	ids := c.query.Required("id")
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -56,27 +59,26 @@ func (s *Server) handleSandboxGet(c *call) (answer, error) {
 	return ok(items)
 }
 
-func errBatch(what string, n int) *refusal {
-	return refuse(http.StatusBadRequest, fmt.Sprintf("Cannot request more than %d %s at once, got %d", maxBatch, what, n))
+func errBatch(what string, n int) *response.HTTPError {
+	return response.Error(http.StatusBadRequest, fmt.Sprintf("Cannot request more than %d %s at once, got %d", maxBatch, what, n))
 }
 
-// The lengths of what a new sandbox gets: 16 and 32 random bytes in base62.
+// Lengths of a new sandbox's id and key: 16 and 32 random bytes in base62.
 const (
 	sandboxIDLen  = 22
 	sandboxKeyLen = 43
 )
 
-// handleSandboxCreate handles POST /api/v1/sandboxes. It has no body; one that
-// comes is ignored.
+// handleSandboxCreate handles POST /api/v1/sandboxes. It ignores a body.
 func (s *Server) handleSandboxCreate(c *call) (answer, error) {
-	spec := c.query.text("sandbox_spec_id", maxNameText)
+	spec := c.query.Text("sandbox_spec_id", fsm.MaxName)
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	if out, err := c.claimSandbox(deref(spec)); fsm.CodeOf(err) != fsm.CodePoolEmpty {
+	if out, err := c.claimSandbox(decode.OrZero(spec)); fsm.CodeOf(err) != fsm.CodePoolEmpty {
 		return out, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) { return c.newSandbox(deref(spec)) }, c.sandboxCreated)
+	return c.once(func() (fsm.Body, secretWrites, error) { return c.newSandbox(decode.OrZero(spec)) }, c.sandboxCreated)
 }
 
 func (c *call) sandboxCreated(res fsm.Result) (answer, error) {
@@ -86,7 +88,7 @@ func (c *call) sandboxCreated(res fsm.Result) (answer, error) {
 	return ok(newSandboxBody(res.Sandbox, sandboxKeys{}, c.server.linksFor(c.r)))
 }
 
-// newSandbox makes the command that gives the caller a new sandbox, and its key.
+// newSandbox builds the command for a new sandbox and its key.
 func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 	v, err := c.checkSpec(spec)
 	if err != nil {
@@ -96,19 +98,19 @@ func (c *call) newSandbox(spec string) (fsm.Body, secretWrites, error) {
 	if err != nil {
 		return nil, secretWrites{}, err
 	}
-	// The agent server encrypts what it keeps with a key of its own, so that the
-	// session key could change without making that unreadable.
-	key, seal := randomBase62(sandboxKeyLen), randomBase62(sandboxKeyLen)
-	body := &fsm.SandboxCreateBody{ID: randomBase62(sandboxIDLen), SpecID: spec, KeyHash: hashKey(key)}
+	// The agent server encrypts its data with a key of its own, so that the session key can change
+	// without making the data unreadable.
+	key, seal := apikey.Random(sandboxKeyLen), apikey.Random(sandboxKeyLen)
+	body := &fsm.SandboxCreateBody{ID: apikey.Random(sandboxIDLen), SpecID: spec, KeyHash: apikey.Hash(key)}
 	var writes secretWrites
-	writes.add(sandboxPath(body.ID), "key", key, &body.KeyRef)
+	writes.add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
 	writes.alone()
-	writes.also("secret_key", seal)
+	writes.also(fsm.MemberSecretKey, seal)
 	return body, writes, nil
 }
 
-// admitted refuses a start over a limit before anything is stored for it; v may
-// be behind, so that it alone refuses nothing.
+// admitted refuses a start over a limit before any secret is stored. v may be behind, so a
+// linearizable view must agree.
 func (c *call) admitted(v *fsm.View, admission func(*fsm.View) *fsm.Error) error {
 	if admission(v) == nil {
 		return nil
@@ -123,8 +125,8 @@ func (c *call) admitted(v *fsm.View, admission func(*fsm.View) *fsm.Error) error
 	return nil
 }
 
-// checkSpec refuses an unknown spec before a key is stored for nothing; "" is
-// the default. The view it gives may be behind.
+// checkSpec refuses an unknown spec before a key is stored; "" is the default spec. The returned
+// view may be behind.
 func (c *call) checkSpec(spec string) (*fsm.View, error) {
 	for _, consistency := range []cluster.Consistency{cluster.Stale, cluster.Linearizable} {
 		v, err := c.viewWith(consistency)
@@ -135,10 +137,10 @@ func (c *call) checkSpec(spec string) (*fsm.View, error) {
 			return v, nil
 		}
 	}
-	return nil, refuse(http.StatusNotFound, "Sandbox Spec not found")
+	return nil, response.Error(http.StatusNotFound, "Sandbox Spec not found")
 }
 
-// errEmptyResult is a command's result without what it promises.
+// errEmptyResult reports a command result that lacks its object.
 func errEmptyResult(t fsm.CommandType) error {
 	return fsm.Errorf(fsm.CodeInternal, "%s came back without its object", t)
 }
@@ -153,28 +155,26 @@ func (s *Server) handleSandboxResume(c *call) (answer, error) {
 	return c.commandSandbox(&fsm.SandboxResumeBody{ID: c.params.ByName("sandbox_id")})
 }
 
-// handleSandboxDelete handles DELETE /api/v1/sandboxes/{sandbox_id}. Upstream
-// reads the id from the query; where the two differ, so do we (api-contract.md
-// B.1).
+// handleSandboxDelete handles DELETE /api/v1/sandboxes/{sandbox_id}. As upstream, the query's id
+// takes precedence over the path's (API.md, "Sandboxes: delete").
 func (s *Server) handleSandboxDelete(c *call) (answer, error) {
 	id := c.params.ByName("sandbox_id")
-	if q, sent := c.query.last("sandbox_id"); sent {
+	if q, sent := c.query.Last("sandbox_id"); sent {
 		id = q
 	}
 	return c.commandSandbox(&fsm.SandboxDeleteBody{ID: id})
 }
 
-// commandSandbox sends a command that names one sandbox of the caller's. An id
-// that can't be one names none.
+// commandSandbox sends a command about one of the caller's sandboxes. An invalid id is a 404.
 func (c *call) commandSandbox(body fsm.Body) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
 	out, err := c.once(func() (fsm.Body, secretWrites, error) {
-		if body.Validate() != nil {
-			return nil, secretWrites{}, errNotFound()
+		if fsm.Validate(body) != nil {
+			return nil, secretWrites{}, response.NotFound()
 		}
 		return body, secretWrites{}, nil
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
-	return out, notFoundAs(err, "Not Found")
+	return out, response.NotFoundAs(err, "Not Found")
 }

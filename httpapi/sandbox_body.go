@@ -13,20 +13,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// keyReaders is how many sandbox keys one listing reads at once.
+// keyReaders is how many sandbox keys one listing reads in parallel.
 const keyReaders = 16
 
-// The names of the ports beside fsm.PortAgentServer (api-contract.md C.2).
-// VSCODE's URL alone carries the key.
-const (
-	portVSCode  = "VSCODE"
-	portWorker1 = "WORKER_1"
-	portWorker2 = "WORKER_2"
-)
-
-// sandboxBody is the wire's SandboxInfo (api-contract.md A.7).
+// sandboxBody is the API's SandboxInfo (API.md, "Sandboxes: members").
 type sandboxBody struct {
 	ID              string           `json:"id"`
 	CreatedByUserID *string          `json:"created_by_user_id"`
@@ -38,31 +32,28 @@ type sandboxBody struct {
 	StatusDetail    *string          `json:"status_detail"`
 }
 
-// exposedURL is one port of a sandbox as clients reach it. Port is the one in
-// the container.
+// exposedURL is one port of a sandbox. Port is the number inside the container.
 type exposedURL struct {
 	Name string `json:"name"`
 	URL  string `json:"url"`
 	Port int    `json:"port"`
 }
 
-// sandboxKeys holds the keys of running sandboxes. A sandbox whose key could
-// not be read is in failed.
+// sandboxKeys holds the keys of running sandboxes. failed has those whose key could not be read.
 type sandboxKeys struct {
 	values map[string]string
 	failed map[string]bool
 }
 
-// sandboxKeys reads the keys of the running ones among rows (nil rows are
-// skipped).
+// sandboxKeys reads the keys of the running sandboxes among rows, which may contain nil.
 func (s *Server) sandboxKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys {
 	return s.readKeys(ctx, slices.DeleteFunc(slices.Clone(rows), func(row *fsm.Sandbox) bool {
-		return row == nil || !isServing(row)
+		return row == nil || !proxy.IsServing(row)
 	}))
 }
 
-// readKeys reads the keys of rows. The versions it reads never change. When the
-// secret store is away the listing goes on without keys.
+// readKeys reads the keys of rows. The versions it reads never change. Without the secret store the
+// listing has no keys.
 func (s *Server) readKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys {
 	keys := sandboxKeys{values: map[string]string{}, failed: map[string]bool{}}
 	var mu sync.Mutex
@@ -90,23 +81,17 @@ func (s *Server) readKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys 
 	return keys
 }
 
-// isServing reports whether clients may see a sandbox's key and URLs.
-func isServing(s *fsm.Sandbox) bool {
-	return s.State() == fsm.SandboxRunning && s.Status.Placement != nil
-}
-
-// newSandboxBody renders a sandbox from the row and, while it runs, its key
-// and the links to it.
+// newSandboxBody renders a sandbox, with its key and URLs while it runs.
 func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 	b := sandboxBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxSpecID: row.SpecID,
 		Status: row.State(), CreatedAt: wireTime(row.CreatedAt),
 	}
-	// A detail of an older generation explains a state that is no longer shown.
+	// A detail of an older generation describes a state that no longer applies.
 	if row.Status.Generation == row.Generation {
 		b.StatusDetail = orNull(row.Status.Detail)
 	}
-	if !isServing(row) {
+	if !proxy.IsServing(row) {
 		return b
 	}
 	key := keys.values[row.ID]
@@ -118,12 +103,12 @@ func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 	return b
 }
 
-// exposedURLs lists a running sandbox's ports: the known names in the contract's
-// order, others after them by name.
+// exposedURLs lists a running sandbox's ports: the known names in fixed order, then the others by
+// name.
 func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 	place := row.Status.Placement
-	order := []string{fsm.PortAgentServer, portVSCode, portWorker1, portWorker2}
-	for _, name := range sortedKeys(place.Ports) {
+	order := []string{fsm.PortAgentServer, proxy.PortVSCode, proxy.PortWorker1, proxy.PortWorker2}
+	for _, name := range decode.SortedKeys(place.Ports) {
 		if !slices.Contains(order, name) {
 			order = append(order, name)
 		}
@@ -138,7 +123,7 @@ func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 		if inside := row.Template.Ports[name]; inside != 0 {
 			u.Port = inside
 		}
-		if name == portVSCode {
+		if name == proxy.PortVSCode {
 			if key == "" {
 				continue
 			}
@@ -149,7 +134,7 @@ func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 	return urls
 }
 
-// workingDir is the directory projects are kept in, as the task sees it.
+// workingDir is the projects' directory as the task sees it.
 func workingDir(row *fsm.Sandbox) string {
 	dir := row.Template.WorkingDir
 	if path.IsAbs(dir) {
@@ -158,7 +143,7 @@ func workingDir(row *fsm.Sandbox) string {
 	return path.Join(row.Status.Placement.Workspace, dir)
 }
 
-// agentURL is how our own nodes reach a placed sandbox's agent server.
+// agentURL is the nodes' URL of a placed sandbox's agent server.
 func agentURL(p *fsm.Placement) string {
 	return "http://" + net.JoinHostPort(p.Address, strconv.Itoa(p.Ports[fsm.PortAgentServer]))
 }

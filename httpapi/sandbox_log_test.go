@@ -15,12 +15,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// fakeLogs has one sandbox's output, which a test may add to.
+// fakeLogs has one sandbox's output, which a test can extend.
 type fakeLogs struct {
 	mu   sync.Mutex
 	err  error
 	asks []string
-	// more is what a follower reads; a test writes to its other end.
+	// more is what a follower reads; a test writes to the other end.
 	more   *io.PipeReader
 	closed chan struct{}
 }
@@ -41,7 +41,7 @@ func (l *fakeLogs) Logs(_ context.Context, clusterID, sandboxID, stream string, 
 	return io.NopCloser(strings.NewReader(stream + " of " + sandboxID)), nil
 }
 
-// closeFunc is a Closer.
+// closeFunc is a function as an io.Closer.
 type closeFunc func()
 
 func (f closeFunc) Close() error { f(); return nil }
@@ -70,19 +70,19 @@ func TestSandboxLogs(t *testing.T) {
 	h.do(h.bob, "GET", path, "").want(t, 404).is(t, `{"detail":"Not Found"}`)
 	h.do(h.root, "GET", path, "").want(t, 404)
 	h.do("", "GET", path, "").want(t, 401)
-	h.do(h.secrets.last(sandboxPath(id))["key"], "GET", path, "").want(t, 401)
+	h.do(h.secrets.last(fsm.SandboxKeyPath(id))["key"], "GET", path, "").want(t, 401)
 	l.err = fsm.Errorf(fsm.CodeNotFound, "no allocation")
 	h.do(h.alice, "GET", path, "").want(t, 404).is(t, `{"detail":"The sandbox has no logs yet"}`)
 	l.err = fsm.Errorf(fsm.CodeScheduler, "Nomad is away")
 	h.do(h.alice, "GET", path, "").want(t, 503)
-	if n := h.server.door.streams.count(); n != 0 {
-		t.Fatalf("%d visits are left", n)
+	if n := h.server.proxy.Load().Sessions; n != 0 {
+		t.Fatalf("%d sessions are left", n)
 	}
 	none := newHarness(t).withSpec()
 	none.do(none.alice, "GET", pathSandboxes+"/"+none.createSandbox(none.alice)+"/logs", "").want(t, 501)
 }
 
-// follower reads a log that is followed on a real connection.
+// follower follows a log on a real connection.
 func follower(t *testing.T, change ...func(*Config)) (h *harness, id string, write *io.PipeWriter, read func() (string, error), l *fakeLogs) {
 	t.Helper()
 	reader, writer := io.Pipe()
@@ -111,7 +111,7 @@ func follower(t *testing.T, change ...func(*Config)) (h *harness, id string, wri
 func TestSandboxLogs_FollowOutlivesEveryTimeout(t *testing.T) {
 	h, _, write, read, l := follower(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
 	for _, line := range []string{"one\n", "two\n"} {
-		// Idle beyond the request's time and the server's.
+		// Idle for longer than the timeouts of the request and the server.
 		<-time.After(400 * time.Millisecond)
 		if _, err := io.WriteString(write, line); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestSandboxLogs_FollowOutlivesEveryTimeout(t *testing.T) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	<-l.closed
-	h.server.door.streams.drain()
+	h.server.proxy.Drain()
 	h.do(h.alice, "GET", "/alive", "").want(t, 200)
 }
 
@@ -140,7 +140,7 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 	})
 	t.Run("node stops", func(t *testing.T) {
 		h, id, _, read, l := follower(t)
-		h.server.door.streams.drain()
+		h.server.proxy.Drain()
 		if got, err := read(); !errors.Is(err, io.EOF) {
 			t.Fatalf("%q, %v", got, err)
 		}
@@ -150,23 +150,14 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 }
 
 func TestSandboxLogs_FollowersAreBounded(t *testing.T) {
-	h, id, write, read, _ := follower(t)
-	s := h.server.door.streams
-	add := func(n int) (now int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.followed[id] += n
-		return s.followed[id]
-	}
-	add(maxFollowed - 1) // besides the one that there is
+	h, id, write, read, _ := follower(t, func(c *Config) { c.Proxy.MaxFollowers = 1 })
 	if res := h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?follow=1", "").want(t, 503); res.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs", "").want(t, 200)
-	add(1 - maxFollowed)
 	write.Close()
 	if _, err := read(); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	until(t, "the follower's place is free", func() bool { return add(0) == 0 })
+	until(t, "the follower's place is free", func() bool { return h.server.proxy.Load().Sessions == 0 })
 }

@@ -7,10 +7,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// sandboxSecretsBody is the answer of GET
-// /api/v1/sandboxes/{sandbox_id}/settings/secrets (api-contract.md B.1).
+// sandboxSecretsBody is the response of GET /api/v1/sandboxes/{sandbox_id}/settings/secrets
+// (API.md, "Sandbox secrets").
 type sandboxSecretsBody struct {
 	Secrets []secretName `json:"secrets"`
 }
@@ -21,15 +25,15 @@ type secretName struct {
 	Description *string `json:"description"`
 }
 
-// ownSecret is a secret that a sandbox may read.
+// ownSecret is a secret that the sandbox may read.
 type ownSecret struct {
 	secretName
 	ref    fsm.SecretRef
 	member string
 }
 
-// handleSandboxSecrets handles GET
-// /api/v1/sandboxes/{sandbox_id}/settings/secrets, with the sandbox's own key.
+// handleSandboxSecrets handles GET /api/v1/sandboxes/{sandbox_id}/settings/secrets, authenticated
+// by the sandbox's own key.
 func (s *Server) handleSandboxSecrets(c *call) (answer, error) {
 	list, err := c.ownSecrets()
 	if err != nil {
@@ -42,9 +46,8 @@ func (s *Server) handleSandboxSecrets(c *call) (answer, error) {
 	return ok(b)
 }
 
-// handleSandboxSecret handles GET
-// /api/v1/sandboxes/{sandbox_id}/settings/secrets/{secret_name}: the value, as
-// it is now.
+// handleSandboxSecret handles GET /api/v1/sandboxes/{sandbox_id}/settings/secrets/{secret_name}:
+// the secret's present value.
 func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 	list, err := c.ownSecrets()
 	if err != nil {
@@ -53,7 +56,7 @@ func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 	name := strings.TrimPrefix(c.params.ByName("secret_name"), "/")
 	i := slices.IndexFunc(list, func(one ownSecret) bool { return one.Name == name })
 	if i < 0 {
-		return answer{}, refuse(http.StatusNotFound, "Secret not found")
+		return answer{}, response.Error(http.StatusNotFound, "Secret not found")
 	}
 	value := ""
 	if ref := list[i].ref; !ref.IsZero() {
@@ -62,16 +65,16 @@ func (s *Server) handleSandboxSecret(c *call) (answer, error) {
 		}
 	}
 	if value == "" {
-		return answer{}, refuse(http.StatusNotFound, "Secret has no value")
+		return answer{}, response.Error(http.StatusNotFound, "Secret has no value")
 	}
 	return ok(plainText(value))
 }
 
-// ownSecrets lets the sandbox of the path in and gives the secrets of its owner,
-// by name: the custom ones, and the git tokens under the names they have in an
-// environment. A custom one hides a git token of the same name.
+// ownSecrets authenticates the sandbox in the path and returns its owner's secrets, sorted by name:
+// the custom ones, and the git tokens under their environment names. A custom secret replaces a git
+// token of the same name.
 func (c *call) ownSecrets() ([]ownSecret, error) {
-	key := c.r.Header.Get(headerSessionKey)
+	key := c.r.Header.Get(proxy.HeaderKey)
 	if _, err := c.ownSandbox(key); err != nil {
 		return nil, err
 	}
@@ -79,8 +82,8 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This node may have been behind when it let the sandbox in.
-	row, err := c.letIn(v.SandboxByKeyHash(hashKey(key)), key)
+	// This node may have been behind when it authenticated the sandbox.
+	row, err := c.letIn(v.SandboxByKeyHash(apikey.Hash(key)), key)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +99,7 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 		byName[s.Name] = ownSecret{secretName{s.Name, orNull(s.Description)}, s.Ref, "value"}
 	}
 	list := make([]ownSecret, 0, len(byName))
-	for _, name := range sortedKeys(byName) {
+	for _, name := range decode.SortedKeys(byName) {
 		list = append(list, byName[name])
 	}
 	return list, nil
@@ -105,7 +108,7 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 // ownSandbox authenticates a request by the key of the sandbox in its path.
 func (c *call) ownSandbox(key string) (*fsm.Sandbox, error) {
 	if key == "" {
-		return nil, refuse(http.StatusUnauthorized, "X-Session-API-Key header is required")
+		return nil, response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
 	}
 	row, err := c.server.sandboxOfKey(c, key)
 	if err != nil {
@@ -114,36 +117,37 @@ func (c *call) ownSandbox(key string) (*fsm.Sandbox, error) {
 	return c.letIn(row, key)
 }
 
-// letIn judges the sandbox that was found by a key.
+// letIn checks a key against the sandbox that it was found by.
 func (c *call) letIn(row *fsm.Sandbox, key string) (*fsm.Sandbox, error) {
-	// The index told which it may be; whether it is, and is anybody's, this says.
-	if !opens(row, key) || !isOwned(row) {
-		return nil, refuse(http.StatusUnauthorized, "Invalid session API key")
+	// The lookup by hash only finds a candidate; this compares the key and checks that the sandbox
+	// has an owner.
+	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
+		return nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID
-	exchangeOf(c.r.Context()).sandbox = row.ID
+	requestInfoOf(c.r.Context()).Sandbox = row.ID
 	switch {
 	case row.ID != c.params.ByName("sandbox_id"):
-		return nil, refuse(http.StatusForbidden, "Session API key does not match sandbox")
+		return nil, response.Error(http.StatusForbidden, "Session API key does not match sandbox")
 	case row.Desired != fsm.DesiredRunning || row.State() != fsm.SandboxRunning:
-		return nil, refuse(http.StatusUnauthorized, "Sandbox is not running")
+		return nil, response.Error(http.StatusUnauthorized, "Sandbox is not running")
 	}
 	return row, nil
 }
 
-// sandboxOfKey finds the sandbox a key belongs to, nil when there is none. It
-// goes by this node's own store unless the key is unknown there, since another
-// node may have made it a moment ago.
+// sandboxOfKey returns the sandbox that a key belongs to, nil if there is none. It reads this
+// node's store first and the cluster only for an unknown key, which another node may have created a
+// moment ago.
 func (s *Server) sandboxOfKey(c *call, key string) (*fsm.Sandbox, error) {
-	v, err := s.door.view(c.ctx())
+	v, err := s.proxy.View(c.ctx())
 	if err != nil {
 		return nil, err
 	}
-	hash := hashKey(key)
+	hash := apikey.Hash(key)
 	row := v.SandboxByKeyHash(hash)
 	if row == nil {
 		if !s.keys.unknown.Allow() {
-			return nil, errTooManyRequests()
+			return nil, response.TooManyRequests()
 		}
 		if v, err = c.viewWith(cluster.Linearizable); err != nil {
 			return nil, err

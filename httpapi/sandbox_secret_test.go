@@ -15,7 +15,7 @@ func (h *harness) withOwnSecrets() (id, key string) {
 	h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"GITHUBVALUE"},"gitlab":{"token":"GITLABVALUE"},"bitbucket":{"user_id":"x"}}}`).want(h.t, 200)
 	id = h.createSandbox(h.alice)
 	h.observe(id, running())
-	return id, h.secrets.last(sandboxPath(id))["key"]
+	return id, h.secrets.last(fsm.SandboxKeyPath(id))["key"]
 }
 
 func TestSandboxSecrets_ListAndValue(t *testing.T) {
@@ -35,7 +35,7 @@ func TestSandboxSecrets_ListAndValue(t *testing.T) {
 	for _, name := range []string{"NONE", "database_url", "BITBUCKET_TOKEN", "a/b"} {
 		h.do(key, "GET", path+"/"+name, "").want(t, 404).is(t, `{"detail":"Secret not found"}`)
 	}
-	// What it is now counts, not what it was when the sandbox was started.
+	// The present value counts, not the one at the sandbox's start.
 	h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ROTATED"}}}`).want(t, 200)
 	if got := h.do(key, "GET", path+"/GITHUB_TOKEN", "").want(t, 200); string(got.body) != "ROTATED" {
 		t.Errorf("after a change: %s", got.body)
@@ -54,19 +54,19 @@ func TestSandboxSecrets_OnlyForTheSandboxItself(t *testing.T) {
 	id, key := h.withOwnSecrets()
 	other := h.createSandbox(h.bob)
 	h.observe(other, running())
-	bobs := h.secrets.last(sandboxPath(other))["key"]
+	bobs := h.secrets.last(fsm.SandboxKeyPath(other))["key"]
 	for _, tail := range []string{"", "/GITHUB_TOKEN"} {
 		path := pathSandboxes + "/" + id + "/settings/secrets" + tail
 		h.do("", "GET", path, "").want(t, 401).is(t, `{"detail":"X-Session-API-Key header is required"}`)
 		h.do("", "GET", path, "", "Authorization", "Bearer "+key).want(t, 401)
 		h.do("wrong", "GET", path, "").want(t, 401).is(t, `{"detail":"Invalid session API key"}`)
-		// Not even its owner: this is what the sandbox may see.
+		// Not even its owner's key: this is the sandbox's view.
 		h.do(h.alice, "GET", path, "").want(t, 401).is(t, `{"detail":"Invalid session API key"}`)
 		h.do(h.root, "GET", path, "").want(t, 401)
 		h.do(bobs, "GET", path, "").want(t, 403).is(t, `{"detail":"Session API key does not match sandbox"}`)
 		h.do(key, "GET", pathSandboxes+"/none/settings/secrets"+tail, "").want(t, 403)
 	}
-	// The key opens nothing else.
+	// The key works for no other route.
 	h.do(key, "GET", pathSandboxes+"/search", "").want(t, 401)
 
 	path := pathSandboxes + "/" + id + "/settings/secrets"
@@ -80,8 +80,7 @@ func TestSandboxSecrets_OnlyForTheSandboxItself(t *testing.T) {
 	h.do(key, "GET", path, "").want(t, 401).is(t, `{"detail":"Invalid session API key"}`)
 }
 
-// A node that has not heard of the sandbox yet asks the cluster, and only so
-// often.
+// A node that does not know the sandbox yet asks the cluster, at a limited rate.
 func TestSandboxSecrets_ANodeThatIsBehind(t *testing.T) {
 	h := newHarness(t).withSpec()
 	old := h.cluster.store.View()

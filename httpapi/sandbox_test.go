@@ -9,27 +9,27 @@ import (
 
 func TestSandboxAcceptWorkspace_OwnerAndOperator(t *testing.T) {
 	h := newHarness(t).withSpec()
-	box := h.createSandbox(h.alice)
+	sb := h.createSandbox(h.alice)
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-	h.observe(box, running())
-	own, ops := pathSandboxes+"/"+box+"/accept-workspace", pathOperator+"/sandboxes/"+box+"/accept-workspace"
+	h.observe(sb, running())
+	own, ops := pathSandboxes+"/"+sb+"/accept-workspace", pathOperator+"/sandboxes/"+sb+"/accept-workspace"
 	h.do(h.alice, "POST", own, "").want(t, 409)
-	h.observe(box, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
+	h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
 	h.do(h.bob, "POST", own, "").want(t, 404)
 	h.do(h.root, "POST", own, "").want(t, 404)
 	h.do(h.alice, "POST", ops, "").want(t, 403)
 	h.do(h.alice, "POST", own, "").want(t, 200).is(t, `{"success":true}`)
 	h.do(h.root, "POST", ops, "").want(t, 200).is(t, `{"success":true}`)
 	h.do(h.root, "POST", pathOperator+"/sandboxes/nope/accept-workspace", "").want(t, 404)
-	h.do(h.alice, "POST", pathSandboxes+"/"+box+"/resume", "").want(t, 200)
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/resume", "").want(t, 200)
 }
 
 func TestSandbox_Create(t *testing.T) {
 	h := newHarness(t).withSpec()
 	res := h.do(h.alice, "POST", "/api/v1/sandboxes", "").want(t, 200).golden(t, "sandbox_create")
-	var box struct{ ID string }
-	res.json(t, &box)
-	entry := h.secrets.last("sandboxes/" + box.ID + "/session")
+	var sb struct{ ID string }
+	res.json(t, &sb)
+	entry := h.secrets.last("sandboxes/" + sb.ID + "/session")
 	if len(entry["key"]) != sandboxKeyLen || len(entry["secret_key"]) != sandboxKeyLen || entry["key"] == entry["secret_key"] {
 		t.Fatalf("session entry %v", entry)
 	}

@@ -2,17 +2,16 @@ package httpapi
 
 import "bivouac.dev/bivouac/fsm"
 
-// handleSandboxAcceptWorkspace handles POST
-// /api/v1/sandboxes/{sandbox_id}/accept-workspace: the owner of a sandbox that is
-// in ERROR for its workspace says that it is the right one. The next resume marks
-// it anew.
+// handleSandboxAcceptWorkspace handles POST /api/v1/sandboxes/{sandbox_id}/accept-workspace. The
+// owner of a sandbox in ERROR because of its workspace confirms that it is the right one. The next
+// resume marks it again.
 func (s *Server) handleSandboxAcceptWorkspace(c *call) (answer, error) {
 	return c.commandSandbox(&fsm.SandboxAcceptWorkspaceBody{ID: c.params.ByName("sandbox_id")})
 }
 
 // handleSandboxOperatorAcceptWorkspace handles POST
-// /api/v1/operator/sandboxes/{sandbox_id}/accept-workspace: the same for any
-// user's sandbox, and also where the workspace has another sandbox's marker.
+// /api/v1/operator/sandboxes/{sandbox_id}/accept-workspace: the same for any user's sandbox, even
+// if the workspace has another sandbox's marker.
 func (s *Server) handleSandboxOperatorAcceptWorkspace(c *call) (answer, error) {
 	return c.commandSandbox(&fsm.SandboxAcceptWorkspaceBody{ID: c.params.ByName("sandbox_id"), Operator: true})
 }

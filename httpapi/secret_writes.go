@@ -2,23 +2,23 @@ package httpapi
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// maxSecretEntry bounds one entry of the secret store, in bytes.
+// maxSecretEntry limits one entry of the secret store, in bytes.
 const maxSecretEntry = 512 << 10
 
-// secretWriters is how many entries one request writes at once.
+// secretWriters is how many entries one request writes in parallel.
 const secretWriters = 8
 
-// secretWrites are the secrets one request has to store before its command can
-// refer to them. The zero value has none.
+// secretWrites are the secrets to store before the request's command refers to them. The zero value
+// is empty.
 type secretWrites struct {
 	list []secretWrite
 }
@@ -27,22 +27,19 @@ type secretWrite struct {
 	path string
 	data map[string]string
 	ref  *fsm.SecretRef
-	// alone: the path is made for this request, nothing else is or will be
-	// stored there.
+	// alone means that the path was made for this request and nothing else uses it.
 	alone bool
 }
 
-// add notes an entry to write. ref gets its path at once, with a version that
-// stands in until write has the real one, so that the command's body can be
-// validated before anything is stored.
+// add adds an entry to write. It sets ref to the path and a provisional version, so that the
+// command can be validated before anything is stored; write sets the real version.
 func (w *secretWrites) add(path, member, value string, ref *fsm.SecretRef) {
 	*ref = fsm.SecretRef{Path: path, Version: 1}
 	w.list = append(w.list, secretWrite{path: path, data: map[string]string{member: value}, ref: ref})
 }
 
-// write stores every entry and fills in the refs. When one fails
-// the others may have been stored: no row refers to them, so they are collected
-// as garbage.
+// write stores every entry and sets the refs. After an error some entries may exist; the collector
+// removes them, because no row refers to them.
 func (w *secretWrites) write(ctx context.Context, store Secrets) error {
 	if err := w.check(); err != nil {
 		return err
@@ -75,8 +72,8 @@ func (w *secretWrites) check() error {
 	return nil
 }
 
-// secretFailure makes sure that a failing secret store is told from a failure
-// of ours.
+// secretFailure gives an uncoded error CodeSecretStore, so that it does not count as an internal
+// error.
 func secretFailure(err error) error {
 	var coded *fsm.Error
 	if errors.As(err, &coded) && coded.Code != fsm.CodeInternal {
@@ -85,12 +82,12 @@ func secretFailure(err error) error {
 	return errors.Join(fsm.Errorf(fsm.CodeSecretStore, "secret store"), err)
 }
 
-// readSecret gives one member of an entry.
+// readSecret returns one member of an entry.
 func (s *Server) readSecret(ctx context.Context, ref fsm.SecretRef, member string) (string, error) {
 	data, err := s.secrets.Read(ctx, ref)
 	if err != nil {
 		if fsm.CodeOf(err) == fsm.CodeNotFound {
-			// The row refers to it, so the client did nothing wrong.
+			// A row refers to it, so this is not the client's error.
 			return "", fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
 		}
 		return "", secretFailure(err)
@@ -98,8 +95,7 @@ func (s *Server) readSecret(ctx context.Context, ref fsm.SecretRef, member strin
 	return data[member], nil
 }
 
-// startSecrets is the document that goes with a start task ("json" of its
-// entry).
+// startSecrets are the secrets of a start task, stored as the member "json" of its entry.
 type startSecrets struct {
 	Secrets   map[string]string  `json:"secrets"`
 	MCPConfig *mcpConfig         `json:"mcp_config"`
@@ -111,35 +107,24 @@ func (d *startSecrets) empty() bool {
 	return len(d.Secrets) == 0 && d.MCPConfig == nil && len(d.Plugins) == 0
 }
 
-// stage notes the document to write.
+// stage adds the document to the secrets to write.
 func (d *startSecrets) stage(w *secretWrites, user, task string, ref *fsm.SecretRef) error {
 	if d.empty() {
 		return nil
 	}
 	d.Secrets = orEmptyMap(d.Secrets)
-	text, err := encodeJSON(d)
+	text, err := response.Encode(d)
 	if err != nil {
 		return fmt.Errorf("encoding the secrets of a start task: %w", err)
 	}
-	w.add("users/"+user+"/start_tasks/"+task, "json", string(text), ref)
+	w.add(fsm.StartTaskPath(user, task), "json", string(text), ref)
 	w.alone()
 	return nil
 }
 
-// The logical paths of a user's secrets.
-func settingPath(user, name string) string { return "users/" + user + "/settings/" + name }
-func providerPath(user string, t fsm.ProviderType) string {
-	return "users/" + user + "/providers/" + string(t)
-}
-func customPath(user, name string) string {
-	return "users/" + user + "/custom/" + base64.RawURLEncoding.EncodeToString([]byte(name))
-}
-func sandboxPath(sandbox string) string { return "sandboxes/" + sandbox + "/session" }
-
-// alone says of the entry noted last that its path is made for this request.
+// alone marks the last entry: its path was made for this request.
 func (w *secretWrites) alone() { w.list[len(w.list)-1].alone = true }
 
-// discard deletes the entries.
 func (w *secretWrites) discard(ctx context.Context, store Secrets) error {
 	var errs []error
 	for _, one := range w.list {
@@ -148,7 +133,7 @@ func (w *secretWrites) discard(ctx context.Context, store Secrets) error {
 	return errors.Join(errs...)
 }
 
-// also adds a member to the entry noted last.
+// also adds a member to the last entry.
 func (w *secretWrites) also(member, value string) {
 	w.list[len(w.list)-1].data[member] = value
 }

@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
 // Server is the HTTP API of one node.
@@ -21,29 +24,29 @@ type Server struct {
 	cfg     Config
 	cluster Cluster
 	secrets Secrets
-	// discards are the deletions of secrets under way; each is bounded.
+	// discards are the deletions of secrets in progress. Each has a deadline.
 	discards sync.WaitGroup
 	agents   Agents
 	log      *slog.Logger
 
-	handler   http.Handler
-	router    *router
-	metrics   *metrics
-	keys      *keyring
-	providers *providerChecker
-	door      *door
-	// packing has a token for each snapshot that is on its way out.
+	handler http.Handler
+	router  *router
+	metrics *metrics
+	keys    *authenticator
+	git     *git.Verifier
+	proxy   *proxy.Proxy
+	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
 	started time.Time
-	// lastRequest is when the newest API request came, in Unix nanoseconds.
+	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
-	// draining makes /ready say no, so that a load balancer turns away before
-	// the listener closes.
+	// draining makes /ready fail, so that load balancers stop sending requests before the listener
+	// closes.
 	draining atomic.Bool
 }
 
-// New builds a Server. It starts nothing. It fails on a bad Config and when
-// cfg.Registerer already holds metrics of another Server.
+// New creates a Server and starts nothing. It fails on an invalid Config and if cfg.Registerer
+// already has metrics of another Server.
 func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the HTTP API: %w", err)
@@ -54,25 +57,37 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics: m, keys: newKeyring(c), providers: newProviderChecker(cfg), started: time.Now(),
+		metrics: m, keys: newAuthenticator(c), started: time.Now(),
 		packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
+	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())
-	s.router = newRouter(s, routes())
-	if s.door, err = newDoor(s); err != nil {
-		return nil, fmt.Errorf("registering the door's metrics: %w", err)
+	s.router = newRouter(s.dispatch, routes())
+	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
+		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}
-	s.handler = s.edge(s.door.front(s.cors(s.limitRate(s.router))))
+	s.handler = s.accessLog(s.front(s.cors(s.limitRate(s.router))))
 	return s, nil
 }
 
-// Handler gives the whole API as one handler, for tests and for servers of
-// one's own.
+// forProxy returns what the sandbox proxy needs of s.
+func (s *Server) forProxy() proxy.Server {
+	return proxy.Server{
+		Cluster: s.cluster, Info: requestInfoOf, Seen: s.seenAs, ClientAddress: s.clientAddress,
+		SandboxKey: func(ctx context.Context, ref fsm.SecretRef) (string, error) {
+			return s.readSecret(ctx, ref, fsm.MemberKey)
+		},
+		AskCluster:     s.keys.unknown.Allow,
+		Admitted:       func() { s.lastRequest.Store(time.Now().UnixNano()) },
+		RequestTimeout: s.cfg.RequestTimeout, Logger: s.log, Registerer: s.cfg.Registerer,
+	}
+}
+
+// Handler returns the whole API as one handler, for tests and for servers other than Run's.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Run serves on every listener until ctx ends, then finishes the requests in
-// progress, at most for Config.DrainTimeout, and returns. It closes the
-// listeners. The error is nil after an orderly end.
+// Run serves on every listener until ctx ends. It then waits for requests in progress, for
+// Config.DrainTimeout at most, and closes the listeners. It returns nil after an orderly shutdown.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	conns := newConnections(s.cfg.MaxConnections, s.cfg.TLS == nil)
 	server := &http.Server{
@@ -114,7 +129,7 @@ func (s *Server) serve(server *http.Server, l net.Listener) error {
 
 func (s *Server) drain(server *http.Server, conns *connections) error {
 	s.draining.Store(true)
-	s.door.streams.drain()
+	s.proxy.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
 	defer cancel()
 	conns.closeFresh()
@@ -122,13 +137,13 @@ func (s *Server) drain(server *http.Server, conns *connections) error {
 	if err = server.Shutdown(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())
 	}
-	// Upgraded connections are not the http.Server's any more.
-	ctx, cancel = context.WithTimeout(context.Background(), 2*closeTime)
+	// http.Server does not track upgraded connections.
+	ctx, cancel = context.WithTimeout(context.Background(), 2*proxy.CloseTime)
 	defer cancel()
-	return errors.Join(err, s.door.streams.stop(ctx))
+	return errors.Join(err, s.proxy.Stop(ctx))
 }
 
-// localIndex is the log index this node's own store has reached.
+// localIndex is the log index that this node's store has applied.
 func (s *Server) localIndex() uint64 {
 	v, err := s.cluster.View(context.Background(), cluster.Stale)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// specBody is the wire's SandboxSpecInfo (api-contract.md A.11).
+// specBody is the API's SandboxSpecInfo (API.md, "Sandbox specs").
 type specBody struct {
 	ID         string            `json:"id"`
 	Command    []string          `json:"command"`
@@ -29,7 +29,7 @@ func newSpecBody(s *fsm.Spec) specBody {
 
 // handleSpecSearch handles GET /api/v1/sandbox-specs/search.
 func (s *Server) handleSpecSearch(c *call) (answer, error) {
-	token, limit := c.query.pageID(), c.query.limit()
+	token, limit := pageIDOf(c.query), limitOf(c.query)
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -45,12 +45,12 @@ func (s *Server) handleSpecSearch(c *call) (answer, error) {
 	return ok(newPage(items, next))
 }
 
-// specKey orders the specs as they are listed.
+// specKey sorts specs in the order of the list.
 func specKey(s *fsm.Spec) string { return fmt.Sprintf("%010d %s", s.Position, s.ID) }
 
-// handleSpecGet handles GET /api/v1/sandbox-specs: the specs of the given ids.
+// handleSpecGet handles GET /api/v1/sandbox-specs: the specs with the given ids.
 func (s *Server) handleSpecGet(c *call) (answer, error) {
-	ids := c.query.required("id")
+	ids := c.query.Required("id")
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}

@@ -12,31 +12,18 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/git"
 )
 
-// The types of a message's content blocks.
-const (
-	blockText  = "text"
-	blockImage = "image"
-)
-
-// The values of a conversation's trigger.
-const (
-	triggerSuggestedTask = "suggested_task"
-	triggerMicroagent    = "microagent_management"
-	triggerAPI           = "openhands_api"
-	triggerGUI           = "gui"
-)
-
-// newHexID makes a random id as V1 writes them.
+// newHexID returns a random UUID as 32 hex characters, V1's format.
 func newHexID() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }
 
-// startInput is a decoded conversation start: what may be told, and what has to
-// go to the secret store.
+// startInput is a decoded start of a conversation: the redacted request, and the secrets to store.
 type startInput struct {
 	request fsm.StartRequest
 	secrets startSecrets
-	// conversation is the wished id, "" for any.
+	// conversation is the requested id, "" for a new one.
 	conversation string
 	v0ID         string
 	join         bool
@@ -61,8 +48,8 @@ func (s *Server) handleStart(c *call) (answer, error) {
 	})
 }
 
-// checkStart refuses an unknown parent, and a start over a limit, before secrets
-// are stored for nothing. Apply has the last word.
+// checkStart refuses an unknown parent and a start over a limit before secrets are stored. Apply
+// checks again.
 func (c *call) checkStart(q fsm.StartRequest) error {
 	if id := q.ParentConversationID; id != nil {
 		v, err := c.viewWith(cluster.Linearizable)
@@ -82,14 +69,10 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 	})
 }
 
-// command makes the start's command and says which secrets it needs stored.
+// command builds the command and lists the secrets to store.
 func (in startInput) command(user string) (fsm.Body, secretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
-		ID: newHexID(), ConversationID: in.conversation, Join: in.join, Request: in.request,
-	}
-	// A longer one is found all the same: the conversation's id is derived from it.
-	if len(in.v0ID) <= maxStoredV0ID {
-		body.V0ID = in.v0ID
+		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
 	}
 	if body.ConversationID == "" {
 		body.ConversationID = newHexID()
@@ -101,140 +84,139 @@ func (in startInput) command(user string) (fsm.Body, secretWrites, error) {
 	return body, writes, nil
 }
 
-func readStart(o object) startInput {
+func readStart(o decode.Object) startInput {
 	q := fsm.StartRequest{
-		SandboxID:             o.text("sandbox_id", maxNameText),
+		SandboxID:             o.Text("sandbox_id", fsm.MaxName),
 		InitialMessage:        readMessage(o, "initial_message"),
-		SystemMessageSuffix:   o.text("system_message_suffix", maxText),
-		LLMModel:              o.text("llm_model", maxSetting),
-		AgentProfileID:        o.text("agent_profile_id", maxNameText),
-		SelectedRepository:    o.text("selected_repository", maxSetting),
-		SelectedBranch:        o.text("selected_branch", maxSetting),
-		GitProvider:           (*fsm.ProviderType)(o.enum("git_provider", providerNames())),
-		SuggestedTask:         readSuggestedTask(o),
-		Title:                 o.text("title", maxSetting),
-		Trigger:               o.enum("trigger", triggers()),
+		SystemMessageSuffix:   o.Text("system_message_suffix", fsm.MaxParagraph),
+		LLMModel:              o.Text("llm_model", fsm.MaxLine),
+		AgentProfileID:        o.Text("agent_profile_id", fsm.MaxName),
+		SelectedRepository:    o.Text("selected_repository", fsm.MaxPath),
+		SelectedBranch:        o.Text("selected_branch", fsm.MaxPath),
+		GitProvider:           (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
+		SuggestedTask:         git.ReadSuggestedTask(o),
+		Title:                 o.Text("title", fsm.MaxLine),
+		Trigger:               o.Enum("trigger", triggers()),
 		PRNumber:              readIntegers(o, "pr_number"),
-		ParentConversationID:  o.uuid("parent_conversation_id"),
+		ParentConversationID:  o.UUID("parent_conversation_id"),
 		AgentType:             "default",
-		Public:                o.boolean("public"),
+		Public:                o.Boolean("public"),
 		ObservabilityMetadata: readScalars(o, "observability_metadata"),
-		ObservabilityTags:     o.texts("observability_tags", maxSetting),
-		ObservabilitySpanName: o.text("observability_span_name", maxSetting),
+		ObservabilityTags:     o.Texts("observability_tags", fsm.MaxLine),
+		ObservabilitySpanName: o.Text("observability_span_name", fsm.MaxLine),
 		Processors:            readProcessors(o),
 	}
 	agentTypes := []string{"default", "plan"}
-	if f := enumFault(agentTypes); o.notNull("agent_type", kind{f.typ, f.msg}) {
-		if t := o.enum("agent_type", agentTypes); t != nil {
+	if f := decode.NotOneOf(agentTypes); o.NotNull("agent_type", f.Kind()) {
+		if t := o.Enum("agent_type", agentTypes); t != nil {
 			q.AgentType = *t
 		}
 	}
-	in := startInput{conversation: deref(o.uuid("conversation_id"))}
+	in := startInput{conversation: decode.OrZero(o.UUID("conversation_id"))}
 	if in.conversation != "" {
-		id := dashed(in.conversation)
+		id := decode.Dashed(in.conversation)
 		q.ConversationID = &id
 	}
 	q.Plugins, in.secrets.Plugins = readPlugins(o)
 	q.Secrets, in.secrets.Secrets = readStartSecrets(o)
 	if q.SuggestedTask != nil && q.InitialMessage != nil {
-		o.errs.value(o.loc, "initial_message and suggested_task can't be given together", echo(o.m, true))
+		o.Problems.Value(o.Loc, "initial_message and suggested_task can't be given together", decode.Echo(o.Members, true))
 	}
 	if q.SuggestedTask != nil {
-		applySuggestedTask(&q)
+		git.ApplyTask(&q)
 	}
 	in.request = q
 	return in
 }
 
 func triggers() []string {
-	return []string{"resolver", triggerGUI, triggerSuggestedTask, triggerAPI, "slack", triggerMicroagent,
+	return []string{"resolver", fsm.TriggerGUI, fsm.TriggerSuggestedTask, fsm.TriggerAPI, "slack", fsm.TriggerMicroagent,
 		"jira", "jira_dc", "linear", "bitbucket", "automation"}
 }
 
 // readMessage reads a SendMessage.
-func readMessage(o object, name string) *fsm.Message {
-	m, ok := o.object(name)
+func readMessage(o decode.Object, name string) *fsm.Message {
+	m, ok := o.Object(name)
 	if !ok {
 		return nil
 	}
-	msg := &fsm.Message{Role: "user", Content: []fsm.ContentBlock{}, Run: m.booleanOr("run", false)}
+	msg := &fsm.Message{Role: "user", Content: []fsm.ContentBlock{}, Run: m.BooleanOr("run", false)}
 	roles := []string{"user", "system", "assistant", "tool"}
-	if f := enumFault(roles); m.notNull("role", kind{f.typ, f.msg}) {
-		if role := m.enum("role", roles); role != nil {
+	if f := decode.NotOneOf(roles); m.NotNull("role", f.Kind()) {
+		if role := m.Enum("role", roles); role != nil {
 			msg.Role = *role
 		}
 	}
-	for _, e := range m.elements("content", false) {
-		msg.Content = append(msg.Content, readBlock(e, maxPictures))
+	for _, e := range m.Elements("content", false) {
+		msg.Content = append(msg.Content, readBlock(e))
 	}
 	return msg
 }
 
-// readBlock reads a text or an image block. One without a type is what its
-// members say. An image's URL, which may hold the image itself, has at most
-// picture characters.
-func readBlock(o object, picture int) fsm.ContentBlock {
-	block := fsm.ContentBlock{Type: blockText, CachePrompt: o.booleanOr("cache_prompt", false)}
-	if o.has("type") {
-		types := []string{blockText, blockImage}
-		f := enumFault(types)
-		o.notNull("type", kind{f.typ, f.msg})
-		block.Type = deref(o.enum("type", types))
-	} else if o.has("image_urls") {
-		block.Type = blockImage
+// readBlock reads a text or image block. Without a type, the members decide. An image URL may hold
+// the image itself; the body's size and fsm.MaxCommandBytes limit it.
+func readBlock(o decode.Object) fsm.ContentBlock {
+	block := fsm.ContentBlock{Type: fsm.BlockText, CachePrompt: o.BooleanOr("cache_prompt", false)}
+	if o.Has("type") {
+		types := []string{fsm.BlockText, fsm.BlockImage}
+		f := decode.NotOneOf(types)
+		o.NotNull("type", f.Kind())
+		block.Type = decode.OrZero(o.Enum("type", types))
+	} else if o.Has("image_urls") {
+		block.Type = fsm.BlockImage
 	}
 	switch block.Type {
-	case blockText:
-		o.strict("cache_prompt", "type", "text")
-		block.Text = o.mustText("text", maxLongText)
-	case blockImage:
-		if o.require("image_urls") && o.notNull("image_urls", kindList) {
-			block.ImageURLs = orEmpty(o.texts("image_urls", picture))
+	case fsm.BlockText:
+		o.Strict("cache_prompt", "type", "text")
+		block.Text = o.MustText("text", fsm.MaxText)
+	case fsm.BlockImage:
+		if o.Require("image_urls") && o.NotNull("image_urls", decode.KindList) {
+			block.ImageURLs = orEmpty(o.Texts("image_urls", decode.MaxAnyText))
 		}
 	}
 	return block
 }
 
-func readIntegers(o object, name string) []int64 {
+func readIntegers(o decode.Object, name string) []int64 {
 	out := []int64{}
-	if !o.notNull(name, kindList) {
+	if !o.NotNull(name, decode.KindList) {
 		return out
 	}
-	items, ok := o.list(name)
+	items, ok := o.List(name)
 	if !ok {
 		return out
 	}
-	for _, i := range items.indexes() {
-		if !items.notNull(i, kindInt) {
+	for _, i := range items.Indexes() {
+		if !items.NotNull(i, decode.KindInt) {
 			continue
 		}
-		if n := items.integer(i); n != nil {
+		if n := items.Integer(i); n != nil {
 			out = append(out, *n)
 		}
 	}
 	return out
 }
 
-// readScalars reads a map of texts, numbers and booleans.
-func readScalars(o object, name string) map[string]any {
-	dict, ok := o.dict(name)
+// readScalars reads a map of strings, numbers, booleans and nulls.
+func readScalars(o decode.Object, name string) map[string]any {
+	dict, ok := o.Dict(name)
 	if !ok {
 		return nil
 	}
-	for _, k := range sortedKeys(dict.m) {
-		switch dict.m[k].(type) {
+	for _, k := range decode.SortedKeys(dict.Members) {
+		switch dict.Members[k].(type) {
 		case string, bool, json.Number, nil:
 		default:
-			dict.fail(k, dict.m[k], kindString.fault())
+			dict.Fail(k, dict.Members[k], decode.KindString.Fault())
 		}
 	}
-	if hasLongNumber(dict.m) {
-		o.rule(name, longNumber)
+	if hasLongNumber(dict.Members) {
+		o.Rule(name, longNumber)
 	}
-	return dict.m
+	return dict.Members
 }
 
-// maxNumber bounds the text of a number that is kept as it was written.
+// maxNumber limits the text of a number that is stored as it was sent, in characters.
 const (
 	maxNumber  = 100
 	longNumber = "a number has at most 100 characters here"
@@ -258,33 +240,32 @@ func hasLongNumber(v any) bool {
 	return false
 }
 
-// processorKind is what the kind of a processor looks like; which of them the
-// agent side knows is not ours to say.
+// processorKind is the pattern of a processor's kind. The agent server decides which kinds exist.
 var processorKind = regexp.MustCompile(`^[A-Za-z0-9]{1,64}CallbackProcessor$`)
 
-// readProcessors reads objects tagged by kind. Members that look like secrets
-// are masked, because the whole request is echoed.
-func readProcessors(o object) []json.RawMessage {
-	items, ok := o.masked().list("processors")
+// readProcessors reads objects with a kind. It masks members that look like secrets, because the
+// request is echoed.
+func readProcessors(o decode.Object) []json.RawMessage {
+	items, ok := o.Masked().List("processors")
 	if !ok {
 		return nil
 	}
 	out := []json.RawMessage{}
-	for _, i := range items.indexes() {
-		if !items.notNull(i, kindObject) {
+	for _, i := range items.Indexes() {
+		if !items.NotNull(i, decode.KindObject) {
 			continue
 		}
-		one, ok := items.object(i)
+		one, ok := items.Object(i)
 		if !ok {
 			continue
 		}
-		kind := one.mustText("kind", maxNameText)
+		kind := one.MustText("kind", fsm.MaxName)
 		if kind != "" && !processorKind.MatchString(kind) {
-			one.rule("kind", "unknown kind of processor")
+			one.Rule("kind", "unknown kind of processor")
 		}
-		text, err := json.Marshal(maskMembers(one.m))
+		text, err := json.Marshal(maskMembers(one.Members))
 		if err != nil {
-			one.rule("kind", "this processor can't be stored")
+			one.Rule("kind", "this processor can't be stored")
 			continue
 		}
 		out = append(out, text)
@@ -292,50 +273,49 @@ func readProcessors(o object) []json.RawMessage {
 	return out
 }
 
-// readPlugins gives the plugins as they are told (masked) and as they are.
-func readPlugins(o object) (told, real []fsm.PluginSource) {
-	if o.value("plugins") == nil {
+// readPlugins returns the plugins twice: redacted and in full.
+func readPlugins(o decode.Object) (redacted, full []fsm.PluginSource) {
+	if o.Value("plugins") == nil {
 		return nil, nil
 	}
-	told, real = []fsm.PluginSource{}, []fsm.PluginSource{}
-	for _, e := range o.masked().elements("plugins", false) {
-		p := fsm.PluginSource{Source: e.mustText("source", maxSetting), Ref: e.text("ref", maxSetting), RepoPath: e.text("repo_path", maxSetting)}
-		if params, ok := e.dict("parameters"); ok {
-			p.Parameters = params.m
-			if hasLongNumber(params.m) {
-				e.rule("parameters", longNumber)
+	redacted, full = []fsm.PluginSource{}, []fsm.PluginSource{}
+	for _, e := range o.Masked().Elements("plugins", false) {
+		p := fsm.PluginSource{Source: e.MustText("source", fsm.MaxLine), Ref: e.Text("ref", fsm.MaxPath), RepoPath: e.Text("repo_path", fsm.MaxPath)}
+		if params, ok := e.Dict("parameters"); ok {
+			p.Parameters = params.Members
+			if hasLongNumber(params.Members) {
+				e.Rule("parameters", longNumber)
 			}
 		}
-		real = append(real, p)
+		full = append(full, p)
 		p.Source = maskSource(p.Source)
 		if p.Parameters != nil {
 			p.Parameters = maskMembers(p.Parameters)
 		}
-		told = append(told, p)
+		redacted = append(redacted, p)
 	}
-	return told, real
+	return redacted, full
 }
 
-// readStartSecrets gives the conversation's secrets as they are told (masked)
-// and as they are.
-func readStartSecrets(o object) (told *map[string]string, real map[string]string) {
-	dict, ok := o.masked().dict("secrets")
+// readStartSecrets returns the conversation's secrets twice: redacted and in full.
+func readStartSecrets(o decode.Object) (redacted *map[string]string, full map[string]string) {
+	dict, ok := o.Masked().Dict("secrets")
 	if !ok {
 		return nil, nil
 	}
-	real = dict.textMap(maxText)
-	shown := make(map[string]string, len(real))
-	for _, name := range slices.Sorted(maps.Keys(real)) {
+	full = dict.TextMap(fsm.MaxName, fsm.MaxParagraph)
+	shown := make(map[string]string, len(full))
+	for _, name := range slices.Sorted(maps.Keys(full)) {
 		if isReservedSecret(name) {
-			dict.errs.value(at(dict.loc, name, "[key]"), "the secret name '"+name+"' is reserved", name)
+			dict.Problems.Value(decode.At(dict.Loc, name, "[key]"), "the secret name '"+name+"' is reserved", name)
 		}
-		shown[name] = masked
+		shown[name] = decode.Masked
 	}
-	return &shown, real
+	return &shown, full
 }
 
-// isReservedSecret reports whether the sandbox's own environment uses the name
-// (api-contract.md C.2).
+// isReservedSecret reports whether the sandbox's environment uses the name
+// (PROTOCOL.md, "Conversation secrets").
 func isReservedSecret(name string) bool {
 	if strings.HasPrefix(name, "LLM_") || strings.HasPrefix(name, "OH_") {
 		return true

@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// startTaskBody is the wire's AppConversationStartTask (api-contract.md A.5).
+// startTaskBody is the API's AppConversationStartTask (API.md, "Start tasks: members").
 type startTaskBody struct {
 	ID                string              `json:"id"`
 	CreatedByUserID   *string             `json:"created_by_user_id"`
@@ -20,8 +21,7 @@ type startTaskBody struct {
 	UpdatedAt         wireTime            `json:"updated_at"`
 }
 
-// startRequestBody is the request as it is echoed. It differs from
-// fsm.StartRequest in that no member is ever left out.
+// startRequestBody is the echoed request. Unlike fsm.StartRequest it omits no member.
 type startRequestBody struct {
 	SandboxID             *string            `json:"sandbox_id"`
 	ConversationID        *string            `json:"conversation_id"`
@@ -96,7 +96,7 @@ func newStartRequestBody(q *fsm.StartRequest) startRequestBody {
 func newMessageEcho(m *fsm.Message) *messageEcho {
 	e := &messageEcho{Role: m.Role, Content: make([]any, len(m.Content)), Run: m.Run}
 	for i, block := range m.Content {
-		if block.Type == blockImage {
+		if block.Type == fsm.BlockImage {
 			e.Content[i] = imageEcho{CachePrompt: block.CachePrompt, Type: block.Type, ImageURLs: orEmpty(block.ImageURLs)}
 			continue
 		}
@@ -105,15 +105,15 @@ func newMessageEcho(m *fsm.Message) *messageEcho {
 	return e
 }
 
-// handleStartTaskGet handles GET /api/v1/app-conversations/start-tasks: the
-// tasks of the given ids.
+// handleStartTaskGet handles GET /api/v1/app-conversations/start-tasks: the tasks with the given
+// ids.
 func (s *Server) handleStartTaskGet(c *call) (answer, error) {
-	ids := c.query.required("ids")
+	ids := c.query.Required("ids")
 	hexes := make([]string, len(ids))
 	for i, id := range ids {
-		hex, f := toUUID(id)
+		hex, f := decode.ToUUID(id)
 		if f != nil {
-			c.errs.add(f.typ, []string{"query", "ids", itoa(i)}, f.msg, echo(id, false), f.ctx)
+			c.errs.Add(f.Type, []string{"query", "ids", itoa(i)}, f.Message, decode.Echo(id, false), f.Context)
 		}
 		hexes[i] = hex
 	}
@@ -137,18 +137,18 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 	return ok(items)
 }
 
-// startTaskQuery reads the filters of B.2.
-func startTaskQuery(q query) fsm.StartTaskFilter {
-	return fsm.StartTaskFilter{ConversationID: q.uuid("conversation_id__eq"), CreatedGTE: q.time("created_at__gte")}
+// startTaskQuery reads the filters of API.md, "Start tasks: search".
+func startTaskQuery(q decode.Query) fsm.StartTaskFilter {
+	return fsm.StartTaskFilter{ConversationID: q.UUID("conversation_id__eq"), CreatedGTE: q.Time("created_at__gte")}
 }
 
 // handleStartTaskSearch handles GET /api/v1/app-conversations/start-tasks/search.
 func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 	filter := startTaskQuery(c.query)
-	filter.Order = fsm.StartTaskOrder(c.query.enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
+	filter.Order = fsm.StartTaskOrder(c.query.Enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
 		string(fsm.StartTaskCreated), string(fsm.StartTaskCreatedDesc), string(fsm.StartTaskUpdated), string(fsm.StartTaskUpdatedDesc),
 	}))
-	p := fsm.Page{After: c.query.pageID(), Limit: c.query.limit()}
+	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}

@@ -2,10 +2,14 @@ package httpapi
 
 import (
 	"encoding/json"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 const (
@@ -14,8 +18,7 @@ const (
 	providersPath = "/api/add-git-providers"
 )
 
-// TestValidation_Table has at least one case for every row of the table in
-// api-contract.md A.0.4.
+// TestValidation_Table has at least one case for every row of the table in API.md, "Validation".
 func TestValidation_Table(t *testing.T) {
 	search := "/api/v1/sandboxes/search"
 	for _, tt := range []struct {
@@ -65,6 +68,10 @@ func TestValidation_Table(t *testing.T) {
 		{"MCP URL", "POST", settingsPath, `{"mcp_config":{"sse_servers":["ftp://x"]}}`, `{"type":"value_error","loc":["body","mcp_config","sse_servers","0","url"],"msg":"Value error, URL scheme must be http, https, ws, or wss","input":"**********","ctx":{"error":"URL scheme must be http, https, ws, or wss"}}`},
 		{"conversation_id is null", "POST", v0Path, `{"conversation_id":null}`, `{"type":"string_type","loc":["body","conversation_id"],"msg":"Input should be a valid string","input":null}`},
 		{"sort order", "GET", "/api/v1/app-conversations/start-tasks/search?sort_order=X", "", `{"type":"enum","loc":["query","sort_order"],"msg":"Input should be 'CREATED_AT', 'CREATED_AT_DESC', 'UPDATED_AT' or 'UPDATED_AT_DESC'","input":"X","ctx":{"expected":"'CREATED_AT', 'CREATED_AT_DESC', 'UPDATED_AT' or 'UPDATED_AT_DESC'"}}`},
+		{"parameter too long", "GET", "/api/v1/app-conversations/search?sandbox_id__eq=" + url.QueryEscape(strings.Repeat("é", 257)), "",
+			`{"type":"string_too_long","loc":["query","sandbox_id__eq"],"msg":"String should have at most 256 characters","input":"` + strings.Repeat("é", 128) + `…","ctx":{"max_length":256}}`},
+		{"name too long", "POST", "/api/v1/app-conversations", `{"secrets":{"` + strings.Repeat("é", 257) + `":"s"}}`,
+			`{"type":"string_too_long","loc":["body","secrets","` + strings.Repeat("é", 32) + `…","[key]"],"msg":"String should have at most 256 characters","input":"**********","ctx":{"max_length":256}}`},
 		{"boolean parameter", "GET", "/api/v1/app-conversations/search?include_sub_conversations=x", "", `{"type":"bool_parsing","loc":["query","include_sub_conversations"],"msg":"Input should be a valid boolean, unable to interpret input","input":"x"}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,7 +89,7 @@ func TestValidation_ContentType(t *testing.T) {
 	h := newHarness(t)
 	for _, ct := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "nonsense;;"} {
 		got := h.do(h.alice, "POST", settingsPath, `{"llm_api_key":"canary"}`, "Content-Type", ct).problems(t)
-		if len(got) != 1 || got[0].Type != "model_attributes_type" || got[0].Input != masked {
+		if len(got) != 1 || got[0].Type != "model_attributes_type" || got[0].Input != decode.Masked {
 			t.Errorf("%s: %v", ct, got)
 		}
 	}
@@ -149,21 +156,21 @@ func TestValidation_UnknownMembersAndParametersAreIgnored(t *testing.T) {
 func TestValidation_Bounds(t *testing.T) {
 	h := newHarness(t)
 	for name, body := range map[string]string{
-		"string_too_long": `{"language":"` + strings.Repeat("x", maxSetting+1) + `"}`,
-		"too_long":        `{"mcp_config":{"sse_servers":[` + strings.TrimRight(strings.Repeat(`"http://x",`, maxListItems+1), ",") + `]}}`,
-		"json_invalid":    strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1),
+		"string_too_long": `{"language":"` + strings.Repeat("x", fsm.MaxLine+1) + `"}`,
+		"too_long":        `{"mcp_config":{"sse_servers":[` + strings.TrimRight(strings.Repeat(`"http://x",`, decode.MaxListItems+1), ",") + `]}}`,
+		"json_invalid":    strings.Repeat("[", decode.MaxDepth+1) + strings.Repeat("]", decode.MaxDepth+1),
 	} {
 		got := h.do(h.alice, "POST", settingsPath, body).problems(t)
 		if len(got) != 1 || got[0].Type != name {
 			t.Errorf("%s: %v", name, summary(got))
 		}
 	}
-	many := `{"x":[` + strings.TrimRight(strings.Repeat("1,", maxValues+1), ",") + `]}`
+	many := `{"x":[` + strings.TrimRight(strings.Repeat("1,", decode.MaxValues+1), ",") + `]}`
 	if got := h.do(h.alice, "POST", settingsPath, many).problems(t); got[0].Type != "json_invalid" {
 		t.Errorf("many values: %v", summary(got))
 	}
 	var names []string
-	for i := range maxMapItems + 1 {
+	for i := range decode.MaxMapItems + 1 {
 		names = append(names, `"k`+itoa(i)+`":"v"`)
 	}
 	got := h.do(h.alice, "POST", "/api/v1/app-conversations", `{"secrets":{`+strings.Join(names, ",")+`}}`).problems(t)
@@ -202,14 +209,14 @@ func TestToTime(t *testing.T) {
 		"2026-08-22T09:15": `"2026-08-22T09:15:00Z"`, "2026-08-22t09:15:30z": `"2026-08-22T09:15:30Z"`,
 		"1787390130": `"2026-08-22T09:15:30Z"`, "1787390130000": `"2026-08-22T09:15:30Z"`,
 	} {
-		got, f := toTime(in)
+		got, f := decode.ToTime(in)
 		b, _ := json.Marshal(wireTime(got))
 		if f != nil || string(b) != want {
 			t.Errorf("%s became %s", in, b)
 		}
 	}
 	for _, in := range []string{"", "x", "2026-13-01", "2026-02-30T00:00:00Z", "yesterday at noon"} {
-		if _, f := toTime(in); f == nil {
+		if _, f := decode.ToTime(in); f == nil {
 			t.Errorf("%q is a time", in)
 		}
 	}

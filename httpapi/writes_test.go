@@ -11,10 +11,10 @@ import (
 	"github.com/google/uuid"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// TestIdempotency_LongNames: every user can send every Idempotency-Key that is
-// allowed.
+// TestIdempotency_LongNames: every allowed user name works with every allowed Idempotency-Key.
 func TestIdempotency_LongNames(t *testing.T) {
 	for _, name := range []int{1, 52, 53, 62, 63} {
 		for _, length := range []int{1, 64, 65, maxIdempotencyKey} {
@@ -36,7 +36,7 @@ func TestIdempotency_LongNames(t *testing.T) {
 	}
 }
 
-// TestIdempotency_ExpiredRecord: what is older than the promise is not found.
+// TestIdempotency_ExpiredRecord: a record older than the promised time is not found.
 func TestIdempotency_ExpiredRecord(t *testing.T) {
 	h := newHarness(t)
 	old := fsm.NewCommand("idem:alice:k", time.Now().Add(-fsm.ClientResultTTL-time.Minute), "alice", &fsm.SettingsPutBody{})
@@ -45,13 +45,13 @@ func TestIdempotency_ExpiredRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.do(h.alice, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, "k").want(t, 200)
-	if s := h.cluster.store.View().Settings("alice"); deref(s.Values.Language) != "en" {
+	if s := h.cluster.store.View().Settings("alice"); decode.OrZero(s.Values.Language) != "en" {
 		t.Error("nothing was stored")
 	}
 }
 
-// TestSettings_KeepsAProvidersHost: settings that do not name a provider's host do
-// not send its token elsewhere.
+// TestSettings_KeepsAProvidersHost: settings without a provider's host do not send its token to
+// another host.
 func TestSettings_KeepsAProvidersHost(t *testing.T) {
 	for name, entry := range map[string]string{
 		"nothing": `{}`, "null": `{"host":null,"token":null}`, "blank": `{"host":" "}`, "a user": `{"user_id":"7"}`, "another token": `{"token":"ghp_2"}`,
@@ -60,7 +60,7 @@ func TestSettings_KeepsAProvidersHost(t *testing.T) {
 			h := newHarness(t).raised()
 			h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
 			h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":`+entry+`}}}`).want(t, 200)
-			if got := deref(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "git.example.org" {
+			if got := decode.OrZero(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "git.example.org" {
 				t.Errorf("the token now goes to %q, want git.example.org", got)
 			}
 		})
@@ -69,14 +69,13 @@ func TestSettings_KeepsAProvidersHost(t *testing.T) {
 		h := newHarness(t).raised()
 		h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
 		h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":{"host":"other.example.org"}}}}`).want(t, 200)
-		if got := deref(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "other.example.org" {
+		if got := decode.OrZero(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "other.example.org" {
 			t.Errorf("the token goes to %q", got)
 		}
 	})
 }
 
-// TestSettings_VerifiesTokens: a git token is verified by whatever request it
-// comes.
+// TestSettings_VerifiesTokens: every request that stores a git token verifies it.
 func TestSettings_VerifiesTokens(t *testing.T) {
 	var seen []string
 	srv := gitHost(t, &seen)
@@ -91,7 +90,7 @@ func TestSettings_VerifiesTokens(t *testing.T) {
 	}
 	settings(401, `{"token":"bad","host":"`+srv.URL+`"}`)
 	settings(200, `{"token":"good","host":"`+srv.URL+`"}`)
-	// The stored token is tried at the host that it is to go to.
+	// The stored token is checked at its new host.
 	asked := len(seen)
 	settings(200, `{"user_id":"7"}`)
 	if len(seen) != asked {
@@ -103,8 +102,7 @@ func TestSettings_VerifiesTokens(t *testing.T) {
 	}
 }
 
-// TestSettings_RefusedLeavesNoSecrets: what can't be stored leaves nothing in the
-// secret store.
+// TestSettings_RefusedLeavesNoSecrets: refused settings leave nothing in the secret store.
 func TestSettings_RefusedLeavesNoSecrets(t *testing.T) {
 	h := newHarness(t).raised()
 	secrets := func(from, to int) string {
@@ -123,8 +121,8 @@ func TestSettings_RefusedLeavesNoSecrets(t *testing.T) {
 	h.do(h.alice, "POST", settingsPath, secrets(400, 1000)).want(t, 200)
 }
 
-// TestSpecSearch_TokenOfASpecThatIsGone: a page begins behind the one before,
-// whatever became of that.
+// TestSpecSearch_TokenOfASpecThatIsGone: a page starts after the previous one even if its last item
+// is gone.
 func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 	h := newHarness(t)
 	specs := make([]fsm.Spec, 5)
@@ -145,7 +143,7 @@ func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 		for _, one := range p.Items {
 			ids = append(ids, one.ID)
 		}
-		return ids, deref(p.Next)
+		return ids, decode.OrZero(p.Next)
 	}
 	_, token := page("")
 	h.apply("", &fsm.SpecDeleteBody{ID: "spec-1"})
@@ -164,7 +162,7 @@ func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 	}
 }
 
-// TestStart_LargeIntegers: numbers come back as they were sent.
+// TestStart_LargeIntegers: numbers are returned as they were sent.
 func TestStart_LargeIntegers(t *testing.T) {
 	h := newHarness(t).withSpec().withSettings()
 	const n = "9007199254740993"
@@ -195,14 +193,13 @@ func TestStart_LongNumbers(t *testing.T) {
 	}
 }
 
-// TestV0Start_IDComesBackAsSent: a client finds its conversation by the id that it
-// chose, in the form that it chose.
+// TestV0Start_IDComesBackAsSent: the response has the id in the form that the client chose.
 func TestV0Start_IDComesBackAsSent(t *testing.T) {
 	for _, id := range []string{
 		uuid.NewString(), strings.ToUpper(uuid.NewString()), newHexID(), strings.ToUpper(newHexID()), "my-conversation", "{" + uuid.NewString() + "}",
 	} {
 		h := newHarness(t).withSpec().withSettings()
-		for range 2 { // made, and joined
+		for range 2 { // created, then joined
 			var got struct {
 				ID string `json:"conversation_id"`
 			}
@@ -217,8 +214,7 @@ func TestV0Start_IDComesBackAsSent(t *testing.T) {
 	}
 }
 
-// TestOnce_ChecksTheEnvelope: what the log would not take is refused before
-// secrets are written.
+// TestOnce_ChecksTheEnvelope: a command that the log refuses writes no secrets.
 func TestOnce_ChecksTheEnvelope(t *testing.T) {
 	h := newHarness(t)
 	r := httptest.NewRequest("POST", "http://example.org"+settingsPath, nil)

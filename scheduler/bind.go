@@ -10,10 +10,9 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// lookDormant reports whether the server waits for its key, as the members of
-// warm pools do, and those that were claimed do again when their process was
-// restarted in place. A sandbox that was started cold is not asked, nor one
-// that once said that it is not deferred.
+// lookDormant reports whether the server waits for its key. Members of warm pools do, and claimed
+// ones do again when their process restarts in place. A sandbox that was started cold is not
+// asked, nor one that answered before that it is not deferred.
 func (p *prober) lookDormant(ctx context.Context, res *ProbeResult) (bool, *Failure) {
 	if p.sb.Pool == "" || res.Proven && !res.Deferred {
 		return false, nil
@@ -44,19 +43,18 @@ func (p *prober) lookDormant(ctx context.Context, res *ProbeResult) (bool, *Fail
 	return false, nil
 }
 
-// primed is what binds a member of a warm pool: the entry it is initialised
-// with and its owner's keys, read before there is an owner, so that a claim
-// waits for no secret store. It stays in this leader's memory, which may read
-// all of it anyway, and goes with the prober; it is never logged.
-type primed struct{ init, keys map[string]string }
+// prefetched has what binds a member of a warm pool: the entry for its initialisation and its
+// owner's keys. It is read before there is an owner, so that a claim does not wait for the secret
+// store. It stays in the memory of this leader, which may read all of it anyway, and is never
+// logged. The prober of the owner takes it over from the member's.
+type prefetched struct{ init, keys map[string]string }
 
-// prime reads what the member will be bound with. Where that fails the claim
-// reads it.
-func (p *prober) prime(ctx context.Context) {
-	if p.primed != nil {
+// prefetchBinding reads what binds the member. A failure is ignored: the claim reads it then.
+func (p *prober) prefetchBinding(ctx context.Context) {
+	if p.prefetched != nil {
 		return
 	}
-	got := &primed{}
+	got := &prefetched{}
 	var f *Failure
 	if got.init, f = p.read(ctx, p.sb.InitRef, "what a warm sandbox is initialised with"); f == nil {
 		got.keys, f = p.read(ctx, p.sb.WarmKeyRef, "the key of a warm sandbox")
@@ -66,32 +64,34 @@ func (p *prober) prime(ctx context.Context) {
 	}
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
-	p.primed = got
+	p.prefetched = got
 }
 
-// bindPrimed is once for a member that this leader found dormant and that was
-// claimed since: it is given its key at once, over the connection that is open.
-// It reports whether the sandbox is usable; else whatever is wrong is found out
-// in the ordinary way.
-func (p *prober) bindPrimed(ctx context.Context, res *ProbeResult) bool {
-	with := p.primed
+// bindPrefetched runs once, for a claimed member that this leader found dormant before the claim.
+// It gives the member its key at once, over the open connection. It reports whether the sandbox is
+// usable; if not, the ordinary probe finds out why.
+func (p *prober) bindPrefetched(ctx context.Context, res *ProbeResult) bool {
+	with := p.prefetched
 	if with == nil || p.sb.Member() {
 		return false
 	}
-	p.primed = nil
+	p.prefetched = nil
 	seconds(p.l.s.metrics.start.WithLabelValues("claimed", startKind(p.sb)), p.sb.DesiredAt)
-	// One that says that it had a key already has to prove first that it is this
-	// one.
-	if taken, f := p.bind(ctx, with); f != nil || !taken {
-		return false
-	}
-	key, marked := with.keys[secretKeyMember], *res
-	var proof, workspace *Failure
-	var g sync.WaitGroup
-	g.Go(func() { proof = p.proveKey(ctx, key) })
-	g.Go(func() { workspace = p.checkWorkspace(ctx, key, &marked) })
-	g.Wait()
-	if proof != nil || workspace != nil {
+	usable, marked := false, *res
+	p.turn.within(ctx, probeHurry, func(ctx context.Context) {
+		// A server that already had a key must first prove that it is this one.
+		if taken, f := p.bind(ctx, with); f != nil || !taken {
+			return
+		}
+		key := with.keys[fsm.MemberKey]
+		var proof, workspace *Failure
+		var g sync.WaitGroup
+		g.Go(func() { proof = p.proveKey(ctx, key) })
+		g.Go(func() { workspace = p.checkWorkspace(ctx, key, &marked) })
+		g.Wait()
+		usable = proof == nil && workspace == nil
+	})
+	if !usable {
 		return false
 	}
 	*res = marked
@@ -100,15 +100,15 @@ func (p *prober) bindPrimed(ctx context.Context, res *ProbeResult) bool {
 	return true
 }
 
-// bind gives a dormant server the key of the sandbox's owner, and with it the
-// secret key that later starts of the sandbox will have: nothing was sealed
-// with the one it was started with. Asking twice is harmless; what the proof
-// says afterwards decides. It reports whether the server took the key just now.
-func (p *prober) bind(ctx context.Context, with *primed) (taken bool, f *Failure) {
+// bind gives a dormant server the key of the sandbox's owner, and the secret key that later
+// starts of the sandbox will have. Nothing is encrypted with the secret key that it was started
+// with. A repeated call is harmless, because the proof after it decides. taken reports whether
+// the server took the key in this call.
+func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Failure) {
 	s := p.l.s
 	fault.At("before", "bind")
-	err := s.agents.Init(ctx, p.url, with.init[sealKeyMember], agent.InitRequest{
-		SessionAPIKeys: []string{with.keys[secretKeyMember]}, SecretKey: with.keys[sealKeyMember],
+	err := s.agents.Init(ctx, p.url, with.init[fsm.MemberSecretKey], agent.InitRequest{
+		SessionAPIKeys: []string{with.keys[fsm.MemberKey]}, SecretKey: with.keys[fsm.MemberSecretKey],
 	})
 	fault.At("after", "bind")
 	switch {

@@ -9,8 +9,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// counts says how often agent servers were asked what there is to ask on the
-// way to RUNNING.
+// counts says how often agent servers were asked each question on the way to RUNNING.
 func (w *world) counts() map[string]int {
 	now := map[string]int{}
 	for _, op := range []string{"health", "init state", "init", "prove", "upload"} {
@@ -19,9 +18,10 @@ func (w *world) counts() map[string]int {
 	return now
 }
 
-// A claim asks the member's agent server what has to be asked, and nobody else:
-// not even for the keys, which the leader has read before.
+// A claim makes only the calls it needs, all to the member's agent server. The leader has read
+// the keys before.
 func TestClaim_NeedsTheAgentServerAlone(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.full(1, time.Second)
@@ -45,9 +45,10 @@ func TestClaim_NeedsTheAgentServerAlone(t *testing.T) {
 	})
 }
 
-// What the leader has read beforehand is of no use to the next one, which reads
-// it itself, nor where the member's server was restarted meanwhile.
+// The next leader can't use what this one has read before the claim, and reads it itself. So does
+// this one where the member's server was restarted meanwhile.
 func TestClaim_WithoutWhatWasRead(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(2)
 		w.full(2, time.Second)
@@ -73,8 +74,9 @@ func TestClaim_WithoutWhatWasRead(t *testing.T) {
 	})
 }
 
-// Two that believe to lead give a member one and the same key: it has no other.
+// Two nodes that believe they lead give a member the same key: it has only one.
 func TestClaim_TwoLeaders_OneKey(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(4)
 		w.full(4, 5*time.Second)
@@ -113,8 +115,9 @@ func TestClaim_TwoLeaders_OneKey(t *testing.T) {
 	})
 }
 
-// New members wait for the starts that claim the old ones, but not for ever.
+// New members wait for the starts that claim the old ones, but not without end.
 func TestPool_RefillLetsClaimsGoFirst(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(3)
 		w.full(3, time.Second)
@@ -142,8 +145,9 @@ func TestPool_RefillLetsClaimsGoFirst(t *testing.T) {
 	})
 }
 
-// Nothing of a pool's members is left in the secret store once they are gone.
+// Nothing of a pool's members stays in the secret store once they are gone.
 func TestPool_MembersLeaveNoSecrets(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(3)
 		w.full(3, time.Second)

@@ -9,11 +9,11 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// collectSecrets has the versions of secrets deleted, and later destroyed, that
-// no row refers to: once when the term begins, then at the configured period. A
-// version younger than the secret store's grace may belong to a command that is
-// still on its way and is spared there.
-func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger, vault *ward) error {
+// collectSecrets collects the versions of secrets that no row refers to: it deletes them, and
+// destroys them later. It runs when it is called, after the term's first listing, and then every
+// CollectInterval. The secret store spares a version younger than its grace period, which may
+// belong to a command that is under way.
+func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger, vault *markGuard) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	retry := newBackoff(s.cfg.BackoffMax/4, s.cfg.CollectInterval)
@@ -36,16 +36,16 @@ func (s *Scheduler) collectSecrets(ctx context.Context, log *slog.Logger, vault 
 			log.Warn("collecting secrets failed", "error", err)
 		default:
 			retry.Reset()
-			s.tellCollected(log, did, strangers)
+			s.logCollected(log, did, strangers)
 			strangers = did.Strangers
 		}
 		timer.Reset(pause)
 	}
 }
 
-// tellCollected logs and counts what a collection did. before is how many
-// strangers the one before it found.
-func (s *Scheduler) tellCollected(log *slog.Logger, did SecretsCollected, before int) {
+// logCollected logs and counts what a collection did. before is the number of strangers that the
+// collection before it found.
+func (s *Scheduler) logCollected(log *slog.Logger, did SecretsCollected, before int) {
 	s.metrics.secrets.Add(float64(did.Destroyed))
 	s.metrics.deleted.Add(float64(did.Deleted))
 	s.metrics.undeleted.Add(float64(did.Undeleted))
@@ -54,19 +54,19 @@ func (s *Scheduler) tellCollected(log *slog.Logger, did SecretsCollected, before
 		log.Info("unreferenced secrets deleted; they can be undeleted", "count", did.Deleted)
 	}
 	if did.Destroyed > 0 {
-		log.Info("secrets deleted long ago destroyed", "count", did.Destroyed)
+		log.Info("unreferenced secrets destroyed", "count", did.Destroyed)
 	}
 	if did.Undeleted > 0 {
-		log.Warn("secrets that are referenced were deleted; they are undeleted", "count", did.Undeleted)
+		log.Warn("referenced secrets were deleted, undeleted them", "count", did.Undeleted)
 	}
 	if did.Strangers > 0 && did.Strangers != before {
-		log.Warn("secrets of unknown birth are left alone", "count", did.Strangers, "path", did.StrangerPaths[0])
+		log.Warn("secrets of unknown birth left alone", "count", did.Strangers, "path", did.StrangerPaths[0])
 	}
 }
 
-// collectOnce collects once. total is how many versions the last collection was
-// shown, which it replaces.
-func (s *Scheduler) collectOnce(ctx context.Context, log *slog.Logger, vault *ward, total *int) (SecretsCollected, error) {
+// collectOnce runs one collection. total is the number of versions that the last collection saw;
+// it is replaced by this one's.
+func (s *Scheduler) collectOnce(ctx context.Context, log *slog.Logger, vault *markGuard, total *int) (SecretsCollected, error) {
 	if vault.marks != nil {
 		if _, err := vault.judge(ctx); err != nil {
 			return SecretsCollected{}, err
@@ -87,21 +87,21 @@ func (s *Scheduler) collectOnce(ctx context.Context, log *slog.Logger, vault *wa
 	return did, err
 }
 
-// collection is one look at all that the secret store has.
+// collection is the state of one collection.
 type collection struct {
 	s    *Scheduler
 	log  *slog.Logger
 	view *fsm.View
-	// may: the mark in the secret store is ours.
+	// may is true when the mark in the secret store is ours.
 	may bool
-	// refs and total are the versions that rows refer to, and those the last
-	// collection was shown; seen counts those of this one.
+	// refs counts the versions that rows refer to, total those that the last collection saw, and
+	// seen those of this collection.
 	refs, total, seen int
-	braked            bool
+	limited           bool
 	strange           []SecretEntry
 }
 
-// judge is judgeSecrets under the brake.
+// judge is judgeSecrets with the limit of removals.
 func (c *collection) judge(ctx context.Context, e SecretEntry) SecretVerdict {
 	c.seen++
 	verdict := judgeSecrets(c.view)(e)
@@ -109,21 +109,20 @@ func (c *collection) judge(ctx context.Context, e SecretEntry) SecretVerdict {
 	case verdict == SecretStranger && strange(c.view, e.Birth.String()):
 		c.strange = append(c.strange, e)
 	case verdict != SecretUnreferenced || e.Ref.Version == 0 || e.Due == SecretDueNothing:
-	case !c.may || c.braked:
+	case !c.may || c.limited:
 		return SecretLeave
 	default:
 		ok, err := c.s.reserve(ctx, c.log, fsm.RemovalSecret, max(c.refs, c.total, c.seen))
-		c.braked = err != nil || !ok
-		// What is granted is granted by a state that may refer to it by now.
-		if c.braked || c.s.store.View().SecretReferenced(e.Ref.Path, e.Ref.Version) {
+		c.limited = err != nil || !ok
+		// The state that grants the removal may already refer to the version.
+		if c.limited || c.s.store.View().SecretReferenced(e.Ref.Path, e.Ref.Version) {
 			return SecretLeave
 		}
 	}
 	return verdict
 }
 
-// strangers are the findings of what this cluster wrote in no history of the
-// view's.
+// strangers returns the versions that this cluster wrote outside the view's history.
 func (c *collection) strangers(v *fsm.View) (findings []fsm.Finding) {
 	for _, e := range c.strange {
 		if strange(v, e.Birth.String()) {
@@ -136,14 +135,14 @@ func (c *collection) strangers(v *fsm.View) (findings []fsm.Finding) {
 	return findings
 }
 
-// judgeSecrets says what becomes of the versions in the secret store: what no
-// row refers to goes only if it was made in this view's history.
+// judgeSecrets returns the verdict for each version in the secret store. A version that no row
+// refers to is collected only if it was written in this view's history.
 func judgeSecrets(v *fsm.View) func(SecretEntry) SecretVerdict {
 	return func(e SecretEntry) SecretVerdict {
 		ref, referenced := v.SecretRef(e.Ref.Path, e.Ref.Version)
 		switch {
 		case referenced && ref.Created != "" && ref.Created != e.Ref.Created:
-			return SecretStranger // the store went back in time and gave the number out again
+			return SecretStranger // the store went back in time and assigned the number again
 		case referenced:
 			return SecretKeep
 		case v.History().ID == "":

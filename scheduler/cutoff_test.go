@@ -10,9 +10,10 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// A client with hundreds of sandboxes is cut off while half of them run and half
-// are paused; all are deleted, and sandboxes elsewhere go on as if nothing was.
+// A client with hundreds of sandboxes is cut off while half of them run and half are paused. All
+// are deleted, and sandboxes elsewhere are not affected.
 func TestDrill_ClientCutOffWithHundredsOfSandboxes(t *testing.T) {
+	t.Parallel()
 	const half = 250
 	inWorld(t, onTwoClients(), func(w *world) {
 		running, paused := func(i int) string { return fmt.Sprintf("cut-%d", i) }, func(i int) string { return fmt.Sprintf("cut-p%d", i) }
@@ -43,7 +44,7 @@ func TestDrill_ClientCutOffWithHundredsOfSandboxes(t *testing.T) {
 		if rate > 10 {
 			t.Errorf("%d deletions on a client that is cut off make %.1f removals a second", 2*half, rate)
 		}
-		// Everybody else starts, pauses, resumes and deletes as ever.
+		// All others start, pause, resume and delete as usual.
 		begin := time.Now()
 		w.create("new")
 		w.reach("new", fsm.SandboxRunning, time.Minute)
@@ -58,7 +59,7 @@ func TestDrill_ClientCutOffWithHundredsOfSandboxes(t *testing.T) {
 		if started > 300*time.Millisecond || time.Since(begin) > 3*time.Second {
 			t.Errorf("a start took %s, everything %s", started, time.Since(begin))
 		}
-		// The client is back: everything is deleted at last.
+		// The client is back: everything is deleted.
 		w.nomad.CutOff("cut-off", false)
 		begin = time.Now()
 		for i := range half {
@@ -69,8 +70,9 @@ func TestDrill_ClientCutOffWithHundredsOfSandboxes(t *testing.T) {
 	})
 }
 
-// A removal waits for a client that does not answer; nobody's start waits for it.
+// A removal waits for a client that does not answer; no start waits for it.
 func TestDrill_RemovalsThatHangHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	inWorld(t, onTwoClients(), func(w *world) {
 		const n = 300
 		for i := range n {
@@ -90,7 +92,7 @@ func TestDrill_RemovalsThatHangHoldUpNobody(t *testing.T) {
 		for i := range n {
 			w.delete(fmt.Sprintf("cut-%d", i))
 		}
-		w.elapse(70 * time.Second) // until what does not stop is removed all the same
+		w.elapse(70 * time.Second) // what does not stop is removed by then
 		begin := time.Now()
 		w.create("new")
 		w.reach("new", fsm.SandboxRunning, 5*time.Minute)

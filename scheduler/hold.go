@@ -9,9 +9,9 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// fence proves that this node's store has everything that was acknowledged
-// before the call: it puts a command that changes nothing through the log.
-// Without it a deposed leader could take another leader's work for a stranger's.
+// fence proves that this node's store has everything that was acknowledged before the call: it
+// commits a command that changes nothing. Without it a deposed leader could take the work of its
+// successor for a stranger's.
 func (s *Scheduler) fence(ctx context.Context) error {
 	var body fsm.Body = &fsm.RemovalReserveBody{Kind: fsm.RemovalJob}
 	if s.store.View().Birth().IsZero() {
@@ -23,8 +23,8 @@ func (s *Scheduler) fence(ctx context.Context) error {
 	return err
 }
 
-// hold begins a hold, or adds to the one there is, when judge finds anything in
-// the store as it is behind the fence. It returns when this node's store has it.
+// hold begins a hold, or adds to the present one, when judge finds anything in the store behind
+// the fence. When it returns, this node's store has the hold.
 func (s *Scheduler) hold(ctx context.Context, log *slog.Logger, judge func(v *fsm.View) []fsm.Finding) error {
 	if len(judge(s.store.View())) == 0 {
 		return nil
@@ -45,13 +45,13 @@ func (s *Scheduler) hold(ctx context.Context, log *slog.Logger, judge func(v *fs
 		return fmt.Errorf("beginning a hold: %w", err)
 	}
 	for _, f := range findings {
-		log.Warn("HOLD: the leader does nothing of its own accord until an operator releases it (bivouac operator hold status)",
+		log.Warn("hold began: the leader does nothing by itself until an operator releases it (bivouac runbook hold)",
 			"reason", f.Kind, "sandbox", f.ID, "error", f.Detail, "count", len(findings)+more)
 	}
 	return nil
 }
 
-// unknown drops the findings that a hold has already.
+// unknown drops the findings that the hold already has.
 func unknown(h *fsm.Hold, findings []fsm.Finding) []fsm.Finding {
 	if h == nil {
 		return findings
@@ -69,15 +69,14 @@ func unknown(h *fsm.Hold, findings []fsm.Finding) []fsm.Finding {
 	return left
 }
 
-// strange reports whether something with a birth, as text, is this cluster's but
-// lies outside its history. What carries no birth, or another cluster's, says
-// nothing of the state.
+// strange reports whether a birth, as text, is of this cluster but outside its history. No birth,
+// or another cluster's, proves nothing about the state.
 func strange(v *fsm.View, birth string) bool {
 	b, ok := fsm.ParseBirth(birth)
 	return ok && !v.Birth().IsZero() && b.Cluster == v.ClusterID() && !v.Contains(b)
 }
 
-// strangers finds what was born outside the view's history.
+// strangers returns findings for what was born outside the view's history.
 func strangers(v *fsm.View, jobs []Observed) (findings []fsm.Finding) {
 	for _, o := range jobs {
 		if o.Foreign || !strange(v, o.Birth) {
@@ -98,10 +97,9 @@ func strangers(v *fsm.View, jobs []Observed) (findings []fsm.Finding) {
 	return findings
 }
 
-// vanished finds that many jobs are gone at once of which no event told: those
-// that this leader knew of, or, before its first listing, those that the state
-// says run.
-func (l *loop) vanished(before *fsm.View, jobs []Observed, heard uint64) func(v *fsm.View) []fsm.Finding {
+// vanished returns a judge that finds that many jobs are gone at once without an event. It counts
+// the jobs that this leader knew, or, before its first listing, those that run by the state.
+func (l *loop) vanished(before *fsm.View, jobs []Observed, seq uint64) func(v *fsm.View) []fsm.Finding {
 	there := make(map[string]bool, len(jobs))
 	for _, o := range jobs {
 		there[o.SandboxID] = o.Exists || o.Foreign
@@ -110,9 +108,9 @@ func (l *loop) vanished(before *fsm.View, jobs []Observed, heard uint64) func(v 
 	defer l.mu.Unlock()
 	explained := map[string]bool{}
 	for id, t := range l.tracks {
-		explained[id] = t.heard > heard || l.known && !t.observed.Exists
+		explained[id] = t.seq > seq || l.known && !t.observed.Exists
 	}
-	// One that fell silent since is an ERROR with a placement.
+	// A sandbox that stopped answering since is an ERROR with a placement, and counts too.
 	runs := func(sb *fsm.Sandbox) bool {
 		return sb != nil && sb.Desired == fsm.DesiredRunning && sb.Status.Placement != nil && sb.Status.Generation == sb.Generation
 	}
@@ -140,6 +138,6 @@ func (l *loop) vanished(before *fsm.View, jobs []Observed, heard uint64) func(v 
 	}
 }
 
-// atMost is how many of a kind may go in an hour by themselves, or be found
-// gone at once: five or a tenth.
+// atMost returns how many of total things may be removed in an hour without an operator, or be
+// gone at once without a hold: the larger of five and a tenth.
 func atMost(total int) int { return max(5, total/10) }

@@ -11,21 +11,22 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// past is what really happened, whatever the state that is put back says.
+// past is what really happened, whatever a restored state says.
 type past struct {
 	*world
 	rng *rand.Rand
 	ids []string
-	// deleted was acknowledged to users, let to an operator at a release.
+	// deleted was acknowledged to users, or left to an operator at a release.
 	deleted, let map[string]bool
 	saved        [][]byte
 	rollbacks    int
 }
 
-// Random histories in which the state goes back to an older one at random points:
-// nothing is stopped, purged or deleted of which nobody was told so, before and
-// after the release of the holds that follow.
+// Random histories in which the state goes back to an older one at random points. Nothing is
+// stopped, purged or deleted unless a user or an operator knows of it, before and after the
+// release of the holds that follow.
 func TestHold_RandomRollbacks_DestroyNothing(t *testing.T) {
+	t.Parallel()
 	const seeds = 12
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -50,8 +51,8 @@ func TestHold_RandomRollbacks_DestroyNothing(t *testing.T) {
 	}
 }
 
-// judgeStop fails the test when a job is stopped that its user wants, or that
-// nobody has decided about.
+// judgeStop fails the test when a job is stopped that its user wants, or that no user or operator
+// has decided about.
 func (p *past) judgeStop(call string, j scheduler.Job) error {
 	if call != "stop" {
 		return nil
@@ -100,7 +101,7 @@ func (p *past) act() {
 	p.elapse([]time.Duration{50 * time.Millisecond, 2 * time.Second, time.Minute, 20 * time.Minute}[p.rng.IntN(4)])
 }
 
-// ask has a user ask for something of a random sandbox.
+// ask makes a user's request for a random sandbox.
 func (p *past) ask(body func(*fsm.Sandbox) fsm.Body) {
 	var list []*fsm.Sandbox
 	for sb := range p.view().AllSandboxes() {
@@ -113,8 +114,7 @@ func (p *past) ask(body func(*fsm.Sandbox) fsm.Body) {
 	}
 }
 
-// letGo has an operator release the hold, with all that is listed as strangers
-// by then.
+// letGo makes an operator release the hold, with all that is listed as strangers by then.
 func (p *past) letGo() {
 	if p.view().Hold() == nil {
 		return
@@ -128,7 +128,7 @@ func (p *past) letGo() {
 	p.saved = nil // older histories can't lead any more
 }
 
-// orphansOf are the sandboxes that the state has no row for.
+// orphansOf returns the sandboxes without a row in the state.
 func (p *past) orphansOf(v *fsm.View) map[string]bool {
 	set := map[string]bool{}
 	for _, id := range p.ids {
@@ -139,7 +139,7 @@ func (p *past) orphansOf(v *fsm.View) map[string]bool {
 	return set
 }
 
-// check makes sure that everything that was made and not given up is there.
+// check checks that everything that was made and not deleted exists.
 func (p *past) check() {
 	p.Helper()
 	if h := p.view().Hold(); h != nil {
@@ -153,7 +153,7 @@ func (p *past) check() {
 		if p.deleted[id] || p.let[id] {
 			continue
 		}
-		if path := nomadtest.KeyPath(id); !p.secrets.Has(path) || p.secrets.Deleted(path, 1) {
+		if path := fsm.SandboxKeyPath(id); !p.secrets.Has(path) || p.secrets.Deleted(path, 1) {
 			p.Errorf("the key of sandbox %s is gone", id)
 		}
 	}

@@ -38,7 +38,7 @@ func (w *world) release() {
 	w.cluster.Must(&fsm.HoldReleaseBody{Adopt: w.view().Adoptable()}, "")
 }
 
-// rolledBack ends the term, puts an older state back and leads again.
+// rolledBack ends the term, restores an older state and leads again.
 func (w *world) rolledBack(saved []byte) {
 	w.Helper()
 	w.elapse(2 * time.Second) // the mark is written within a second
@@ -47,9 +47,10 @@ func (w *world) rolledBack(saved []byte) {
 	w.lead()
 }
 
-// Fault 2 of issue 9: all disks are put back, and a sandbox that was made
+// Fault 2 of issue 9: all disks are restored to an older state, and a sandbox that was made
 // meanwhile has no row.
 func TestHold_OlderState_KillsNothing(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -81,8 +82,9 @@ func TestHold_OlderState_KillsNothing(t *testing.T) {
 	})
 }
 
-// Nothing strange is there: only the mark tells.
+// There are no strangers: only the mark shows the rollback.
 func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		for _, id := range []string{"a", "b", "c", "d"} {
 			w.create(id)
@@ -102,12 +104,12 @@ func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
 		if w.nomad.Calls("start") != starts || w.nomad.Calls("stop") != stops || w.nomad.Calls("remove") != 0 {
 			t.Errorf("steps under a hold: %d starts, %d stops", w.nomad.Calls("start")-starts, w.nomad.Calls("stop")-stops)
 		}
-		// What runs is adopted, what does not run says so: nothing starts it.
+		// What runs is adopted. What does not run shows an error: nothing starts it.
 		w.reach("b", fsm.SandboxRunning, time.Second)
 		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxError || sb.Status.Reason != fsm.ReasonHeld || sb.Status.Detail == "" {
 			t.Errorf("status %+v", sb.Status)
 		}
-		// What users ask for is done.
+		// Users' requests are carried out.
 		w.resume("a")
 		w.reach("a", fsm.SandboxRunning, 2*time.Second)
 		w.pause("c")
@@ -125,6 +127,7 @@ func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
 }
 
 func TestHold_OtherNomad(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		for i := range 3 {
 			w.create(fmt.Sprintf("s%d", i))
@@ -150,8 +153,9 @@ func TestHold_OtherNomad(t *testing.T) {
 	})
 }
 
-// Half of the jobs are gone at once, and the mark is as it was.
+// Half of the jobs are gone at once, and the mark is unchanged.
 func TestHold_ManyJobsVanished(t *testing.T) {
+	t.Parallel()
 	o := options()
 	var silent atomic.Bool
 	o.Fault = func(scheduler.Observed) nomadtest.Fault { return nomadtest.Fault{Drop: silent.Load(), Times: 1} }
@@ -167,7 +171,7 @@ func TestHold_ManyJobsVanished(t *testing.T) {
 		for i := range 6 {
 			w.nomad.PurgeByHand(fmt.Sprintf("s%d", i))
 		}
-		w.nomad.Break() // before their silence makes them an ERROR
+		w.nomad.Break() // before failed probes make them an ERROR
 		w.holds(fsm.FindingVanished)
 		w.elapse(time.Minute)
 		if w.nomad.Calls("start") != starts {
@@ -178,7 +182,7 @@ func TestHold_ManyJobsVanished(t *testing.T) {
 		for i := range n {
 			w.reach(fmt.Sprintf("s%d", i), fsm.SandboxRunning, time.Minute)
 		}
-		// Five are started again without asking.
+		// Five are started again without an operator.
 		silent.Store(true)
 		for i := range 5 {
 			w.nomad.PurgeByHand(fmt.Sprintf("s%d", i))
@@ -192,6 +196,7 @@ func TestHold_ManyJobsVanished(t *testing.T) {
 }
 
 func TestHold_Marks(t *testing.T) {
+	t.Parallel()
 	theirs := fsm.Mark{Cluster: "another", History: "h", Epoch: 1, Nonce: "x", Index: 9, Time: time.Unix(1, 0).UTC()}
 	for name, c := range map[string]struct {
 		break_ func(w *world)
@@ -227,8 +232,9 @@ func TestHold_Marks(t *testing.T) {
 	}
 }
 
-// The cluster went on elsewhere: this node must not lead.
+// The cluster continued elsewhere: this node must not lead.
 func TestHold_NewerHistory_EndsTheTerm(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -248,8 +254,9 @@ func TestHold_NewerHistory_EndsTheTerm(t *testing.T) {
 	})
 }
 
-// A thing without a birth is nobody's; one of another cluster is not listed.
+// A thing without a birth has no owner; one of another cluster is not listed.
 func TestHold_StrangersWithoutBirth_StayAndAreListed(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.Add("old", clusterID)
@@ -273,6 +280,7 @@ func TestHold_StrangersWithoutBirth_StayAndAreListed(t *testing.T) {
 }
 
 func TestHold_OldProtocol_NothingIsRemovedOrMarked(t *testing.T) {
+	t.Parallel()
 	inWorldOf(t, options(), nomadtest.NewOldCluster, func(w *world) {
 		w.nomad.Add("old", clusterID)
 		w.create("a")
@@ -294,6 +302,7 @@ func TestHold_OldProtocol_NothingIsRemovedOrMarked(t *testing.T) {
 }
 
 func TestBrake_OrphansGoSlowly(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		const n = 12
@@ -322,6 +331,7 @@ func TestBrake_OrphansGoSlowly(t *testing.T) {
 }
 
 func TestBrake_PoliciesDeleteSlowlyAndPauseFreely(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{MaxRunning: time.Hour, DeletePausedAfter: time.Hour})
 		const n = 12
@@ -345,6 +355,7 @@ func TestBrake_PoliciesDeleteSlowlyAndPauseFreely(t *testing.T) {
 }
 
 func TestHold_PoliciesAndPoolsRest(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{MaxRunning: time.Hour})
 		w.create("a")
@@ -362,6 +373,7 @@ func TestHold_PoliciesAndPoolsRest(t *testing.T) {
 }
 
 func TestPolicy_WaitsWhileClocksDiffer(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		var differ atomic.Bool
 		differ.Store(true)
@@ -383,9 +395,10 @@ func TestPolicy_WaitsWhileClocksDiffer(t *testing.T) {
 	})
 }
 
-// The id of a sandbox that was lost by the rollback is given to another: the
-// job of its name stays what it is.
+// The id of a sandbox that was lost by the rollback is given to another: the job of its name is
+// not changed.
 func TestHold_StrangersJobHasTheNameOfASandbox(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("z")
 		w.reach("z", fsm.SandboxRunning, time.Second)
@@ -408,6 +421,7 @@ func TestHold_StrangersJobHasTheNameOfASandbox(t *testing.T) {
 
 // A secret of a term that this leader does not know shows an older state, too.
 func TestHold_StrangeSecret(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		const path = "users/u1/settings/llm_api_key"
 		w.secrets.Birth = func() fsm.Birth { return fsm.Birth{Cluster: clusterID, Nonce: "lost", Index: 1} }
@@ -431,8 +445,9 @@ func TestHold_StrangeSecret(t *testing.T) {
 	})
 }
 
-// The limit holds secrets back, too.
+// The limit delays the collection of secrets, too.
 func TestBrake_SecretsGoSlowly(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.secrets.Birth = func() fsm.Birth { return w.view().Birth() }
 		const n = 12

@@ -7,9 +7,10 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// The first leader's configuration stays: a later one with another file changes
-// nothing, an operator does.
+// The first leader's configuration stays. A later leader with another file changes nothing; an
+// operator does.
 func TestScheduler_FirstInstallationStays(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.until("one is there", time.Second, func() bool { return w.view().Configured() })
 		before := w.cluster.Count(fsm.InstallationConfigure)

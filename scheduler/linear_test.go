@@ -8,9 +8,10 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// A full listing in which nothing changed is one call of the backend and no pass
-// over any sandbox, however many there are.
+// A full listing in which nothing changed is one call of the backend and no pass over any
+// sandbox, however many there are.
 func TestListing_NothingChanged_CostsOneCall(t *testing.T) {
+	t.Parallel()
 	for _, many := range []int{100, 1000} {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
 			inWorld(t, options(), func(w *world) {
@@ -55,7 +56,7 @@ func TestListing_NothingChanged_CostsOneCall(t *testing.T) {
 	}
 }
 
-// count is how many passes of the kind there were.
+// count returns how many passes of the kind there were.
 func (w *world) count(pass string) (n uint64) {
 	w.Helper()
 	families, err := w.reg.Gather()
@@ -64,7 +65,7 @@ func (w *world) count(pass string) (n uint64) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "bivouac_scheduler_pass_seconds" && m.GetLabel()[0].GetValue() == pass {
+			if f.GetName() == "bivouac_scheduler_pass_duration_seconds" && m.GetLabel()[0].GetValue() == pass {
 				n = m.GetHistogram().GetSampleCount()
 			}
 		}

@@ -13,17 +13,16 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// loop is one term's reconciliation. Everything it learns goes into tracks
-// under mu, and the sandbox into the queue; a worker then plans from scratch.
+// loop is one term's reconciliation. Observations go into tracks under mu, and the sandbox's id
+// into the queue; a worker then plans from the current state.
 type loop struct {
 	s       *Scheduler
 	log     *slog.Logger
 	started time.Time
 	queue   *queue
 	reports *reporter
-	// backend and vault guard the marks in what runs the sandboxes and in the
-	// secret store.
-	backend, vault *ward
+	// backend and vault guard the marks in the backend and in the secret store.
+	backend, vault *markGuard
 	relist         chan struct{}
 	probers        sync.WaitGroup
 	gate           *gate
@@ -34,64 +33,22 @@ type loop struct {
 	known  bool
 	listed chan struct{}
 	away   *Failure
-	// heard counts what Watch reported, to tell what a listing may not
-	// overwrite.
-	heard uint64
+	// seq counts the observations from Watch, and the removals. A listing does not overwrite
+	// newer ones.
+	seq uint64
 	// released is when a hold ended in this term.
 	released time.Time
-	// eager counts the probers of sandboxes that are starting.
+	// eager counts the probers that probe at the fast pace; see prober.count.
 	eager int
 	// removals bounds the workers that remove.
 	removals *removalLine
 }
 
-// track is what the loop knows of one sandbox beyond the store.
-type track struct {
-	observed Observed
-	// heard is loop.heard when observed came from Watch, 0 from a listing.
-	heard         uint64
-	unplacedSince time.Time
-	failedSince   time.Time
-	// progressAt is when observed last told of progress.
-	progressAt time.Time
-	// orphanSince is since when observed has had no sandbox.
-	orphanSince time.Time
-	// grantedAt is when the removal of an orphan was granted.
-	grantedAt time.Time
-	// settle is set after a step until the backend shows it.
-	settle *settling
-	// attempted is the generation a Start was accepted for; failed why one for
-	// generation failedFor can't work.
-	attempted uint64
-	failed    *Failure
-	failedFor uint64
-	// away is why the last step could not reach the backend.
-	away      *Failure
-	retry     *backoff.ExponentialBackOff
-	notBefore time.Time
-	// patience counts the removals in a row that failed because a client is away.
-	patience int
-
-	// fresh: the row came in this term, and no start was tried.
-	fresh    bool
-	farewell *farewell
-	probe    ProbeResult
-	prober   *prober
-	starting bool
-	placed   bool
-}
-
-// settling remembers the picture a step was taken from.
-type settling struct {
-	from  Observed
-	until time.Time
-}
-
-func newLoop(s *Scheduler, log *slog.Logger, backend, vault *ward) *loop {
+func newLoop(s *Scheduler, log *slog.Logger, backend, vault *markGuard) *loop {
 	return &loop{
 		s: s, log: log, started: time.Now(), queue: newQueue(), reports: newReporter(s, log), backend: backend, vault: vault,
 		listed: make(chan struct{}), relist: make(chan struct{}, 1), removals: newRemovalLine(s.cfg.Workers),
-		gate: newGate(s.cfg.ProbesAtOnce), tracks: map[string]*track{},
+		gate: newGate(s.cfg.ProbesAtOnce, s.cfg.ProbeTimeout), tracks: map[string]*track{},
 	}
 }
 
@@ -124,22 +81,21 @@ func (l *loop) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// clusterID waits until the cluster has its id: the term's first command gives
-// it.
+// clusterID waits until the cluster has its id, which the term's first command assigns.
 func (l *loop) clusterID(ctx context.Context) (string, bool) {
 	for {
 		v := l.s.store.View()
 		if id := v.ClusterID(); id != "" {
 			return id, true
 		}
-		if !sleep(ctx, 10*time.Millisecond) {
+		if !awaitChange(ctx, v, time.Time{}, nil) {
 			return "", false
 		}
 	}
 }
 
-// followStore queues each sandbox whose row changed, and all when a hold began
-// or ended. Rows are never modified, so another pointer is another row.
+// followStore queues each sandbox whose row changed, and all when a hold begins or ends. Rows are
+// never modified in place, so another pointer is another row.
 func (l *loop) followStore(ctx context.Context) error {
 	var last map[string]*fsm.Sandbox
 	held := l.s.store.View().Hold() != nil
@@ -158,8 +114,7 @@ func (l *loop) followStore(ctx context.Context) error {
 				continue
 			}
 			if last != nil && last[sb.ID] == nil {
-				// The first view of a term has everything a former leader could
-				// act on.
+				// The rows of a term's first view may have been started by a former leader.
 				l.fresh(sb.ID)
 			}
 			l.queue.add(sb.ID)
@@ -170,15 +125,13 @@ func (l *loop) followStore(ctx context.Context) error {
 			}
 		}
 		last = now
-		select {
-		case <-ctx.Done():
+		if !awaitChange(ctx, v, time.Time{}, nil) {
 			return nil
-		case <-v.Changed():
 		}
 	}
 }
 
-// followOrphans queues what the records of orphans are about, where they changed.
+// followOrphans queues the sandboxes whose orphan records changed.
 func (l *loop) followOrphans(v *fsm.View, last map[string]*fsm.Orphan) map[string]*fsm.Orphan {
 	now := map[string]*fsm.Orphan{}
 	for _, o := range v.Orphans() {
@@ -190,13 +143,13 @@ func (l *loop) followOrphans(v *fsm.View, last map[string]*fsm.Orphan) map[strin
 	return now
 }
 
-// holdChanged has everything looked at, because a hold began or ended.
+// holdChanged queues everything, because a hold began or ended.
 func (l *loop) holdChanged(held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !held {
 		l.released = time.Now()
-		l.log.Warn("the hold is over")
+		l.log.Warn("hold released")
 		l.backend.soon()
 		l.listSoon()
 	}
@@ -214,20 +167,20 @@ func (l *loop) fresh(id string) {
 	l.trackLocked(id).fresh = true
 }
 
-// followBackend watches the backend; when the stream breaks it has everything
-// listed and watches again.
+// followBackend watches the backend. When the stream breaks it requests a listing and watches
+// again.
 func (l *loop) followBackend(ctx context.Context, clusterID string) error {
 	retry := newBackoff(l.s.cfg.BackoffMin, min(l.s.cfg.BackoffMax, awayPause))
 	for ctx.Err() == nil {
 		begin := time.Now()
-		err := l.s.runner.Watch(ctx, clusterID, l.hear)
+		err := l.s.runner.Watch(ctx, clusterID, l.onEvent)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if time.Since(begin) > l.s.cfg.BackoffMax {
 			retry.Reset()
 		}
-		l.log.Warn("the backend's event stream broke", "error", err)
+		l.log.Warn("event stream failed, watching again", "error", err)
 		l.listSoon()
 		if !sleep(ctx, retry.NextBackOff()) {
 			return nil
@@ -236,9 +189,9 @@ func (l *loop) followBackend(ctx context.Context, clusterID string) error {
 	return nil
 }
 
-// hear takes one picture from the event stream, unless it is of an older job
+// onEvent takes one observation from the event stream, unless it is of an older version of the job
 // than the one known.
-func (l *loop) hear(o Observed) {
+func (l *loop) onEvent(o Observed) {
 	if o.SandboxID == "" {
 		return
 	}
@@ -248,8 +201,8 @@ func (l *loop) hear(o Observed) {
 		l.mu.Unlock()
 		return
 	}
-	l.heard++
-	t.heard = l.heard
+	l.seq++
+	t.seq = l.seq
 	changed := t.setObserved(o)
 	l.mu.Unlock()
 	if changed {
@@ -264,11 +217,11 @@ func (l *loop) listSoon() {
 	}
 }
 
-// awayPause bounds the pause between two tries to reach a backend that is away:
-// every sandbox that waits for it goes on as soon as one listing works.
+// awayPause bounds the pause between two tries to reach an unavailable backend. Every sandbox
+// that waits for it continues as soon as one listing works.
 const awayPause = 2 * time.Second
 
-// list lists everything when the term begins, when asked to, and at a period.
+// list lists everything when the term begins, on request, and every ListInterval.
 func (l *loop) list(ctx context.Context, clusterID string) error {
 	retry := newBackoff(l.s.cfg.BackoffMin, min(l.s.cfg.BackoffMax, awayPause))
 	for {
@@ -301,14 +254,14 @@ func (l *loop) list(ctx context.Context, clusterID string) error {
 func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	begin := time.Now()
 	l.mu.Lock()
-	heard := l.heard
+	seq := l.seq
 	l.mu.Unlock()
 	before := l.s.store.View()
 	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
 	defer cancel()
 	jobs, err := l.s.runner.List(callCtx, clusterID)
 	if err == nil {
-		err = l.judge(ctx, before, jobs, heard)
+		err = l.judge(ctx, before, jobs, seq)
 	}
 	l.mu.Lock()
 	var due []string
@@ -320,7 +273,7 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 			}
 		}
 	} else {
-		due = l.takeListing(jobs, heard)
+		due = l.takeListing(jobs, seq)
 	}
 	l.mu.Unlock()
 	for _, id := range due {
@@ -333,10 +286,10 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	return l.forgetOrphans(ctx, jobs)
 }
 
-// judge makes sure, before anything is done by a listing, that it is of the
-// backend that this history knows: else there is a hold when it returns. While
-// the mark can't be read, only what users asked for is done (planUnsure).
-func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, heard uint64) error {
+// judge checks, before a listing is used, that it comes from the backend that this history knows.
+// If not, there is a hold when it returns. While the mark can't be read, the scheduler does only
+// what users asked for (planUnsure).
+func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, seq uint64) error {
 	could := l.backend.mayRemove()
 	defer l.orphansAgain(could)
 	_, err := l.backend.judge(ctx)
@@ -348,18 +301,18 @@ func (l *loop) judge(ctx context.Context, before *fsm.View, jobs []Observed, hea
 		return err
 	}
 	if err != nil {
-		l.backend.tell(err)
+		l.backend.logOnce(err)
 	}
-	gone := l.vanished(before, jobs, heard)
+	gone := l.vanished(before, jobs, seq)
 	return l.s.hold(ctx, l.log, func(v *fsm.View) []fsm.Finding {
 		return append(strangers(v, jobs), gone(v)...)
 	})
 }
 
-// takeListing makes the tracks agree with a listing begun when heard events
-// had been heard, and returns the sandboxes that must be looked at. What the
-// stream said later stands.
-func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
+// takeListing updates the tracks from a listing that began when seq events had been received,
+// and returns the sandboxes to look at. Later events from the stream stay. What has no row, and is
+// not listed, is forgotten.
+func (l *loop) takeListing(jobs []Observed, seq uint64) (due []string) {
 	first, wasAway := !l.known, l.away != nil
 	l.known, l.away = true, nil
 	if first {
@@ -369,29 +322,32 @@ func (l *loop) takeListing(jobs []Observed, heard uint64) (due []string) {
 	for _, o := range jobs {
 		seen[o.SandboxID] = true
 		t := l.trackLocked(o.SandboxID)
-		if t.heard <= heard && (t.setObserved(o) || o.Workspace) {
+		if t.seq <= seq && (t.setObserved(o) || o.Workspace) {
 			due = append(due, o.SandboxID)
 		}
 	}
+	v := l.s.store.View()
 	for id, t := range l.tracks {
 		if wasAway {
-			t.notBefore, t.away = time.Time{}, nil
-			t.retry.Reset()
+			t.away = nil
+			t.tryNow()
 		}
-		if !seen[id] && t.heard <= heard && t.setObserved(Observed{SandboxID: id}) || first || wasAway && t.starting {
+		gone := !seen[id] && t.seq <= seq
+		if gone && t.setObserved(Observed{SandboxID: id}) || first || wasAway && t.starting {
 			due = append(due, id)
+		} else if gone && t.prober == nil && v.SandboxAny(id) == nil {
+			delete(l.tracks, id)
 		}
 	}
 	if first {
-		for sb := range l.s.store.View().AllSandboxes() {
+		for sb := range v.AllSandboxes() {
 			due = append(due, sb.ID)
 		}
 	}
 	return due
 }
 
-// orphansAgain has the orphans looked at when they may be removed and could not
-// be before.
+// orphansAgain queues the orphans once they may be removed and could not be before.
 func (l *loop) orphansAgain(could bool) {
 	if could || !l.backend.mayRemove() {
 		return
@@ -405,70 +361,6 @@ func (l *loop) orphansAgain(could bool) {
 	}
 }
 
-func (l *loop) trackLocked(id string) *track {
-	t := l.tracks[id]
-	if t == nil {
-		t = &track{
-			observed: Observed{SandboxID: id}, retry: newBackoff(l.s.cfg.BackoffMin, l.s.cfg.BackoffMax),
-		}
-		l.tracks[id] = t
-	}
-	return t
-}
-
-// setObserved takes a new picture and reports whether it differs.
-func (t *track) setObserved(o Observed) bool {
-	same := observedEqual(t.observed, o)
-	if t.patience > 0 && (o.Live != t.observed.Live || o.Client != t.observed.Client) {
-		// What was waited for may be over.
-		t.patience, t.notBefore = 0, time.Time{}
-		t.retry.Reset()
-	}
-	if progresses(t.observed) || progresses(o) {
-		t.progressAt = time.Now()
-	}
-	t.observed = o
-	if unplaced := o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity; !unplaced {
-		t.unplacedSince = time.Time{}
-	} else if t.unplacedSince.IsZero() {
-		t.unplacedSince = time.Now()
-	}
-	if o.Failure == nil {
-		t.failedSince = time.Time{}
-	} else if t.failedSince.IsZero() {
-		t.failedSince = time.Now()
-	}
-	if t.settle != nil && settled(t.settle.from, o) {
-		t.settle = nil
-	}
-	return !same
-}
-
-// progresses reports whether the backend is at work on what is waited for.
-func progresses(o Observed) bool { return o.Waiting != nil && o.Waiting.Progress }
-
-// settled reports whether the backend's picture has moved on since a step.
-func settled(from, now Observed) bool {
-	return from.Exists != now.Exists || from.Stopped != now.Stopped || from.ModifyIndex != now.ModifyIndex
-}
-
-func observedEqual(a, b Observed) bool {
-	if !a.Placement.Equal(b.Placement) || !failureEqual(a.Failure, b.Failure) ||
-		!failureEqual(a.Waiting, b.Waiting) {
-		return false
-	}
-	a.Placement, a.Failure, a.Waiting = nil, nil, nil
-	b.Placement, b.Failure, b.Waiting = nil, nil, nil
-	return a == b
-}
-
-func failureEqual(a, b *Failure) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
-}
-
 func newBackoff(lo, hi time.Duration) *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = lo, hi
@@ -476,7 +368,7 @@ func newBackoff(lo, hi time.Duration) *backoff.ExponentialBackOff {
 	return b
 }
 
-// awayFailure says that the backend can't be asked.
+// awayFailure says that the backend can't be reached.
 func awayFailure(err error) *Failure {
 	reason := fsm.ReasonScheduler
 	if fsm.CodeOf(err) == fsm.CodeSecretStore {

@@ -11,21 +11,21 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// NewerHistoryError ends a term: a store's mark says that the cluster has gone
-// on elsewhere, in a history that began after this node's.
+// NewerHistoryError ends a term: a store's mark says that the cluster continued elsewhere, in a
+// history that began after this node's.
 type NewerHistoryError struct {
-	// Store is the one whose mark it is, as fsm names it.
+	// Store is the one that has the mark, as fsm names it.
 	Store string
 	Mark  fsm.Mark
 }
 
 // Error implements error.
 func (e *NewerHistoryError) Error() string {
-	return fmt.Sprintf("the mark in %s is of the history %s of %s, which began after this node's: the cluster went on elsewhere; see ops/runbooks/hold.md",
+	return fmt.Sprintf("the mark in %s is of the history %s of %s, which began after this node's: the cluster went on elsewhere; see bivouac runbook hold",
 		storeName(e.Store), e.Mark.History, e.Mark.Time.Format(time.RFC3339))
 }
 
-// storeName is how people call a store.
+// storeName returns a store's name for messages.
 func storeName(store string) string {
 	if store == fsm.StoreVault {
 		return "the secret store"
@@ -33,9 +33,9 @@ func storeName(store string) string {
 	return "the backend of the sandboxes"
 }
 
-// ward is a leader's care for the mark in one store, for one term. Nothing is
-// removed from the store of the leader's own accord unless the mark is ours.
-type ward struct {
+// markGuard reads and writes the mark in one store, for one term. The leader removes nothing from
+// the store on its own unless the mark is ours.
+type markGuard struct {
 	s     *Scheduler
 	log   *slog.Logger
 	store string
@@ -43,95 +43,94 @@ type ward struct {
 	kick  chan struct{}
 
 	mu sync.Mutex
-	// ours: the mark was read and lies in this history, or never was one.
+	// ours: the mark was read and is in this history, or there never was one.
 	ours bool
-	// last is the latest mark of ours that was read or written in this term; nil
-	// for none.
+	// last is the latest mark of ours that was read or written in this term; nil for none.
 	last *fsm.Mark
-	// noted is when the log was told of it last in this term.
+	// noted is when the mark was last recorded in the Raft log in this term.
 	noted time.Time
-	// told is the last trouble that was logged.
-	told string
+	// lastError is the last error that was logged.
+	lastError string
 }
 
 const (
-	// markSoon is how soon after a step the mark says so, and how often it is
-	// looked whether the cluster keeps marks yet.
+	// markSoon is how soon after a step the mark is written, and how often the markGuard checks
+	// whether the cluster keeps marks yet.
 	markSoon = time.Second
-	// markNotes is how often in a term the log is told how far a mark has come.
+	// markNotes is how often in a term the newest mark is recorded in the Raft log.
 	markNotes = 10 * time.Minute
-	// markPatience bounds a reading of a mark: a listing waits for it.
-	markPatience = 5 * time.Second
+	// markTimeout bounds a read of a mark, because a listing waits for it.
+	markTimeout = 5 * time.Second
 )
 
-// unreadableError says that a mark could not be read, for a reason that may pass.
+// unreadableError says that a mark could not be read, for a reason that may be temporary.
 type unreadableError struct{ err error }
 
 // Error implements error.
 func (e *unreadableError) Error() string { return "reading the mark: " + e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *unreadableError) Unwrap() error { return e.err }
 
-func newWard(s *Scheduler, log *slog.Logger, store string, marks Marks) *ward {
-	return &ward{s: s, log: log, store: store, marks: marks, kick: make(chan struct{}, 1)}
+func newMarkGuard(s *Scheduler, log *slog.Logger, store string, marks Marks) *markGuard {
+	return &markGuard{s: s, log: log, store: store, marks: marks, kick: make(chan struct{}, 1)}
 }
 
-// mayRemove reports whether the leader may remove things from the store of its
-// own accord, as far as the mark goes.
-func (w *ward) mayRemove() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ours
+// mayRemove reports whether the mark allows the leader to remove things from the store on its
+// own.
+func (g *markGuard) mayRemove() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ours
 }
 
-// sure reports whether the mark says nothing against what the leader does of its
-// own accord. Below protocol version 3 there is none.
-func (w *ward) sure() bool { return w.mayRemove() || w.s.store.View().Birth().IsZero() }
+// sure reports whether the mark allows what the leader does on its own. Below protocol version 3
+// there is no mark.
+func (g *markGuard) sure() bool { return g.mayRemove() || g.s.store.View().Birth().IsZero() }
 
-func (w *ward) set(ours bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ours = ours
+func (g *markGuard) set(ours bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ours = ours
 }
 
-// saw keeps a mark that is ours: what is found later may not be older.
-func (w *ward) saw(m *fsm.Mark) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last == nil || w.last.History != m.History || w.last.Index < m.Index {
-		w.last = m
+// saw keeps the newest mark of ours: a mark that is read later may not be older.
+func (g *markGuard) saw(m *fsm.Mark) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil || g.last.History != m.History || g.last.Index < m.Index {
+		g.last = m
 	}
 }
 
-// known is what this term knows of the marks that were written: what the log was
-// told, and the newest one seen since, for the log is not told of every mark.
+// known is what this term knows of the marks that were written: those recorded in the Raft log,
+// and the newest one seen since, because not every mark is recorded.
 type known struct {
 	view *fsm.View
 	last *fsm.Mark
 }
 
-func (w *ward) known(v *fsm.View) known {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last != nil && w.last.History == v.History().ID {
-		return known{v, w.last}
+func (g *markGuard) known(v *fsm.View) known {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last != nil && g.last.History == v.History().ID {
+		return known{v, g.last}
 	}
 	return known{view: v}
 }
 
-// verdict judges a mark that was read after before was known and before now. A
-// mark is late or lost by what was known first: what is written beside the reading
-// makes neither. It is of this history by what is known now.
-func (w *ward) verdict(before known, now *fsm.View, m *fsm.Mark) fsm.MarkVerdict {
+// verdict judges a mark that was read after before was known and before now. Whether a mark is
+// late or lost depends on what was known before the read, since another write may run beside it.
+// Whether it is of this history depends on what is known now.
+func (g *markGuard) verdict(before known, now *fsm.View, m *fsm.Mark) fsm.MarkVerdict {
 	if m == nil {
 		if before.last != nil {
 			return fsm.MarkLost
 		}
-		return before.view.JudgeMark(w.store, nil)
+		return before.view.JudgeMark(g.store, nil)
 	}
-	verdict := now.JudgeMark(w.store, m)
-	late := before.view.JudgeMark(w.store, m) == fsm.MarkBehind || before.last != nil && m.Before(*before.last)
+	verdict := now.JudgeMark(g.store, m)
+	late := before.view.JudgeMark(g.store, m) == fsm.MarkBehind || before.last != nil && m.Before(*before.last)
 	switch {
 	case verdict == fsm.MarkOurs && late:
 		return fsm.MarkBehind
@@ -141,20 +140,19 @@ func (w *ward) verdict(before known, now *fsm.View, m *fsm.Mark) fsm.MarkVerdict
 	return verdict
 }
 
-// soon has the mark written within a second.
-func (w *ward) soon() {
+// soon requests a write of the mark within a second.
+func (g *markGuard) soon() {
 	select {
-	case w.kick <- struct{}{}:
+	case g.kick <- struct{}{}:
 	default:
 	}
 }
 
-// run writes the mark until ctx ends: at once, at a period, and soon after the
-// steps that kick it.
-func (w *ward) run(ctx context.Context) error {
+// run writes the mark until ctx ends: at once, every MarkInterval, and soon after each request.
+func (g *markGuard) run(ctx context.Context) error {
 	for {
-		pause := w.s.cfg.MarkInterval
-		err := w.write(ctx)
+		pause := g.s.cfg.MarkInterval
+		err := g.write(ctx)
 		var newer *NewerHistoryError
 		switch {
 		case ctx.Err() != nil:
@@ -163,17 +161,17 @@ func (w *ward) run(ctx context.Context) error {
 			return newer
 		case err != nil:
 			pause = min(pause, awayPause)
-		case w.s.store.View().Birth().IsZero():
+		case g.s.store.View().Birth().IsZero():
 			pause = markSoon
 		}
-		w.tell(err)
+		g.logOnce(err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C:
-		case <-w.kick:
+		case <-g.kick:
 			timer.Stop()
 			if !sleep(ctx, markSoon*9/10) {
 				return nil
@@ -182,95 +180,95 @@ func (w *ward) run(ctx context.Context) error {
 	}
 }
 
-// tell logs trouble with the mark once.
-func (w *ward) tell(err error) {
+// logOnce logs the same error with the mark only once.
+func (g *markGuard) logOnce(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	w.mu.Lock()
-	news := text != w.told
-	w.told = text
-	w.mu.Unlock()
+	g.mu.Lock()
+	news := text != g.lastError
+	g.lastError = text
+	g.mu.Unlock()
 	if news && err != nil {
-		w.log.Warn("the mark can't be read or written; nothing is removed there until it can", "reason", storeName(w.store), "error", err)
+		g.log.Warn("the mark can't be read or written; nothing is removed there until it can; see bivouac runbook hold", "reason", storeName(g.store), "error", err)
 	}
 }
 
-// found is a mark as it was read.
+// found is a mark as it was read, with the number for the next write.
 type found struct {
 	mark *fsm.Mark
 	cas  uint64
 }
 
-func (w *ward) read(ctx context.Context) (found, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(markPatience, w.s.cfg.CallTimeout))
+func (g *markGuard) read(ctx context.Context) (found, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(markTimeout, g.s.cfg.CallTimeout))
 	defer cancel()
-	mark, cas, ok, err := w.marks.ReadMark(ctx)
+	mark, cas, ok, err := g.marks.ReadMark(ctx)
 	if err != nil || !ok {
 		return found{cas: cas}, err
 	}
 	return found{&mark, cas}, nil
 }
 
-// judge reads the mark and acts on what it means: a hold, or the term's end. A
-// mark that could not be read is an *unreadableError, or a *Denied and a hold. It
-// does nothing below protocol version 3.
-func (w *ward) judge(ctx context.Context) (found, error) {
-	if w.s.store.View().Birth().IsZero() {
-		w.set(false)
+// judge reads the mark and acts on the verdict: it begins a hold or ends the term. For an
+// unreadable mark it returns an *unreadableError; for a missing permission it begins a hold and
+// returns an error with a *Denied. Below protocol version 3 it does nothing.
+func (g *markGuard) judge(ctx context.Context) (found, error) {
+	if g.s.store.View().Birth().IsZero() {
+		g.set(false)
 		return found{}, nil
 	}
-	f, verdict, err := w.look(ctx)
+	f, verdict, err := g.look(ctx)
 	if denied := (*Denied)(nil); errors.As(err, &denied) {
-		w.set(false)
-		if held := w.s.hold(ctx, w.log, func(*fsm.View) []fsm.Finding {
-			return []fsm.Finding{{Kind: fsm.FindingMarkDenied, Store: w.store, ID: denied.Path, Detail: denied.Error()}}
+		g.set(false)
+		if held := g.s.hold(ctx, g.log, func(*fsm.View) []fsm.Finding {
+			return []fsm.Finding{{Kind: fsm.FindingMarkDenied, Store: g.store, ID: denied.Path, Detail: denied.Error()}}
 		}); held != nil {
 			return found{}, held
 		}
 		return found{}, err
 	}
 	if err != nil {
-		w.set(false)
+		g.set(false)
 		return found{}, err
 	}
-	w.set(verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent)
+	g.set(verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent)
 	switch verdict {
 	case fsm.MarkOurs:
-		w.saw(f.mark)
+		g.saw(f.mark)
 		return f, nil
 	case fsm.MarkAbsent:
 		return f, nil
 	case fsm.MarkNewer:
-		return found{}, &NewerHistoryError{Store: w.store, Mark: *f.mark}
+		return found{}, &NewerHistoryError{Store: g.store, Mark: *f.mark}
 	}
-	return f, w.s.hold(ctx, w.log, func(v *fsm.View) []fsm.Finding {
-		if again := w.verdict(w.known(v), v, f.mark); again != verdict {
+	return f, g.s.hold(ctx, g.log, func(v *fsm.View) []fsm.Finding {
+		if again := g.verdict(g.known(v), v, f.mark); again != verdict {
 			return nil
 		}
-		return []fsm.Finding{w.finding(verdict, f.mark)}
+		return []fsm.Finding{g.finding(verdict, f.mark)}
 	})
 }
 
-// look reads and judges. A verdict against this history is given only after the
-// fence: what a later leader wrote is no sign to a deposed one. An older mark is
-// looked at twice: a store's replica may answer with what it had a moment ago.
-func (w *ward) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
+// look reads and judges the mark. A verdict against this history needs the fence first: a mark of
+// a later leader proves nothing to a deposed one. An older mark is read twice, because a replica
+// of the store may answer with what it had a moment ago.
+func (g *markGuard) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
 	for fenced := false; ; fenced = true {
-		before := w.known(w.s.store.View())
-		f, err := w.read(ctx)
+		before := g.known(g.s.store.View())
+		f, err := g.read(ctx)
 		switch {
 		case err != nil && !fenced:
 			return found{}, "", &unreadableError{err}
 		case err != nil:
 			return found{}, "", fmt.Errorf("reading the mark, which spoke against this history, again: %w", err)
 		}
-		verdict := w.verdict(before, w.s.store.View(), f.mark)
+		verdict := g.verdict(before, g.s.store.View(), f.mark)
 		if fenced || verdict == fsm.MarkOurs || verdict == fsm.MarkAbsent {
 			return f, verdict, nil
 		}
-		if err := w.s.fence(ctx); err != nil {
+		if err := g.s.fence(ctx); err != nil {
 			return found{}, "", err
 		}
 		if verdict == fsm.MarkBehind && !sleep(ctx, markSoon) {
@@ -279,66 +277,67 @@ func (w *ward) look(ctx context.Context) (found, fsm.MarkVerdict, error) {
 	}
 }
 
-// finding says what a mark means in words.
-func (w *ward) finding(verdict fsm.MarkVerdict, m *fsm.Mark) fsm.Finding {
-	f := fsm.Finding{Kind: fsm.FindingMarkAhead, Store: w.store}
+// finding describes a verdict in words.
+func (g *markGuard) finding(verdict fsm.MarkVerdict, m *fsm.Mark) fsm.Finding {
+	f := fsm.Finding{Kind: fsm.FindingMarkAhead, Store: g.store}
 	switch verdict {
 	case fsm.MarkLost:
 		f.Kind = fsm.FindingMarkLost
-		f.Detail = "the mark in " + storeName(w.store) + " is gone: it was emptied or is another one"
+		f.Detail = "the mark in " + storeName(g.store) + " is gone: it was emptied or is another one"
 		return f
 	case fsm.MarkForeign:
 		f.Kind, f.ID = fsm.FindingMarkForeign, m.Cluster
-		f.Detail = "the mark in " + storeName(w.store) + " is that of another cluster: give this one a place of its own"
+		f.Detail = "the mark in " + storeName(g.store) + " is that of another cluster: give this one a place of its own"
 		return f
 	}
 	if verdict == fsm.MarkBehind {
 		f.Kind = fsm.FindingMarkBehind
 		f.Detail = fmt.Sprintf("the mark in %s is that of %s, and a later one was written: its data went back in time",
-			storeName(w.store), m.Time.Format(time.RFC3339))
+			storeName(g.store), m.Time.Format(time.RFC3339))
 		return f
 	}
 	f.ID, f.Birth = m.Nonce, fsm.Birth{Cluster: m.Cluster, Nonce: m.Nonce, Index: m.Index}.String()
 	f.Detail = fmt.Sprintf("the mark in %s of %s is not in this history: this state is older than what was done there",
-		storeName(w.store), m.Time.Format(time.RFC3339))
+		storeName(g.store), m.Time.Format(time.RFC3339))
 	return f
 }
 
-// write moves the mark forward. A mark that is not ours stays.
-func (w *ward) write(ctx context.Context) error {
-	f, err := w.judge(ctx)
-	if err != nil || !w.mayRemove() {
+// write moves the mark forward. It never replaces a mark that is not ours.
+func (g *markGuard) write(ctx context.Context) error {
+	f, err := g.judge(ctx)
+	if err != nil || !g.mayRemove() {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.s.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.s.cfg.CallTimeout)
 	defer cancel()
-	v := w.s.store.View()
+	v := g.s.store.View()
 	mark, ok := v.Mark(time.Now())
 	if !ok {
 		return nil
 	}
-	if err := w.marks.WriteMark(ctx, mark, f.cas); err != nil {
-		w.set(false)
+	if err := g.marks.WriteMark(ctx, mark, f.cas); err != nil {
+		g.set(false)
 		return fmt.Errorf("writing the mark: %w", err)
 	}
-	w.saw(&mark)
-	w.mu.Lock()
-	due := w.noted.IsZero() || time.Since(w.noted) >= markNotes || !v.Marked(w.store)
-	w.mu.Unlock()
+	g.saw(&mark)
+	g.mu.Lock()
+	due := g.noted.IsZero() || time.Since(g.noted) >= markNotes || !v.Marked(g.store)
+	g.mu.Unlock()
 	if !due {
 		return nil
 	}
-	// Only what was written is noted: a later leader takes less for a loss.
-	if _, err = w.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: w.store, History: mark.History, Index: mark.Index})); err == nil {
-		w.mu.Lock()
-		w.noted = time.Now()
-		w.mu.Unlock()
+	// Only a written mark is recorded: a later leader takes an older one in the store for a loss.
+	if _, err = g.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: g.store, History: mark.History, Index: mark.Index})); err == nil {
+		g.mu.Lock()
+		g.noted = time.Now()
+		g.mu.Unlock()
 	}
 	return err
 }
 
-// CheckMarks reads the marks and is nil when none of them forbids this node to
-// lead. It changes nothing; any node may call it.
+// CheckMarks reads the marks of the backend and the secret store. A *NewerHistoryError forbids
+// this node to lead; another error says that a mark could not be read. It changes nothing, and
+// any node may call it.
 func (s *Scheduler) CheckMarks(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
 	defer cancel()

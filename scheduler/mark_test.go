@@ -41,9 +41,10 @@ func (w *world) found(kind, store string) bool {
 	return false
 }
 
-// A store whose mark is of this history, but older than one that was written
-// there, went back in time: in one term, and across leaders.
+// A store whose mark is of this history, but older than one that was written there, went back in
+// time: in one term, and across leaders.
 func TestMark_StoreWentBack_Holds(t *testing.T) {
+	t.Parallel()
 	for name, nextLeader := range map[string]bool{"within a term": false, "found by the next leader": true} {
 		for _, store := range []string{fsm.StoreNomad, fsm.StoreVault} {
 			t.Run(store+" "+name, func(t *testing.T) {
@@ -90,6 +91,7 @@ func TestMark_StoreWentBack_Holds(t *testing.T) {
 
 // The store's mark went back to before the release of a hold.
 func TestMark_OfAFormerHistory_AfterALaterOne_Holds(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		keeper := w.secretMarks()
 		old := *keeper.Mark()
@@ -104,9 +106,10 @@ func TestMark_OfAFormerHistory_AfterALaterOne_Holds(t *testing.T) {
 	})
 }
 
-// Leaders that fail anywhere between writing a mark and noting it, that lose the
+// Leaders that fail anywhere between writing a mark and recording it, that lose the
 // check-and-set, that are released from holds: no mark seems to have gone back.
 func TestMark_NeverBehind_WhileStoresOnlyGoForward(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		inWorld(t, options(), func(w *world) {
@@ -159,7 +162,7 @@ func TestMark_NeverBehind_WhileStoresOnlyGoForward(t *testing.T) {
 	}
 }
 
-// lateAnswers reads a mark and is slow to hand it on.
+// lateAnswers reads a mark and returns it late.
 type lateAnswers struct {
 	*nomadtest.Nomad
 	by func() time.Duration
@@ -175,10 +178,12 @@ func (n lateAnswers) ReadMark(ctx context.Context) (fsm.Mark, uint64, bool, erro
 	return mark, cas, found, err
 }
 
-// A listing reads the mark while the leader writes a newer one: what it was given
-// is older than what was written since, and nothing went back.
+// A listing reads the mark while the leader writes a newer one. The mark it gets is older than
+// the one written since, and nothing went back.
 func TestMark_WrittenBesideAListing_IsNotBehind(t *testing.T) {
-	for seed := range uint64(10) {
+	t.Parallel()
+	// Each world is small: a listing and the probes cost as many calls as there are sandboxes.
+	for seed := range uint64(80) {
 		inWorld(t, options(), func(w *world) {
 			var mu sync.Mutex
 			rng := rand.New(rand.NewPCG(seed, 4))
@@ -189,7 +194,7 @@ func TestMark_WrittenBesideAListing_IsNotBehind(t *testing.T) {
 				return time.Duration(rng.IntN(2000)) * time.Millisecond
 			}}
 			w.lead()
-			for i := range 400 {
+			for i := range 50 {
 				w.create(fmt.Sprintf("s%d", i))
 				w.elapse(time.Duration(500+i%7*300) * time.Millisecond)
 				if h := w.view().Hold(); h != nil {
@@ -200,9 +205,10 @@ func TestMark_WrittenBesideAListing_IsNotBehind(t *testing.T) {
 	}
 }
 
-// While the mark in Nomad can't be read, what users ask for goes on, and nothing
-// is stopped, removed or expired of the leader's own accord.
+// While the mark in Nomad can't be read, users' requests are carried out, and the leader stops,
+// removes or expires nothing on its own.
 func TestMark_Unreadable_UsersGoOn(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{MaxRunning: time.Hour})
 		for _, id := range []string{"a", "b", "c", "old"} {
@@ -222,7 +228,7 @@ func TestMark_Unreadable_UsersGoOn(t *testing.T) {
 		w.nomad.AddBorn("orphan", clusterID, w.birth())
 		w.nomad.Declare("orphan")
 		w.cluster.NextTerm()
-		// What was asked of the former leader, and of this one.
+		// Requests to the former leader, and to this one.
 		w.pause("a")
 		w.lead()
 		w.reach("a", fsm.SandboxPaused, 5*time.Second)

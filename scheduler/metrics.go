@@ -9,15 +9,15 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// metrics are the scheduler's numbers. Everything but bivouac_sandboxes is
-// counted by the leader only.
+// metrics are the scheduler's metrics. The leader alone counts those in the struct. The
+// collectors read the store, so every node reports the same there.
 type metrics struct {
 	start    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
 	pass     *prometheus.HistogramVec
 	steps    *prometheus.CounterVec
 	secrets  prometheus.Counter
-	// deleted, undeleted and strangers are the secret store's too.
+	// These three are about the secret store too.
 	deleted, undeleted prometheus.Counter
 	strangers          prometheus.Gauge
 	pauses             *prometheus.CounterVec
@@ -27,12 +27,12 @@ type metrics struct {
 	idleUnknown        prometheus.Gauge
 }
 
-// newMetrics makes and registers the metrics. stop is how long stopping and
-// deleting may take before it counts as overdue.
+// newMetrics makes the metrics and registers them, unless reg is nil. A pause or deletion counts
+// as overdue after stop.
 func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*metrics, error) {
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "bivouac_sandbox_start_seconds",
+			Name:    "bivouac_sandbox_start_duration_seconds",
 			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
 		}, []string{"stage", "start"}),
@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 			Help: "Sandboxes that went into ERROR, by reason.",
 		}, []string{"reason"}),
 		pass: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "bivouac_scheduler_pass_seconds",
+			Name:    "bivouac_scheduler_pass_duration_seconds",
 			Help:    "Duration of one pass: over one sandbox, or a full listing.",
 			Buckets: prometheus.ExponentialBuckets(.0001, 4, 10),
 		}, []string{"pass"}),
@@ -67,7 +67,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		}),
 	}
 	m.pauses = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "bivouac_sandbox_polite_pauses_total",
+		Name: "bivouac_sandbox_graceful_pauses_total",
 		Help: "Sandboxes whose conversations were asked to pause before their job was stopped, by outcome.",
 	}, []string{"outcome"})
 	m.claims = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -96,7 +96,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 	return m, errors.Join(errs...)
 }
 
-// startKind says how a sandbox comes to run, for the label "start".
+// startKind returns the label "start": how the sandbox comes to run.
 func startKind(sb *fsm.Sandbox) string {
 	switch {
 	case sb.Member():
@@ -109,7 +109,7 @@ func startKind(sb *fsm.Sandbox) string {
 	return "cold"
 }
 
-// started counts the first start of a sandbox against its spec's pool.
+// started counts the first start of a sandbox as a hit or miss of its spec's pool.
 func (m *metrics) started(v *fsm.View, sb *fsm.Sandbox) {
 	switch startKind(sb) {
 	case "warm":
@@ -121,12 +121,13 @@ func (m *metrics) started(v *fsm.View, sb *fsm.Sandbox) {
 	}
 }
 
-// seconds observes the time since a moment of another node's clock.
+// seconds observes the time since a moment that may be another node's clock; a negative time
+// counts as 0.
 func seconds(o prometheus.Observer, since time.Time) {
 	o.Observe(max(time.Since(since), 0).Seconds())
 }
 
-// stateCollector counts the sandboxes in the store by state when it is asked.
+// stateCollector counts the sandboxes in the store by state.
 type stateCollector struct{ store Store }
 
 func (stateCollector) desc() *prometheus.Desc {
@@ -156,9 +157,8 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// overdueCollector counts the sandboxes whose end takes longer than it should,
-// when it is asked. A deletion has no ERROR: it is tried for ever, and this is
-// what tells.
+// overdueCollector counts the sandboxes whose pause or deletion takes too long. A deletion never
+// ends in ERROR and is retried without end, so only this metric shows it.
 type overdueCollector struct {
 	store Store
 	limit time.Duration
@@ -187,7 +187,7 @@ func (c overdueCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// poolCollector counts the members of warm pools when it is asked.
+// poolCollector counts the members of warm pools.
 type poolCollector struct{ store Store }
 
 func (poolCollector) descs() (size, wanted *prometheus.Desc) {
@@ -223,10 +223,10 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// holdCollector tells of the hold, the orphans and the removals when it is asked.
+// holdCollector reports the hold, the orphans and the removals.
 type holdCollector struct{ store Store }
 
-func (holdCollector) descs() (hold, orphans, removals, braked *prometheus.Desc) {
+func (holdCollector) descs() (hold, orphans, removals, limited *prometheus.Desc) {
 	return prometheus.NewDesc("bivouac_hold", "1 while the cluster holds: the leader does nothing of its own accord.", nil, nil),
 		prometheus.NewDesc("bivouac_orphans", "Jobs and workspaces without a sandbox, by kind and reason.", []string{"kind", "reason"}, nil),
 		prometheus.NewDesc("bivouac_removals", "Removals of the leader's own accord in the last hour, by kind.", []string{"kind"}, nil),
@@ -235,16 +235,16 @@ func (holdCollector) descs() (hold, orphans, removals, braked *prometheus.Desc) 
 
 // Describe implements prometheus.Collector.
 func (c holdCollector) Describe(ch chan<- *prometheus.Desc) {
-	hold, orphans, removals, braked := c.descs()
+	hold, orphans, removals, limited := c.descs()
 	ch <- hold
 	ch <- orphans
 	ch <- removals
-	ch <- braked
+	ch <- limited
 }
 
 // Collect implements prometheus.Collector.
 func (c holdCollector) Collect(ch chan<- prometheus.Metric) {
-	hold, orphans, removals, braked := c.descs()
+	hold, orphans, removals, limited := c.descs()
 	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
 	}
@@ -269,9 +269,9 @@ func (c holdCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, kind := range []string{fsm.RemovalSandbox, fsm.RemovalJob, fsm.RemovalWorkspace, fsm.RemovalSecret} {
 		gauge(removals, float64(v.Removed(kind, now)), kind)
 		at := 0.
-		if braking(v, kind, now) {
+		if limitsRemovals(v, kind, now) {
 			at = 1
 		}
-		gauge(braked, at, kind)
+		gauge(limited, at, kind)
 	}
 }

@@ -7,52 +7,57 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// proveAgain bounds how often a server that answers but is not proven is asked
-// for the proof: it costs a read of the secret store.
+// proveAgain is the least pause before a server that answers but is not proven is probed again:
+// the proof costs a read of the secret store.
 const proveAgain = 100 * time.Millisecond
 
-// prober asks the agent server of one placement until it is stopped. It posts
-// each result that Plan could care for to the loop.
+// prober probes the agent server of one placement until it is stopped. It passes each result to
+// the loop and queues the sandbox when Plan may need it.
 type prober struct {
 	l *loop
-	// sb is the row the prober was made for: its keys and marker hold as long
-	// as the prober does.
+	// sb is the row the prober was made for. Its keys and marker stay valid as long as the prober
+	// runs.
 	sb     *fsm.Sandbox
 	url    string
 	alloc  string
 	client string
 	work   string
-	// late: the server did not answer in time the last time.
+	// late: the server missed the deadline the last time. turn is the slot of the probe that is
+	// under way.
 	late bool
+	turn *turn
+	// lateKey: the secret store did.
+	lateKey bool
 	// bound: this prober gave the server its key.
 	bound bool
-	// primed is what a member of a pool is bound with, for the prober of its
-	// owner; under loop.mu while the prober is the track's.
-	primed *primed
+	// prefetched is what binds a claimed member of a pool; the prober of its owner inherits it. It is
+	// guarded by loop.mu while the prober is the track's.
+	prefetched *prefetched
 	// marked is when the workspace's marker was last written or found.
 	marked time.Time
 	cancel context.CancelFunc
-	// eager: it is counted in loop.eager.
+	// eager: this prober is counted in loop.eager.
 	eager bool
 }
 
-// watch makes the prober of the sandbox be for placement p, and the key it has
-// now, and no other; nil stops it.
+// watch makes the track's prober be for placement p and the sandbox's present key. A nil p stops
+// it.
 func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Placement) {
-	url := AgentURL(p)
+	url := access.AgentURL(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var warm *primed
+	var warm *prefetched
 	if t.prober != nil {
 		same := p != nil && t.prober.alloc == p.AllocID && t.prober.url == url
 		if same && t.prober.sb.KeyRef == sb.KeyRef {
 			return
 		}
 		if same && t.prober.sb.Member() && t.probe.Answering && t.probe.Proven {
-			warm = t.prober.primed
+			warm = t.prober.prefetched
 		}
 		t.prober.cancel()
 		t.prober = nil
@@ -62,7 +67,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, primed: warm, cancel: cancel}
+	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, prefetched: warm, cancel: cancel}
 	t.prober = pr
 	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
@@ -71,25 +76,26 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 	})
 }
 
-// run probes until ctx ends: quickly while the sandbox is starting, at the
-// health interval while all is well.
+// run probes until ctx ends: at the fast pace while the sandbox starts, at the health interval
+// while it is well.
 func (p *prober) run(ctx context.Context, t *track) {
 	begin := time.Now()
 	defer p.count(false)
+	defer p.l.gate.join(p.client)()
 	res := ProbeResult{AllocID: p.alloc, URL: p.url, KeyRef: p.sb.KeyRef}
 	starting := p.post(t, res, res)
 	for {
 		before := res
-		// Taken before: the news may come while a probe hangs.
+		// Taken before the probe, because the client may come back while it hangs.
 		well := p.l.gate.wellAgain(p.client)
 		if !p.probe(ctx, starting, &res) || ctx.Err() != nil {
 			return
 		}
 		starting = p.post(t, before, res)
 		p.renewMarker(ctx, res)
-		eager := p.count(starting && !p.late && !res.Proven && !p.sb.Member())
+		eager := p.count(starting && !p.late && !p.lateKey && !res.Proven && !p.sb.Member())
 		if res.Failures == 1 && before.Failures == 0 && starting {
-			p.l.probers.Go(func() { p.foresee(ctx) })
+			p.l.probers.Go(func() { p.prefetchKey(ctx) })
 		}
 		if res.Answering && res.Proven {
 			begin = time.Now()
@@ -103,25 +109,23 @@ func (p *prober) run(ctx context.Context, t *track) {
 	}
 }
 
-// Half the pause between two probes is lost between the answer and the
-// question. It may grow by a fiftieth of the time waited so far, and all
-// sandboxes that are starting share two thousand probes a second.
-// Nobody waits for the member of a pool, and starts should not wait for its
-// probes.
+// On average a probe notices readiness half a pause late. So the pause is a fiftieth of the time
+// waited so far, within bounds, and all sandboxes that start share two thousand probes a second.
+// No user waits for a pool member, so its pause is at least memberPause and its probes don't
+// delay starts.
 const (
 	probeShare  = 50
 	probesEvery = 500 * time.Microsecond
 	memberPause = 50 * time.Millisecond
 )
 
-// eagerPause is the pause between two probes of a sandbox that has been starting
-// for a time, as one of so many.
+// eagerPause returns the pause between two probes of a sandbox that has been starting for waited,
+// as one of eager sandboxes.
 func eagerPause(waited time.Duration, eager int, lo, hi time.Duration) time.Duration {
 	return min(max(lo, waited/probeShare, time.Duration(eager)*probesEvery), hi)
 }
 
-// count says whether this prober is one of those in a hurry, and tells how many
-// there are.
+// count records whether this prober probes at the fast pace, and returns how many do.
 func (p *prober) count(eager bool) int {
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
@@ -136,19 +140,16 @@ func (p *prober) count(eager bool) int {
 	return p.l.eager
 }
 
-// foresee reads the key while the server is not up yet, for the secret store's
-// client to remember it: the proof then waits for nobody else. What fails now
-// fails again when it matters.
-func (p *prober) foresee(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
-	defer cancel()
+// prefetchKey reads the key while the server is not up yet, so that the secret store's client has
+// it cached for the proof. It ignores errors: they come again when the key is needed.
+func (p *prober) prefetchKey(ctx context.Context) {
 	if ref := p.sb.KeyRef; !ref.IsZero() {
-		_, _ = p.l.s.secrets.Read(ctx, ref)
+		_, _ = p.l.gate.read(ctx, p.l.s.secrets, ref, p.client, new(bool))
 	}
 }
 
-// post hands a result to the loop, and has the sandbox looked at when it could
-// matter. It reports whether the sandbox is starting.
+// post passes a result to the loop and queues the sandbox when the result may matter. It reports
+// whether the sandbox is starting.
 func (p *prober) post(t *track, before, res ProbeResult) bool {
 	l := p.l
 	l.mu.Lock()
@@ -157,7 +158,7 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 		return false
 	}
 	t.probe = res
-	// How often a sandbox that is starting did not answer is nobody's business.
+	// While a sandbox starts, only the first failure matters to Plan.
 	more := before.Failures != res.Failures && (!t.starting || res.Failures <= 1)
 	if before.Answering != res.Answering || before.Proven != res.Proven || more || !failureEqual(before.Failure, res.Failure) {
 		l.queue.add(p.sb.ID)
@@ -165,36 +166,29 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 	return t.starting
 }
 
-// once asks the server, and for the proof while it has not given it. A server
-// that does not say within limit that it serves is not waited for: then once
-// reports false, and notes that as a failure only if limit is the whole time.
-func (p *prober) once(ctx context.Context, res *ProbeResult, limit time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
-	defer cancel()
-	if p.bindPrimed(ctx, res) {
-		return true
+// once probes the server, and asks for the proof until there is one. It reports whether the
+// server failed. hurry bounds the health call of a server that is not late.
+func (p *prober) once(ctx context.Context, res *ProbeResult, hurry time.Duration) (failed bool) {
+	if p.bindPrefetched(ctx, res) {
+		return false
 	}
-	begin := time.Now()
-	hurry, done := context.WithTimeout(ctx, limit)
-	err := p.l.s.agents.Health(hurry, p.url)
-	done()
+	var err error
+	p.turn.within(ctx, hurry, func(ctx context.Context) { err = p.l.s.agents.Health(ctx, p.url) })
 	if err != nil {
-		late := time.Since(begin) >= limit
-		if late && limit < p.l.s.cfg.ProbeTimeout {
-			return false
-		}
 		res.Answering = false
 		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not answer: " + err.Error()})
-		return !late
+		return true
 	}
 	res.Answering = true
-	dormant, f := p.lookDormant(ctx, res)
+	var dormant bool
+	var f *Failure
+	p.turn.within(ctx, probeHurry, func(ctx context.Context) { dormant, f = p.lookDormant(ctx, res) })
 	switch {
 	case f != nil:
 		res.Proven = false
 	case p.sb.Member():
 		res.Proven = dormant
-		p.prime(ctx)
+		p.prefetchBinding(ctx)
 	case dormant || !res.Proven:
 		f = p.prove(ctx, res, dormant)
 		res.Proven = f == nil
@@ -203,20 +197,19 @@ func (p *prober) once(ctx context.Context, res *ProbeResult, limit time.Duration
 	case f == nil:
 		res.ok()
 	case f.Reason == fsm.ReasonSecretStore:
-		// Not the sandbox's fault: it counts as no failure of its.
+		// The sandbox did not cause this, so it is not counted as its failure.
 		res.ok()
 		res.Failure = f
 	default:
 		res.fail(f)
 	}
-	return true
+	return res.Failures > 0
 }
 
-// prove makes sure that the sandbox and its workspace are what they should be:
-// a dormant server is given its key first.
-func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) *Failure {
-	with := &primed{}
-	var f *Failure
+// prove checks that the server and its workspace are the sandbox's. A dormant server is given its
+// key first.
+func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) (f *Failure) {
+	with := &prefetched{}
 	if with.keys, f = p.read(ctx, p.sb.KeyRef, "the sandbox's key"); f != nil {
 		return f
 	}
@@ -224,27 +217,37 @@ func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) *Fai
 		if with.init, f = p.read(ctx, p.sb.InitRef, "what the warm sandbox is initialised with"); f != nil {
 			return f
 		}
-		if _, f = p.bind(ctx, with); f != nil {
-			return f
+	}
+	p.turn.within(ctx, probeHurry, func(ctx context.Context) {
+		if dormant {
+			if _, f = p.bind(ctx, with); f != nil {
+				return
+			}
 		}
-	}
-	key := with.keys[secretKeyMember]
-	if f := p.proveKey(ctx, key); f != nil {
-		return f
-	}
-	return p.checkWorkspace(ctx, key, res)
+		key := with.keys[fsm.MemberKey]
+		if f = p.proveKey(ctx, key); f == nil {
+			f = p.checkWorkspace(ctx, key, res)
+		}
+	})
+	return f
 }
 
-// read reads an entry of the secret store; what says which in a failure.
-func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (map[string]string, *Failure) {
-	entry, err := p.l.s.secrets.Read(ctx, ref)
+// read reads an entry of the secret store while the probe gives up its slot. what names the entry
+// in a failure.
+func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (entry map[string]string, f *Failure) {
+	var err error
+	p.count(false) // a read may hang, and this prober does not probe until it ends
+	again := p.turn.aside(ctx, func() { entry, err = p.l.gate.read(ctx, p.l.s.secrets, ref, p.client, &p.lateKey) })
+	if err == nil && !again {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return nil, &Failure{Reason: fsm.ReasonSecretStore, Detail: "reading " + what + ": " + err.Error()}
 	}
 	return entry, nil
 }
 
-// proveKey makes sure that the server is the one the key belongs to.
+// proveKey checks that the key belongs to the server.
 func (p *prober) proveKey(ctx context.Context, key string) *Failure {
 	err := p.l.s.agents.Prove(ctx, p.url, key)
 	switch {
@@ -271,7 +274,7 @@ func (r *ProbeResult) fail(f *Failure) {
 	r.Failure = f
 }
 
-// jitter spreads d by a tenth either way.
+// jitter changes d by up to a tenth either way.
 func jitter(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-.5)*.2*float64(d))
 }

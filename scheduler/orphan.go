@@ -9,25 +9,24 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// OrphanFacts is what the state and the marks say of a thing without a sandbox.
+// OrphanFacts is what the state and the marks say about a job or workspace without a sandbox.
 type OrphanFacts struct {
-	// Record is the one that is about this very thing, nil for none.
+	// Record is the recorded orphan with the same birth, nil for none.
 	Record *fsm.Orphan
-	// Contained: it was born in this history.
+	// Contained: it was born in this history, or a policy of this history left it.
 	Contained bool
 	// MayRemove: there is no hold, and the mark in the backend is ours.
 	MayRemove bool
-	// Recorded: the cluster records its history; without that nothing is known
-	// of births.
+	// Recorded: the cluster records its history. Without that, births are unknown.
 	Recorded bool
-	// GrantedAt is when the removal of the job was granted; zero when it was not.
+	// GrantedAt is when the removal was granted; zero when it was not.
 	GrantedAt time.Time
 }
 
-// orphaned reports whether there is something of ours that no sandbox owns.
+// orphaned reports whether the observation has a job or workspace of ours.
 func orphaned(o Observed) bool { return !o.Foreign && (o.Exists || o.Workspace) }
 
-// orphanKind is what is left of the sandbox: a job, or a workspace alone.
+// orphanKind returns what is left of the sandbox: a job, or a workspace alone.
 func orphanKind(o Observed) string {
 	if o.Exists {
 		return fsm.OrphanJob
@@ -35,7 +34,7 @@ func orphanKind(o Observed) string {
 	return fsm.OrphanWorkspace
 }
 
-// orphanFacts gathers what the view knows of an orphan.
+// orphanFacts returns what the view knows about an orphan.
 func orphanFacts(v *fsm.View, o Observed, ours bool) OrphanFacts {
 	f := OrphanFacts{Recorded: !v.Birth().IsZero(), MayRemove: ours && v.Hold() == nil}
 	if !orphaned(o) || !f.Recorded {
@@ -52,10 +51,10 @@ func orphanFacts(v *fsm.View, o Observed, ours bool) OrphanFacts {
 	return f
 }
 
-// planOrphan notes what no sandbox owns, when it was seen for a while: what was
-// just removed may be shown once more. It ends what was born in this history,
-// jobs at once and workspaces after their retention, and what an operator
-// deleted. Everything else is a stranger's and stays.
+// planOrphan records a job or workspace without a sandbox once it was seen for a while, because a
+// listing may still show what was just removed. It ends what was born in this history, jobs at
+// once and workspaces after their retention, and what an operator deleted. Anything else is a
+// stranger's and stays.
 func planOrphan(s Situation) Decision {
 	o, f := s.Observed, s.Orphan
 	switch {
@@ -87,12 +86,11 @@ func planOrphan(s Situation) Decision {
 	return planEnd(s)
 }
 
-// orphanPause is the time between two looks at an orphan that may not be removed
-// now.
+// orphanPause is the time between two looks at an orphan that may not be removed now.
 const orphanPause = 30 * time.Second
 
-// planEnd ends an orphan. A job is stopped first; what does not stop in time is
-// removed as far as it goes.
+// planEnd ends an orphan. A job is stopped first. If it does not stop in time, the removal goes
+// on without waiting.
 func planEnd(s Situation) Decision {
 	o := s.Observed
 	late := s.Orphan.GrantedAt.Add(s.Limits.Stop)
@@ -108,21 +106,20 @@ func planEnd(s Situation) Decision {
 	return Decision{Step: StepRemoveOrphan}
 }
 
-// errBraked: the limit of removals is reached, or there is a hold.
-var errBraked = fmt.Errorf("the limit of removals within an hour is reached, or the cluster holds")
+// errRemovalLimit: the limit of removals is reached, or there is a hold.
+var errRemovalLimit = fmt.Errorf("the limit of removals within an hour is reached, or the cluster holds")
 
-// endOrphan takes a step that ends an orphan, if it still is one behind the
-// fence. A job is registered only after its sandbox is in the log, so there a
-// missing row means that nobody owns what is there. Should the id be given to a
-// new sandbox while the step runs, this leader starts it afterwards, and another
-// leader's start changes the modify index, to which the step then loses.
+// endOrphan takes a step that ends an orphan, if it still is one behind the fence. A job is
+// registered only after its sandbox is in the log, so behind the fence a missing row means that
+// there is no owner. If the id goes to a new sandbox while the step runs, this leader starts it
+// afterwards, and another leader's start changes the modify index, so the step fails.
 func (l *loop) endOrphan(ctx context.Context, job Job, t *track, o Observed, step Step) error {
 	granted, err := l.mayEnd(ctx, t, o)
 	if err != nil {
 		return fmt.Errorf("making sure that nobody owns what is left of the sandbox: %w", err)
 	}
 	if !granted {
-		return errBraked
+		return errRemovalLimit
 	}
 	fault.At("before", "orphan")
 	if step == StepStopOrphan {
@@ -138,13 +135,13 @@ func (l *loop) endOrphan(ctx context.Context, job Job, t *track, o Observed, ste
 		return fmt.Errorf("removing a %s without a sandbox: %w", orphanKind(o), err)
 	}
 	l.s.metrics.orphansRemoved.Inc()
-	l.log.Warn("removed what no sandbox owned", "sandbox", job.SandboxID, "reason", orphanKind(o))
+	l.log.Warn("orphan removed", "sandbox", job.SandboxID, "reason", orphanKind(o))
 	_, err = l.s.cluster.Propose(ctx, command(&fsm.OrphanForgetBody{Kind: orphanKind(o), Sandboxes: []string{job.SandboxID}}))
 	return err
 }
 
-// mayEnd reports whether the orphan may be ended now, as the log has it: it was
-// granted by the brake, or an operator asked for it.
+// mayEnd reports whether the orphan may be ended now, by the committed state: the limit of
+// removals granted it, or an operator requested it.
 func (l *loop) mayEnd(ctx context.Context, t *track, o Observed) (bool, error) {
 	l.mu.Lock()
 	before := t.grantedAt
@@ -174,19 +171,19 @@ func (l *loop) mayEnd(ctx context.Context, t *track, o Observed) (bool, error) {
 	return true, nil
 }
 
-// owns reports whether what is observed is the sandbox's.
+// owns reports whether the observed job or workspace is the sandbox's.
 func owns(v *fsm.View, sb *fsm.Sandbox, o Observed) bool {
 	return Job{Birth: sb.Birth.String(), Unstamped: unstamped(v, sb)}.Owns(o.Birth)
 }
 
-// unstamped reports whether the sandbox is older than births: then it has the
-// birth of the raise that began them.
+// unstamped reports whether the sandbox is older than births. Its birth is then that of the
+// version raise that introduced them.
 func unstamped(v *fsm.View, sb *fsm.Sandbox) bool {
 	terms := v.Terms()
 	return len(terms) == 0 || sb.Birth.IsZero() || sb.Birth.Nonce == terms[0].Nonce && sb.Birth.Index == terms[0].Index
 }
 
-// count is how many things of a kind the backend has, as far as is known.
+// count returns how many things of a kind the backend has, as far as known.
 func (l *loop) count(kind string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +207,7 @@ func (l *loop) noteOrphan(ctx context.Context, o Observed, note fsm.Orphan) erro
 	return err
 }
 
-// forgetOrphans drops the records of what a listing no longer shows.
+// forgetOrphans drops the records of orphans that a listing no longer shows.
 func (l *loop) forgetOrphans(ctx context.Context, jobs []Observed) error {
 	v := l.s.store.View()
 	if v.Hold() != nil || !l.backend.mayRemove() {

@@ -11,6 +11,7 @@ import (
 
 // An id that a client chose may be deleted and used again at once.
 func TestOrphan_IDUsedAgain_IsNotTakenForTheFormer(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		for round := range 5 {
 			w.create("a")
@@ -30,8 +31,9 @@ func TestOrphan_IDUsedAgain_IsNotTakenForTheFormer(t *testing.T) {
 	})
 }
 
-// The sandbox is made after the look that finds the orphan.
+// The sandbox is made after the pass that finds the orphan.
 func TestOrphan_GetsASandbox_IsAdopted(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.Add("a", clusterID)
@@ -51,8 +53,9 @@ func TestOrphan_GetsASandbox_IsAdopted(t *testing.T) {
 	})
 }
 
-// Another leader registered the job again since this one looked.
+// Another leader registered the job again since this one read it.
 func TestOrphan_ChangedSince_IsLeftAlone(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.AddBorn("a", clusterID, w.birth())
@@ -76,6 +79,7 @@ func TestOrphan_ChangedSince_IsLeftAlone(t *testing.T) {
 }
 
 func TestDelete_NeverGivesUpAndSaysSo(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)

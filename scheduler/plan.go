@@ -6,32 +6,32 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/access"
 )
 
-// Plan decides the next step for one sandbox and what to say of it. It is
-// pure. From any situation, repeated with what its steps bring about, it
-// reaches the desired state, and it never starts a job while an allocation of
-// the sandbox is or may be live.
+// Plan decides the next step for one sandbox and its status. It is pure. From any situation,
+// repeated with the effects of its steps, it reaches the desired state. It never starts a job
+// while an allocation of the sandbox is or may be live.
 func Plan(s Situation) Decision {
 	switch {
 	case s.Sandbox == nil:
 		return planOrphan(s)
 	case s.Stranger:
-		// Somebody else's, as far as this sandbox goes.
+		// For this sandbox the job is foreign.
 		s.Observed = Observed{SandboxID: s.Observed.SandboxID, Foreign: true}
 	}
 	if s.Held {
 		return planHeld(s)
 	}
-	d := planWished(s)
+	d := planDesired(s)
 	if s.Unsure {
 		planUnsure(&d, s)
 	}
 	return d
 }
 
-// planWished decides by what is wished of the sandbox.
-func planWished(s Situation) Decision {
+// planDesired plans by the sandbox's desired state.
+func planDesired(s Situation) Decision {
 	switch s.Sandbox.Desired {
 	case fsm.DesiredRunning:
 		return planRunning(s)
@@ -43,8 +43,8 @@ func planWished(s Situation) Decision {
 	return Decision{}
 }
 
-// newStatus is the status of the sandbox's present generation: the row's, or a
-// fresh STARTING when no observation covers the generation yet.
+// newStatus returns the status of the sandbox's present generation: the row's, or a new STARTING
+// when no observation covers the generation yet.
 func newStatus(s Situation) fsm.SandboxStatus {
 	sb := s.Sandbox
 	if sb.Status.Generation >= sb.Generation {
@@ -60,15 +60,15 @@ func planRunning(s Situation) Decision {
 	d := Decision{Observe: true, Status: newStatus(s)}
 	o := s.Observed
 	if st := &d.Status; s.Known && st.State == fsm.SandboxError && st.Reason == fsm.ReasonHeld {
-		// The hold is over, or the job is there again.
+		// The hold is over, or the job exists again.
 		st.State, st.Since, st.Reason, st.Detail = fsm.SandboxStarting, micro(s.Now), "", ""
 	}
 	gone := !o.Exists || o.Stopped
-	// Nobody resumed by starting anew yet: what is there is from before.
+	// No start was accepted for this generation yet, so the job is from an earlier one.
 	leftover := s.Sandbox.Status.Generation < s.Sandbox.Generation && s.Attempted < s.Sandbox.Generation
 	switch {
 	case !s.Known:
-		// The agent server of a running sandbox can be asked all the same.
+		// The agent server of a running sandbox can be probed without a listing.
 		if !byAllocation(s) {
 			d.Probe = d.Status.Placement
 		}
@@ -78,6 +78,7 @@ func planRunning(s Situation) Decision {
 			Reason: fsm.ReasonForeignJob,
 			Detail: "a job with this sandbox's name belongs to somebody else; it was left alone",
 		})
+	case planDrained(&d, s):
 	case gone && o.Live > 0:
 		starting(&d, s, &Failure{Detail: "waiting for the former copy of the sandbox to stop"})
 		overdue(&d, s, fsm.ReasonScheduler, "the former copy of the sandbox has not stopped")
@@ -87,32 +88,48 @@ func planRunning(s Situation) Decision {
 		d.Step = StepStop
 		starting(&d, s, &Failure{Detail: "stopping what is left of the failed start"})
 		overdue(&d, s, fsm.ReasonScheduler, "what is left of the failed start could not be stopped")
-		// Once the generation is observed, a job that is there counts as its
-		// own, for the next leader too. Users are shown STARTING all the same.
+		// Once the generation is observed, an existing job counts as its own, for the next leader
+		// too. The API shows STARTING all the same.
 		d.Observe = d.Status.State == fsm.SandboxError
-	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && (d.Status.State != fsm.SandboxError || keyLost(d.Status)):
-		planKeyless(&d, s)
+	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && (d.Status.State != fsm.SandboxError || secretUnavailable(d.Status)):
+		planSecretUnavailable(&d, s)
 	case o.Failure != nil:
 		fail(&d, s, o.Failure)
+	case leftover && mayBeStopped(s):
+		// RUNNING follows once the index has moved, because a late stop then fails.
+		d.Step = StepTakeOver
+		if !byAllocation(s) {
+			d.Probe = o.Placement
+		}
+		starting(&d, s, nil)
+		overdue(&d, s, fsm.ReasonScheduler, "the job that still runs could not be taken over")
 	case o.Placement == nil:
 		planUnplaced(&d, s)
 	default:
 		planPlaced(&d, s)
 	}
-	d.Observe = d.Observe && !saysNothing(d, s)
+	d.Observe = d.Observe && !uninformative(d, s)
 	return d
 }
 
-// saysNothing reports whether the status is not worth a command, which would only
-// hold up RUNNING: of a generation that was not observed yet users are shown
-// STARTING all the same.
-func saysNothing(d Decision, s Situation) bool {
+// mayBeStopped reports whether a stop for an earlier desired state may still reach the running
+// job: a pause that was taken back before it was confirmed. A claim follows no pause, a hold
+// changes no job, and a take-over that the backend refused is not repeated.
+func mayBeStopped(s Situation) bool {
+	sb := s.Sandbox
+	claim := sb.Claimed && sb.CreatedAt.Equal(sb.DesiredAt)
+	return sb.Generation > 1 && !claim && !s.Held && s.StepFailed == nil && !s.TakeOverRefused
+}
+
+// uninformative reports whether the status is not worth a command, which would only delay RUNNING:
+// for a generation without an observation the API shows STARTING anyway.
+func uninformative(d Decision, s Situation) bool {
 	st := s.Sandbox.Status
 	return st.Generation < s.Sandbox.Generation && st.State != fsm.SandboxError &&
 		d.Status.State == fsm.SandboxStarting && d.Status.Reason+d.Status.Detail == ""
 }
 
-// planAway: nothing is known of the job yet.
+// planAway plans while nothing is known about the job yet.
 func planAway(d *Decision, s Situation) {
 	if d.Status.State == fsm.SandboxStarting && s.Away != nil {
 		starting(d, s, s.Away)
@@ -120,12 +137,12 @@ func planAway(d *Decision, s Situation) {
 	}
 }
 
-// planAbsent: there is no job, or a stopped one, and nothing of it is live.
+// planAbsent plans for a missing or stopped job without a live allocation.
 func planAbsent(d *Decision, s Situation) {
 	switch {
 	case s.StepFailed != nil:
 		fail(d, s, s.StepFailed)
-	case keyLost(d.Status):
+	case secretUnavailable(d.Status):
 		d.Step = StepStart
 	case d.Status.State == fsm.SandboxError:
 	default:
@@ -145,25 +162,25 @@ func planAbsent(d *Decision, s Situation) {
 	}
 }
 
-// lateRetry is the pause before a sandbox that ran is started again whose key
-// could not be fetched until the deadline.
+// lateRetry is the pause before another start of a sandbox that ran and whose key could not be
+// fetched before the deadline.
 const lateRetry = time.Minute
 
-// keyLost reports whether a sandbox that ran is in ERROR for the secret store
-// alone. That mends itself, so it is tried again for as long as it takes.
-func keyLost(st fsm.SandboxStatus) bool {
+// secretUnavailable reports whether a sandbox that ran is in ERROR because of the secret store
+// alone. The store is expected to come back, so starts are retried without end.
+func secretUnavailable(st fsm.SandboxStatus) bool {
 	return st.State == fsm.SandboxError && st.Reason == fsm.ReasonSecretStore && st.Workspace != ""
 }
 
-// planKeyless: the task ended because its key could not be fetched, when it
-// started or later. That mends itself when the secret store is back, so it is
-// tried again until the deadline, and one that ran at a slower pace after it.
-func planKeyless(d *Decision, s Situation) {
+// planSecretUnavailable plans for a task that ended because its key could not be fetched, at its
+// start or later. The secret store is expected to come back, so the start is retried until the
+// deadline, and after it at a slower pace for a sandbox that ran.
+func planSecretUnavailable(d *Decision, s Situation) {
 	f, pause := s.Observed.Failure, s.Limits.Retry
 	starting(d, s, f)
 	overdue(d, s, f.Reason, f.Detail)
 	if d.Status.State != fsm.SandboxStarting {
-		if !keyLost(d.Status) {
+		if !secretUnavailable(d.Status) {
 			return
 		}
 		pause = lateRetry
@@ -175,7 +192,7 @@ func planKeyless(d *Decision, s Situation) {
 	d.Step = StepStop
 }
 
-// planUnplaced: the job is there and has no allocation to ask.
+// planUnplaced plans for a job without an allocation to probe.
 func planUnplaced(d *Decision, s Situation) {
 	if d.Status.State == fsm.SandboxError {
 		return
@@ -197,11 +214,11 @@ func planUnplaced(d *Decision, s Situation) {
 	}
 }
 
-// quietProbe is how long an agent server may be silent after its placement
-// before the status says so: nearly every one is, for a moment.
+// quietProbe is how long an agent server may fail its probes after the placement before the
+// status says so. Nearly every server does for a moment.
 const quietProbe = 3 * time.Second
 
-// planPlaced: there is an address to ask.
+// planPlaced plans for a job with an address to probe.
 func planPlaced(d *Decision, s Situation) {
 	p := s.Observed.Placement
 	if !byAllocation(s) {
@@ -218,7 +235,7 @@ func planPlaced(d *Decision, s Situation) {
 		if s.Probe.Deferred {
 			d.Status.Job = fsm.JobRef{}
 		}
-		// After the claim was answered: nobody waits for it.
+		// Only after RUNNING is in the row: the answer to the claim does not wait for this step.
 		if s.Observed.Spare && !s.Sandbox.Member() && s.Sandbox.Status.State == fsm.SandboxRunning {
 			d.Step = StepRaise
 		}
@@ -265,16 +282,16 @@ func planPlaced(d *Decision, s Situation) {
 			why = &Failure{Detail: "the backend has not said that the task runs"}
 		}
 		if why == nil {
-			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + AgentURL(p) + " was not asked in time"}
+			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + access.AgentURL(p) + " was not asked in time"}
 		}
 		overdue(d, s, why.Reason, why.Detail)
 	}
 }
 
-// planLost: the workspace is not the sandbox's. It reports whether that is so.
-// The row says why before the job is stopped: a stopped job tells nothing, and
-// would be started again, by this leader or the next. Once it says so the job
-// goes, whatever is wrong with its server by then.
+// planLost reports whether the workspace is not the sandbox's, and plans for that. The row gets
+// the reason before the job is stopped: a stopped job shows no reason and would be started again,
+// by this leader or the next. Once the row has it the job is stopped, even if its server fails
+// for another reason by then.
 func planLost(d *Decision, s Situation) bool {
 	f := s.Probe.Failure
 	if !probed(s) || f == nil {
@@ -315,8 +332,8 @@ func planPaused(s Situation) Decision {
 	return d
 }
 
-// planDeleted stops first, because a workspace can't be deleted while a task
-// holds it. What does not stop in time is removed as far as it goes.
+// planDeleted stops the job first, because a workspace can't be deleted while a task uses it. If
+// it does not stop in time, the removal goes on without waiting.
 func planDeleted(s Situation) Decision {
 	o := s.Observed
 	at := latest(latest(s.Sandbox.DesiredAt, s.Limits.TermStart), s.Limits.Released).Add(s.Limits.Stop)
@@ -349,8 +366,8 @@ func stopping(d *Decision, s Situation) {
 	fail(d, s, why)
 }
 
-// starting makes the status STARTING with the words of why, unless it is ERROR
-// already: an ERROR of this generation ends with a healthy probe or a resume.
+// starting makes the status STARTING with the reason why, unless it is ERROR already: an ERROR of
+// this generation ends with a healthy probe or a resume.
 func starting(d *Decision, s Situation, why *Failure) {
 	st := &d.Status
 	if st.State == fsm.SandboxError {
@@ -365,8 +382,8 @@ func starting(d *Decision, s Situation, why *Failure) {
 	}
 }
 
-// overdue turns STARTING into ERROR when its deadline has passed, and sees to
-// it that somebody looks again at the deadline when it has not.
+// overdue turns STARTING into ERROR when its deadline has passed, and otherwise requests a pass
+// at the deadline.
 func overdue(d *Decision, s Situation, reason, detail string) {
 	if d.Status.State != fsm.SandboxStarting {
 		return
@@ -379,7 +396,7 @@ func overdue(d *Decision, s Situation, reason, detail string) {
 	begin := latest(latest(d.Status.Since, s.Sandbox.DesiredAt), s.Limits.Released)
 	at := begin.Add(limit)
 	if more, bound := s.ProgressAt.Add(limit), begin.Add(s.Limits.Progress); more.After(at) {
-		// An image is pulled: what comes after it has the whole time.
+		// An image was pulled: the steps after it get the whole time.
 		limit = min(more.Sub(begin), max(bound.Sub(begin), limit)).Round(time.Second)
 		at = begin.Add(limit)
 	}
@@ -403,7 +420,7 @@ func fail(d *Decision, s Situation, f *Failure) {
 	st := &d.Status
 	if st.State == fsm.SandboxError && st.Reason == f.Reason {
 		if more := clipped(fsm.SandboxStatus{Detail: f.Detail}).Detail; strings.HasPrefix(more, st.Detail) {
-			st.Detail = more // what a crashed task wrote last is known a moment later
+			st.Detail = more // the last output of a crashed task arrives a moment later
 		}
 		return
 	}
@@ -422,7 +439,7 @@ func wake(d *Decision, at time.Time) {
 // probed reports whether the probe is of the present placement.
 func probed(s Situation) bool {
 	p := s.Observed.Placement
-	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == AgentURL(p) && s.Probe.KeyRef == s.Sandbox.KeyRef
+	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == access.AgentURL(p) && s.Probe.KeyRef == s.Sandbox.KeyRef
 }
 
 func healthy(s Situation) bool {
@@ -432,16 +449,16 @@ func healthy(s Situation) bool {
 	return probed(s) && s.Probe.Answering && s.Probe.Proven
 }
 
-// byAllocation: the backend's word is enough for this sandbox.
+// byAllocation reports whether the sandbox is ready when the backend says that its task runs.
 func byAllocation(s Situation) bool {
 	return s.Sandbox.Template.Readiness == fsm.ReadinessAllocation
 }
 
 func samePlacement(a, b *fsm.Placement) bool {
-	return a != nil && b != nil && a.AllocID == b.AllocID && AgentURL(a) == AgentURL(b)
+	return a != nil && b != nil && a.AllocID == b.AllocID && access.AgentURL(a) == access.AgentURL(b)
 }
 
-// micro is a time as a command carries it.
+// micro returns a time with the precision of a command, in UTC.
 func micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 func latest(a, b time.Time) time.Time {

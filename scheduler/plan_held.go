@@ -6,11 +6,11 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// heldWords is what users are told of a sandbox that a hold keeps from starting.
-const heldWords = "the sandbox's job is not there, and the cluster holds: it is started when an operator releases the hold, or when you resume it"
+// heldDetail is the detail users see of a sandbox that a hold keeps from starting.
+const heldDetail = "the sandbox's job is not there, and the cluster holds: it is started when an operator releases the hold, or when you resume it"
 
-// planHeld decides for a sandbox that is left as it is: its status stays true,
-// and a job that runs is adopted.
+// planHeld plans for a sandbox under a hold, which takes no step on its job: its status still
+// follows the observation, and a running job is adopted.
 func planHeld(s Situation) Decision {
 	o := s.Observed
 	switch {
@@ -21,13 +21,13 @@ func planHeld(s Situation) Decision {
 		return Decision{Step: StepAdopt}
 	case s.Sandbox.Desired == fsm.DesiredRunning && (!o.Exists || o.Stopped):
 		d := Decision{Observe: true, Status: newStatus(s)}
-		if d.Status.State != fsm.SandboxError {
+		if st := d.Status; st.State != fsm.SandboxError && (st.State != fsm.SandboxPaused || st.Reason != fsm.ReasonClient) {
 			// Not STARTING: nothing starts it, and clients would wait.
-			fail(&d, s, &Failure{Reason: fsm.ReasonHeld, Detail: heldWords})
+			fail(&d, s, &Failure{Reason: fsm.ReasonHeld, Detail: heldDetail})
 		}
 		return d
 	}
-	d := planWished(s)
+	d := planDesired(s)
 	d.Step = StepNone
 	return d
 }
@@ -35,9 +35,8 @@ func planHeld(s Situation) Decision {
 // unsurePause is the time between two looks at a step that waits for the mark.
 const unsurePause = 2 * time.Second
 
-// planUnsure keeps a decision from stopping or removing what no user asked to be
-// stopped or removed: the state may be older than what was done in the backend,
-// and the mark does not say that it is not.
+// planUnsure drops a stop or removal that no user requested. The state may be older than what was
+// done in the backend, and the mark does not exclude that.
 func planUnsure(d *Decision, s Situation) {
 	if d.Step != StepStop && d.Step != StepRemove || askedFor(s, d.Status.State) {
 		return
@@ -46,14 +45,14 @@ func planUnsure(d *Decision, s Situation) {
 	wake(d, s.Now.Add(unsurePause))
 }
 
-// askedFor reports whether a stop or a removal is part of what the user asked
-// for last, and was not done since. state is what the sandbox is to be shown in.
+// askedFor reports whether a stop or a removal belongs to the user's last request and was not
+// done since. state is the sandbox's new state.
 func askedFor(s Situation, state fsm.SandboxState) bool {
 	sb := s.Sandbox
 	switch sb.Desired {
 	case fsm.DesiredRunning:
-		// What a former try left is in the way of a start. Once the sandbox ran,
-		// or failed, whatever stops it is the leader's own doing.
+		// The remains of an earlier try are in the way of a start. Once the sandbox ran or
+		// failed, the leader stops it on its own.
 		return state == fsm.SandboxStarting
 	case fsm.DesiredPaused:
 		done := sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation

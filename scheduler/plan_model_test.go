@@ -9,9 +9,10 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 )
 
-// model is a sandbox and the job it has, as far as Plan can tell them apart.
+// model is a sandbox and its job, as far as Plan can distinguish them.
 type model struct {
 	sb        *fsm.Sandbox
 	job       scheduler.Observed
@@ -33,7 +34,7 @@ func (m *model) situation() scheduler.Situation {
 		OrphanSince: m.now, Orphan: unowned(),
 	}
 	if p := m.job.Placement; p != nil {
-		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: scheduler.AgentURL(p), Answering: m.answering, Proven: m.answering}
+		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: access.AgentURL(p), Answering: m.answering, Proven: m.answering}
 		if !m.answering {
 			s.Probe.Failures, s.Probe.FailingSince = 99, m.now.Add(-time.Minute)
 			s.Probe.Failure = &scheduler.Failure{Reason: fsm.ReasonHealth, Detail: "silent"}
@@ -61,6 +62,9 @@ func (m *model) pass() scheduler.Decision {
 		m.start()
 	case scheduler.StepStop:
 		m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
+		m.job.ModifyIndex++
+	case scheduler.StepTakeOver:
+		m.attempted = m.sb.Generation
 		m.job.ModifyIndex++
 	case scheduler.StepStopOrphan:
 		m.job.Stopped, m.job.Placement, m.job.Failure, m.job.Waiting = true, nil, nil, nil
@@ -97,14 +101,14 @@ func (m *model) place() {
 	}
 }
 
-// settle lets everything that takes time happen: old copies end.
+// settle completes everything that takes time: old copies end.
 func (m *model) settle() {
 	if m.job.Stopped || !m.job.Exists {
 		m.job.Live = 0
 	}
 }
 
-// disturb is what a user, an operator or the world may do at any moment.
+// disturb is what a user, an operator or the environment may do at any moment.
 func (m *model) disturb(t *rapid.T) {
 	wish := func(d fsm.Desired) {
 		if m.sb == nil || m.sb.Desired == fsm.DesiredDeleted {
@@ -115,7 +119,7 @@ func (m *model) disturb(t *rapid.T) {
 		sb.Generation++
 		m.sb, m.failed = &sb, nil
 	}
-	switch rapid.IntRange(0, 11).Draw(t, "disturbance") {
+	switch rapid.IntRange(0, 12).Draw(t, "disturbance") {
 	case 0:
 		wish(fsm.DesiredRunning)
 	case 1:
@@ -148,6 +152,11 @@ func (m *model) disturb(t *rapid.T) {
 		m.attempted = 0 // another leader
 	case 11:
 		m.lost = !m.lost
+	case 12:
+		m.job.Client = rapid.SampledFrom([]scheduler.ClientState{
+			"", scheduler.ClientAwayNow, scheduler.ClientDraining, scheduler.ClientClosed,
+		}).Draw(t, "client")
+		m.job.ClientDetail = string(m.job.Client)
 	}
 }
 
@@ -191,7 +200,7 @@ func TestPlan_ConvergesAndNeverRunsTwice(t *testing.T) {
 	})
 }
 
-// checkRest says what must be true when a sandbox has come to rest.
+// checkRest checks what must be true when a sandbox has come to rest.
 func checkRest(t *rapid.T, m *model, last string) {
 	if m.sb == nil {
 		if m.job.Exists || m.job.Live > 0 {
@@ -218,6 +227,10 @@ func checkRest(t *rapid.T, m *model, last string) {
 		}
 		if st.Reason == fsm.ReasonWorkspace && m.job.Live > 0 {
 			t.Fatalf("a sandbox with another's workspace was left running: %s", last)
+		}
+	case st.State == fsm.SandboxPaused:
+		if m.job.Client == "" || m.job.Live > 0 || st.Reason != fsm.ReasonClient || st.Detail == "" {
+			t.Fatalf("paused though it should run, client %q, %d live: %s", m.job.Client, m.job.Live, last)
 		}
 	default:
 		t.Fatalf("at rest in %s: %s", st.State, last)

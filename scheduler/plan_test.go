@@ -39,13 +39,13 @@ func errorOf(detail string) fsm.SandboxStatus {
 	return fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonCrashed, Detail: detail, Generation: 1}
 }
 
-// owned makes it somebody's.
+// owned gives it an owner.
 func owned(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.UserID = "u1"
 	return sb
 }
 
-// trusting makes the backend's word enough.
+// trusting makes the backend's report sufficient.
 func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.Template.Readiness = fsm.ReadinessAllocation
 	return sb
@@ -306,7 +306,11 @@ func TestPlan(t *testing.T) {
 		{"failed, resumed, silent", sandbox(run, 2, failed), placed, nil, "stop"},
 		{
 			"failed, resumed, answers", sandbox(run, 2, failed), placed,
-			func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING",
+			func(s *scheduler.Situation) { s.Probe = well }, "take_over; probe; STARTING",
+		},
+		{
+			"failed, resumed, answers, taken over", sandbox(run, 2, failed), placed,
+			func(s *scheduler.Situation) { s.Probe, s.Attempted = well, 2 }, "probe; RUNNING",
 		},
 		{
 			"failed, resumed, started again", sandbox(run, 2, failed), placed,
@@ -331,7 +335,19 @@ func TestPlan(t *testing.T) {
 		{"paused", sandbox(paused, 2, running), stopped, nil, "PAUSED"},
 		{"paused, collected", sandbox(paused, 2, running), scheduler.Observed{Workspace: true}, nil, "PAUSED"},
 		{"paused, started by hand", sandbox(paused, 1, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}), placed, nil, "stop"},
-		{"resumed before the pause was carried out", sandbox(run, 3, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
+		{"resumed before the pause was carried out", sandbox(run, 3, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "take_over; probe"},
+		{
+			"resumed before the pause was carried out, taken over", sandbox(run, 3, running), placed,
+			func(s *scheduler.Situation) { s.Probe, s.Attempted = well, 3 }, "probe; RUNNING",
+		},
+		{
+			"resumed before the pause was carried out, and Nomad takes no change", sandbox(run, 3, running), placed,
+			func(s *scheduler.Situation) { s.Probe, s.StepFailed = well, crash() }, "probe; RUNNING",
+		},
+		{
+			"resumed before the pause was carried out, held", sandbox(run, 3, running), placed,
+			func(s *scheduler.Situation) { s.Probe, s.Held = well, true }, "probe; RUNNING",
+		},
 
 		{"delete", sandbox(deleted, 2, running), placed, nil, "stop"},
 		{"delete, stopping", sandbox(deleted, 2, running), stopping, nil, ""},
@@ -370,7 +386,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// unowned is what is known of an orphan that may go.
+// unowned is the facts of an orphan that may be removed.
 func unowned() scheduler.OrphanFacts {
 	return scheduler.OrphanFacts{
 		Record: &fsm.Orphan{Reason: fsm.OrphanUnowned, Since: epoch}, Contained: true, MayRemove: true, Recorded: true,
@@ -385,7 +401,7 @@ func granted(s *scheduler.Situation) { s.Orphan.GrantedAt = epoch }
 
 func held(s *scheduler.Situation) { s.Held = true }
 
-// words writes a decision as "step; probe; STATE reason detail".
+// words formats a decision as "step; probe; STATE reason detail".
 func words(d scheduler.Decision) string {
 	var parts []string
 	if d.Step != scheduler.StepNone {

@@ -8,8 +8,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// While the mark can't be read, a stop or a removal must be part of what a user
-// asked for.
+// While the mark can't be read, a stop or a removal must belong to a user's request.
 func TestPlan_Unsure(t *testing.T) {
 	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here}
 	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Generation: 1}
@@ -77,8 +76,8 @@ func TestPlan_Unsure(t *testing.T) {
 	}
 }
 
-// A hold keeps a sandbox without a job from starting, and users are told so. It
-// starts when the hold ends, or when the job is there again.
+// A hold keeps a sandbox without a job from starting, and its status says so. It starts when the
+// hold ends, or when the job exists again.
 func TestPlan_Held_SaysSo(t *testing.T) {
 	sb := sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here})
 	s := scheduler.Situation{Sandbox: sb, Known: true, Observed: scheduler.Observed{SandboxID: "a"}, Limits: limits, Now: epoch, Held: true}

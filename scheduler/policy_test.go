@@ -13,17 +13,18 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// under puts the installation under a policy.
+// under gives the installation a policy.
 func (w *world) under(p fsm.Policy) {
 	w.Helper()
 	w.until("the first configuration", time.Second, func() bool { return w.view().Configured() })
 	w.cluster.Must(&fsm.InstallationConfigureBody{Installation: fsm.Installation{Policy: p}}, "")
-	// Deadlines are looked at in a term of their own.
+	// Deadlines are checked in a separate term.
 	w.step()
 	w.lead()
 }
 
 func TestPolicy_IdleSandboxIsPaused(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{IdleTimeout: 10 * time.Minute})
 		w.create("a")
@@ -40,6 +41,7 @@ func TestPolicy_IdleSandboxIsPaused(t *testing.T) {
 }
 
 func TestPolicy_UseKeepsItRunning(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		// use is done every minute; none stops after an hour.
 		use func(w *world, last bool)
@@ -72,8 +74,9 @@ func TestPolicy_UseKeepsItRunning(t *testing.T) {
 	}
 }
 
-// An agent at work for long is not taken for idle, although nobody calls.
+// An agent that works for long does not count as idle, even without calls.
 func TestPolicy_AgentAtWork(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{IdleTimeout: 5 * time.Minute})
 		w.create("a")
@@ -93,6 +96,7 @@ func TestPolicy_AgentAtWork(t *testing.T) {
 }
 
 func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.under(fsm.Policy{MaxRunning: time.Hour, DeletePausedAfter: 24 * time.Hour})
 		w.create("a")
@@ -108,7 +112,7 @@ func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
 		if sb.PausedBy != fsm.PausedByMaxRunning || w.nomad.HasBusy("a") {
 			t.Errorf("paused by %q", sb.PausedBy)
 		}
-		// Nobody leads when the time is up.
+		// There is no leader when the deadline passes.
 		w.elapse(23 * time.Hour)
 		w.step()
 		w.elapse(2 * time.Hour)
@@ -127,6 +131,7 @@ func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
 }
 
 func TestPolicy_ManySandboxes_AskedAtABoundedRate(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		const n = 200
 		w.under(fsm.Policy{IdleTimeout: time.Hour})
@@ -149,6 +154,7 @@ func TestPolicy_ManySandboxes_AskedAtABoundedRate(t *testing.T) {
 }
 
 func TestTouches_AreBatchedAndSurviveRefusal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := nomadtest.NewCluster(clusterID)
 		c.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{

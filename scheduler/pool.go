@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// pools keeps the warm pools at the size their specs ask for, for one term. It
-// only adds and drops rows; the loop starts and removes what they stand for.
+// pools keeps the warm pools at the size that their specs request, for one term. It only adds and
+// drops rows; the loop starts and removes their jobs.
 type pools struct {
 	s       *Scheduler
 	log     *slog.Logger
 	retries map[string]*poolRetry
 }
 
-// poolRetry holds a spec's pool back after a member failed, so that a spec that
-// can't work does not keep the cluster busy.
+// poolRetry delays a spec's pool after a member failed, so that a spec that can't work does not
+// keep the cluster busy.
 type poolRetry struct {
 	backoff   *backoff.ExponentialBackOff
 	failed    time.Time
 	notBefore time.Time
-	// short is since when the pool has had too few members; zero when it has
-	// them.
+	// short is the time since which the pool has too few members; zero when it has enough.
 	short time.Time
 }
 
-// poolPause is from a change to the look at the pools: the start that has just
-// claimed a member goes before the one that takes its place. poolYield bounds
-// how long a pool that is short lets claims go before its new members.
+// poolPause is the pause between a change and the next round: the start that has just claimed a
+// member goes before the member's replacement. poolYield bounds how long a pool that is short
+// waits for claims.
 const (
 	poolPause = 100 * time.Millisecond
 	poolYield = 2 * time.Second
@@ -46,37 +46,18 @@ func newPools(s *Scheduler, log *slog.Logger) *pools {
 	return &pools{s: s, log: log, retries: map[string]*poolRetry{}}
 }
 
-// run tends the pools until ctx ends.
+// run maintains the pools until ctx ends.
 func (p *pools) run(ctx context.Context) error {
 	for {
 		v := p.s.store.View()
 		next := p.round(ctx, v)
-		if !awaitChange(ctx, v, next) || !sleep(ctx, poolPause) {
+		if !awaitChange(ctx, v, next, nil) || !sleep(ctx, poolPause) {
 			return nil
 		}
 	}
 }
 
-// awaitChange waits until the store is no longer as in v, or for the time at,
-// unless that is zero; false when ctx ended.
-func awaitChange(ctx context.Context, v *fsm.View, at time.Time) bool {
-	var due <-chan time.Time
-	if !at.IsZero() {
-		timer := time.NewTimer(time.Until(at))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-due:
-	case <-v.Changed():
-	}
-	return true
-}
-
-// round looks at every pool once, and says when to look again although nothing
-// changed; zero for never.
+// round checks every pool once, and returns when to check again without a change; zero for never.
 func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
 	if v.Hold() != nil {
 		return time.Time{}
@@ -87,7 +68,7 @@ func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
 	}
 	for _, spec := range v.Specs() {
 		if spec.Pool > 0 || len(members[spec.ID]) > 0 {
-			if at := p.tend(ctx, v, spec, members[spec.ID]); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			if at := p.maintain(ctx, v, spec, members[spec.ID]); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 				next = at
 			}
 		}
@@ -101,9 +82,9 @@ func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
 	return next
 }
 
-// tend makes one pool what its spec asks for, and says when to try again what
-// could not be done now.
-func (p *pools) tend(ctx context.Context, v *fsm.View, spec *fsm.Spec, members []*fsm.Sandbox) time.Time {
+// maintain adds and drops members of one pool until it has the requested size, and returns when to
+// retry what could not be done now.
+func (p *pools) maintain(ctx context.Context, v *fsm.View, spec *fsm.Spec, members []*fsm.Sandbox) time.Time {
 	r, now, hash := p.retry(spec.ID), time.Now(), spec.Template.Hash()
 	var good []*fsm.Sandbox
 	begun := 0
@@ -111,8 +92,10 @@ func (p *pools) tend(ctx context.Context, v *fsm.View, spec *fsm.Spec, members [
 		switch state := memberState(m, hash); state {
 		case memberOutdated:
 			p.drop(ctx, m, "its spec changed")
+		case memberDrained:
+			p.drop(ctx, m, "its Nomad client is drained")
 		case memberFailed:
-			p.log.Warn("a member of a warm pool failed", "sandbox", m.ID, "reason", m.Status.Reason, "error", m.Status.Detail)
+			p.log.Warn("warm pool member failed", "sandbox", m.ID, "reason", m.Status.Reason, "error", m.Status.Detail)
 			p.drop(ctx, m, "it failed: "+m.Status.Reason)
 			r.fail(now)
 		case memberReady:
@@ -145,7 +128,7 @@ func (p *pools) tend(ctx context.Context, v *fsm.View, spec *fsm.Spec, members [
 		}
 		if err := p.add(ctx, spec); err != nil {
 			if ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeConflict {
-				p.log.Warn("a warm pool could not be filled", "reason", spec.ID, "error", err)
+				p.log.Warn("filling a warm pool failed", "reason", spec.ID, "error", err)
 			}
 			r.fail(now)
 			return r.notBefore
@@ -164,9 +147,8 @@ func (p *pools) retry(spec string) *poolRetry {
 	return r
 }
 
-// yield says until when the new members of a pool that is short wait for starts
-// that have claimed one, zero for not at all: they would take the machines'
-// time from them.
+// yield returns until when the new members of a pool that is short wait for starts that have
+// claimed one, because both need the clients' CPU. It is zero for no wait.
 func (r *poolRetry) yield(v *fsm.View, short bool, now time.Time) time.Time {
 	switch {
 	case !short:
@@ -192,13 +174,12 @@ func (r *poolRetry) fail(now time.Time) {
 	r.notBefore = now.Add(r.backoff.NextBackOff())
 }
 
-// add brings one more member into the pool. What authorises its deferred
-// initialisation is written first, and the key that its owner will have: a
-// claim then waits for no secret store.
+// add adds one member to the pool. It first writes the secret for its deferred initialisation and
+// the key of its later owner, so that a claim does not wait for the secret store.
 func (p *pools) add(ctx context.Context, spec *fsm.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.CallTimeout)
 	defer cancel()
-	body := &fsm.PoolAddBody{ID: base62(16), SpecID: spec.ID}
+	body := &fsm.PoolAddBody{ID: access.Base62(16), SpecID: spec.ID}
 	if err := p.write(ctx, body); err != nil {
 		return err
 	}
@@ -206,13 +187,13 @@ func (p *pools) add(ctx context.Context, spec *fsm.Spec) error {
 	_, err := p.s.cluster.Propose(ctx, command(body))
 	switch fsm.CodeOf(err) {
 	case fsm.CodeConflict, fsm.CodeLimit, fsm.CodeNotFound, fsm.CodeInvalid, fsm.CodeNoLeader, fsm.CodeTimeout:
-		// Refused for certain, or never sent, as at the end of a term. Anything
-		// else may yet apply, and what is left then unreferenced is the collector's.
+		// These errors mean refused or never sent, as at the end of a term. After any other the
+		// command may still apply; an unreferenced secret is then left to the collector.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolYield)
 		defer cancel()
 		for _, path := range []string{body.InitRef.Path, body.KeyRef.Path} {
 			if err := p.s.secrets.Delete(ctx, path); err != nil {
-				p.log.Info("the secret of a member that was not added is left to the collector", "error", err)
+				p.log.Info("deleting the secret of a member that was not added failed, the collector destroys it", "error", err)
 			}
 		}
 	}
@@ -224,13 +205,13 @@ func (p *pools) write(ctx context.Context, body *fsm.PoolAddBody) error {
 	fault.At("before", "write init key")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		secret := base62(32)
-		ref, err := p.s.secrets.Write(ctx, initPath(body.ID), map[string]string{sealKeyMember: secret})
-		body.InitRef, body.InitHash = ref, hashed(secret)
+		secret := access.Base62(32)
+		ref, err := p.s.secrets.Write(ctx, fsm.SandboxInitPath(body.ID), map[string]string{fsm.MemberSecretKey: secret})
+		body.InitRef, body.InitHash = ref, access.Hash(secret)
 		return err
 	})
 	g.Go(func() (err error) {
-		body.KeyRef, body.KeyHash, err = writeKey(ctx, p.s.secrets, body.ID)
+		body.KeyRef, body.KeyHash, err = access.WriteKeys(ctx, p.s.secrets, body.ID)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -246,18 +227,19 @@ func (p *pools) drop(ctx context.Context, m *fsm.Sandbox, why string) {
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {
-			p.log.Warn("a member could not be taken out of its warm pool", "sandbox", m.ID, "error", err)
+			p.log.Warn("removing a member from its warm pool failed", "sandbox", m.ID, "error", err)
 		}
 	case res.Sandbox != nil:
-		p.log.Info("member taken out of its warm pool", "sandbox", m.ID, "reason", why)
+		p.log.Info("member removed from its warm pool", "sandbox", m.ID, "reason", why)
 	}
 }
 
-// The states of a pool's member, the better ones higher.
+// The stages of a pool's member, the better ones higher.
 type memberStage int
 
 const (
 	memberFailed memberStage = iota
+	memberDrained
 	memberOutdated
 	memberStarting
 	memberReady
@@ -265,7 +247,7 @@ const (
 
 func (s memberStage) String() string {
 	switch s {
-	case memberFailed:
+	case memberFailed, memberDrained:
 		return "failed"
 	case memberOutdated:
 		return "outdated"
@@ -275,11 +257,13 @@ func (s memberStage) String() string {
 	return "starting"
 }
 
-// memberState tells what a member is worth; hash is its spec's as of now.
+// memberState returns a member's stage; hash is that of its spec's present template.
 func memberState(m *fsm.Sandbox, hash string) memberStage {
 	switch {
 	case m.TemplateHash != hash, m.WarmKeyRef.IsZero():
 		return memberOutdated
+	case m.State() == fsm.SandboxPaused, m.Status.Reason == fsm.ReasonClient:
+		return memberDrained
 	case m.State() == fsm.SandboxRunning:
 		return memberReady
 	case m.State() == fsm.SandboxError:

@@ -14,7 +14,7 @@ import (
 
 func (w *world) pool(size int) { w.cluster.Must(&fsm.SpecPoolBody{ID: specID, Size: size}, "operator") }
 
-// ready names the members that can be claimed.
+// ready returns the members that can be claimed.
 func (w *world) ready() []string {
 	var ids []string
 	for _, m := range w.cluster.Store.View().PoolMembers(specID) {
@@ -30,8 +30,7 @@ func (w *world) full(size int, limit time.Duration) {
 	w.until(fmt.Sprintf("%d members ready", size), limit, func() bool { return len(w.ready()) == size })
 }
 
-// claim starts a sandbox: a member of the pool, or where there is none a cold
-// one of that id.
+// claim starts a sandbox: a member of the pool, or a cold one of that id where there is none.
 func (w *world) claim(id string) *fsm.Sandbox {
 	w.Helper()
 	if w.cluster.Store.View().ClaimableMember(specID, "u1", nil) != nil {
@@ -41,8 +40,7 @@ func (w *world) claim(id string) *fsm.Sandbox {
 	return w.cluster.Sandbox(id)
 }
 
-// hasItsKey reports whether the agent server of a sandbox takes the sandbox's
-// key.
+// hasItsKey reports whether the agent server of a sandbox accepts the sandbox's key.
 func (w *world) hasItsKey(id string) bool {
 	w.Helper()
 	ref := w.cluster.Sandbox(id).KeyRef
@@ -51,6 +49,7 @@ func (w *world) hasItsKey(id string) bool {
 }
 
 func TestPool_FilledClaimedAndRefilled(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(3)
 		w.full(3, 2*time.Second)
@@ -89,6 +88,7 @@ func TestPool_FilledClaimedAndRefilled(t *testing.T) {
 }
 
 func TestPool_ClaimedSandbox_LivesLikeAnyOther(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.full(1, time.Second)
@@ -134,8 +134,9 @@ func TestPool_ClaimedSandbox_LivesLikeAnyOther(t *testing.T) {
 	})
 }
 
-// Paused before it was bound, and before it was ever marked.
+// Paused before it was bound, and before it was first marked.
 func TestPool_ClaimedAndPausedAtOnce(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.full(1, time.Second)
@@ -151,6 +152,7 @@ func TestPool_ClaimedAndPausedAtOnce(t *testing.T) {
 }
 
 func TestPool_NextLeaderBinds(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(2)
 		w.full(2, time.Second)
@@ -158,7 +160,7 @@ func TestPool_NextLeaderBinds(t *testing.T) {
 		id := w.claim("x").ID
 		w.lead()
 		w.reach(id, fsm.SandboxRunning, time.Second)
-		// Bound, and the leader gone before it could say so.
+		// Bound, and the leader gone before it could report that.
 		w.cluster.Refuse(func(c fsm.Command) error {
 			if c.Type == fsm.SandboxObserve {
 				return fsm.Errorf(fsm.CodeNoLeader, "no leader")
@@ -176,6 +178,7 @@ func TestPool_NextLeaderBinds(t *testing.T) {
 }
 
 func TestPool_SpecChangesOrGoes(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(2)
 		w.full(2, time.Second)
@@ -196,6 +199,7 @@ func TestPool_SpecChangesOrGoes(t *testing.T) {
 }
 
 func TestPool_MembersThatFail_AreReplacedWithPatience(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.full(1, time.Second)
@@ -209,8 +213,8 @@ func TestPool_MembersThatFail_AreReplacedWithPatience(t *testing.T) {
 			}
 			w.elapse(100 * time.Millisecond)
 		}
-		// Each was ready for a moment, which counts as good: no patience is asked
-		// for there. But a member that never gets ready holds the next one back.
+		// Each was ready for a moment, which counts as success: there is no back-off. But a
+		// member that never gets ready delays the next one.
 		if w.cluster.Count(fsm.PoolAdd) == adds {
 			t.Error("the pool was given up")
 		}
@@ -218,6 +222,7 @@ func TestPool_MembersThatFail_AreReplacedWithPatience(t *testing.T) {
 }
 
 func TestPool_MembersThatNeverGetReady_AreRare(t *testing.T) {
+	t.Parallel()
 	o := options()
 	o.AnswerAfter = 24 * time.Hour
 	inWorld(t, o, func(w *world) {
@@ -233,6 +238,7 @@ func TestPool_MembersThatNeverGetReady_AreRare(t *testing.T) {
 }
 
 func TestPool_ServerThatCantBeDormant_IsSaidSo(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.until("a member", time.Second, func() bool { return len(w.nomad.Running()) == 1 })
@@ -246,6 +252,7 @@ func TestPool_ServerThatCantBeDormant_IsSaidSo(t *testing.T) {
 }
 
 func TestPool_SecretStoreAway_FillsWhenItIsBack(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.secrets.Seal(true)
 		w.pool(2)
@@ -259,8 +266,9 @@ func TestPool_SecretStoreAway_FillsWhenItIsBack(t *testing.T) {
 	})
 }
 
-// The job of a member gives way to users' starts until somebody owns it.
+// The job of a member gives way to users' starts until it is claimed.
 func TestPool_ClaimedMember_GivesWayNoMore(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.pool(1)
 		w.full(1, 5*time.Second)

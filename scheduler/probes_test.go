@@ -10,8 +10,8 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// hung are sandboxes called "hung-N"; those of "cut-N" are on a client that is
-// cut off, and all others on another.
+// hung are sandboxes named "hung-N"; those named "cut-N" are on a client that is cut off, and all
+// others on another.
 func onTwoClients() nomadtest.Options {
 	o := options()
 	o.Client = func(id string) string {
@@ -23,11 +23,12 @@ func onTwoClients() nomadtest.Options {
 	return o
 }
 
-// besideHung starts a sandbox beside n sandboxes whose agent servers take calls
-// and answer none, and gives how long it took.
+// besideHung starts a sandbox beside n sandboxes whose agent servers accept calls and answer
+// none, and returns how long it took.
 func besideHung(t *testing.T, n int, prefix string, wereRunning bool) (took time.Duration) {
 	t.Helper()
 	inWorld(t, onTwoClients(), func(w *world) {
+		w.scaled()
 		hang := func() { w.nomad.Hang(func(id, _ string) bool { return strings.HasPrefix(id, prefix) }) }
 		if !wereRunning {
 			hang()
@@ -51,6 +52,7 @@ func besideHung(t *testing.T, n int, prefix string, wereRunning bool) (took time
 }
 
 func TestProbes_HungSandboxesStarveNoStart(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what, prefix string
 		wereRunning  bool
@@ -61,6 +63,7 @@ func TestProbes_HungSandboxesStarveNoStart(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			for _, n := range c.numbers {
+				n /= scale()
 				took := besideHung(t, n, c.prefix, c.wereRunning)
 				t.Logf("a healthy start beside %4d hung sandboxes (%s): %s", n, c.what, took.Round(time.Millisecond))
 				if took > 300*time.Millisecond {
@@ -72,6 +75,7 @@ func TestProbes_HungSandboxesStarveNoStart(t *testing.T) {
 }
 
 func TestProbes_HungSandboxesAreAskedLessAndLess(t *testing.T) {
+	t.Parallel()
 	inWorld(t, onTwoClients(), func(w *world) {
 		for i := range 20 {
 			w.create(fmt.Sprintf("cut-%d", i))
@@ -91,7 +95,7 @@ func TestProbes_HungSandboxesAreAskedLessAndLess(t *testing.T) {
 		if n > 20*60 {
 			t.Errorf("20 hung sandboxes were asked %d times in an hour", n)
 		}
-		// The client is back: the first answer has all others asked.
+		// The client is back: the first answer makes all others be probed.
 		w.nomad.Hang(nil)
 		begin := time.Now()
 		for i := range 20 {
@@ -104,5 +108,5 @@ func TestProbes_HungSandboxesAreAskedLessAndLess(t *testing.T) {
 	})
 }
 
-// maxRest is how long a server that fails is left alone at most.
+// maxRest is the longest pause between probes of a server that fails.
 const maxRest = time.Minute

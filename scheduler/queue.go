@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// queue hands out sandbox ids to workers: an id is worked on by one worker at
-// a time, an id added while it is worked on comes again afterwards, and one
-// added twice while it waits comes once.
+// queue distributes sandbox ids to workers. One worker at a time works on an id. An id that is
+// added meanwhile comes again afterwards, and one that is added twice while it waits comes once.
 type queue struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -51,8 +50,7 @@ func (q *queue) addLocked(id string) {
 	}
 }
 
-// addAt makes the id due at the given time, or earlier when it was to be due
-// earlier anyway.
+// addAt makes the id due at the given time, or earlier when an earlier time is set already.
 func (q *queue) addAt(id string, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,7 +92,7 @@ func (q *queue) get() (string, bool) {
 	return id, true
 }
 
-// done gives an id back that get handed out.
+// done ends the work on an id from get.
 func (q *queue) done(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 	"github.com/google/uuid"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// maxReport is how many observations one command carries at most.
+// maxReport is the most observations that one command carries.
 const maxReport = 256
 
-// reporter proposes observations. While one command is under way the next ones
-// gather, so a burst of changes costs few commands and a single one none of
-// the waiting.
+// reporter proposes observations. While one command is under way the next observations are
+// gathered. So a burst of changes costs few commands, and a single change does not wait.
 type reporter struct {
 	s   *Scheduler
 	log *slog.Logger
@@ -32,7 +32,7 @@ func newReporter(s *Scheduler, log *slog.Logger) *reporter {
 	return &reporter{s: s, log: log, pending: map[string]fsm.SandboxStatus{}, kick: make(chan struct{}, 1)}
 }
 
-// submit has the status proposed, in place of an older one still waiting.
+// submit queues the status to be proposed, in place of an older one that still waits.
 func (r *reporter) submit(id string, st fsm.SandboxStatus) {
 	r.mu.Lock()
 	r.pending[id] = st
@@ -68,7 +68,7 @@ func (r *reporter) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			r.log.Warn("observations not accepted", "count", len(batch), "error", err)
+			r.log.Warn("proposing observations failed", "count", len(batch), "error", err)
 			r.putBack(batch)
 			if !sleep(ctx, retry.NextBackOff()) {
 				return nil
@@ -77,7 +77,7 @@ func (r *reporter) run(ctx context.Context) error {
 	}
 }
 
-// take removes a batch of what is pending and still news.
+// take removes a batch of pending statuses and drops those that change nothing.
 func (r *reporter) take() []fsm.Observation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *reporter) take() []fsm.Observation {
 	return batch
 }
 
-// putBack returns what was not accepted, unless there is newer.
+// putBack returns what was not accepted, unless there is a newer status.
 func (r *reporter) putBack(batch []fsm.Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *reporter) count(batch []fsm.Observation) {
 	}
 }
 
-// statusEqual compares two statuses but for Since, which Apply keeps.
+// statusEqual compares two statuses except for Since, which Apply keeps.
 func statusEqual(a, b fsm.SandboxStatus) bool {
 	a.Since, b.Since = time.Time{}, time.Time{}
 	return a.Equal(&b)
@@ -140,19 +140,35 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// awaitChange waits until the store has changed since v, until at unless that is zero, or for
+// news. It is false when ctx ended.
+func awaitChange(ctx context.Context, v *fsm.View, at time.Time, news <-chan struct{}) bool {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-due:
+	case <-v.Changed():
+	case <-news:
+	}
+	return true
+}
+
 // command makes one of the leader's own commands.
 func command(body fsm.Body) fsm.Command {
 	return fsm.NewCommand(uuid.NewString(), time.Now(), "", body)
 }
 
-// maxDetail bounds the words of a status, in bytes.
+// maxDetail bounds the detail of a status, in bytes.
 const maxDetail = 1000
 
-// clipped bounds the words of a status and brings them on one line.
+// clipped bounds the detail of a status and joins it to one line.
 func clipped(st fsm.SandboxStatus) fsm.SandboxStatus {
-	st.Detail = strings.Join(strings.Fields(st.Detail), " ")
-	if len(st.Detail) > maxDetail {
-		st.Detail = strings.ToValidUTF8(st.Detail[:maxDetail], "") + "…"
-	}
+	st.Detail = decode.Truncate(strings.Join(strings.Fields(st.Detail), " "), maxDetail)
 	return st
 }

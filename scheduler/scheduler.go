@@ -13,94 +13,89 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Config holds the scheduler's bounds and times. Start from DefaultConfig.
+// Config holds the scheduler's limits and intervals. Start from DefaultConfig.
 type Config struct {
-	// Workers is how many sandboxes are worked on at a time.
+	// Workers is the number of sandboxes worked on at a time.
 	Workers int
-	// ListInterval is how often everything is listed although the event stream
-	// reported nothing.
+	// ListInterval is how often everything is listed, even without an event.
 	ListInterval time.Duration
 	// CallTimeout bounds one step or listing, all its backend calls together.
 	CallTimeout time.Duration
-	// SettleTimeout is how long to wait for the backend to show a step that it
-	// accepted before everything is listed anew.
+	// SettleTimeout is how long to wait for the backend to show an accepted step before
+	// everything is listed again.
 	SettleTimeout time.Duration
 
 	// StartTimeout bounds STARTING where the template has no StartTimeout.
 	StartTimeout time.Duration
-	// ProgressTimeout bounds STARTING while the backend makes progress, as with
-	// pulling an image; StartTimeout then counts from the last progress.
+	// ProgressTimeout bounds STARTING while the backend makes progress, such as an image pull;
+	// StartTimeout then counts from the last progress.
 	ProgressTimeout time.Duration
-	// StopTimeout is how long a pause may take before the sandbox is shown in
-	// ERROR. Stopping goes on all the same.
+	// StopTimeout is how long a pause may take before the sandbox is shown in ERROR. The stop is
+	// still retried.
 	StopTimeout time.Duration
-	// PauseGrace bounds how long the conversations of a sandbox that is paused
-	// are given to pause before its job is stopped. It counts towards
-	// StopTimeout.
+	// PauseGrace bounds how long a sandbox's conversations may take to pause before its job is
+	// stopped. It counts towards StopTimeout.
 	PauseGrace time.Duration
-	// PlacementGrace is how long a sandbox may wait for a client with room
-	// before it is an ERROR. It covers clients that are just being freed.
+	// PlacementGrace is how long a sandbox may wait for a client with room before it is an ERROR.
+	// It covers clients that are just being freed.
 	PlacementGrace time.Duration
-	// OrphanGrace is how long a job or workspace of ours must have been seen
-	// without a sandbox before it is noted as an orphan.
+	// OrphanGrace is how long a job or workspace of ours must have been seen without a sandbox
+	// before it is recorded as an orphan.
 	OrphanGrace time.Duration
 	// OrphanRetention is how long an orphaned workspace stays.
 	OrphanRetention time.Duration
-	// RemovalsPerHour bounds what of each kind the leader removes of its own
-	// accord in an hour; 0 is the larger of 5 and a tenth of the kind.
+	// RemovalsPerHour bounds what the leader removes of each kind in an hour without a user's
+	// request; 0 is the larger of 5 and a tenth of the kind.
 	RemovalsPerHour int
 	// MarkInterval is how often the marks are written.
 	MarkInterval time.Duration
 	// SecretMarks keeps the mark in the secret store; nil for none.
 	SecretMarks Marks
-	// ClocksAgree is nil when the clocks of a majority agree; policies wait
-	// while they don't. A nil function is not asked.
+	// ClocksAgree returns nil when the clocks of a majority agree. While it returns an error,
+	// policies pause and delete nothing. A nil function counts as agreement.
 	ClocksAgree func(context.Context) error
-	// RetryInterval is the pause before a sandbox whose task got no key from the
-	// secret store is started again, until StartTimeout.
+	// RetryInterval is the pause before another start of a sandbox whose task got no key from the
+	// secret store, until StartTimeout.
 	RetryInterval time.Duration
 
-	// ProbeMin and ProbeMax bound the pause between two probes of a sandbox
-	// that is starting; it grows from the one to the other.
+	// ProbeMin and ProbeMax bound the pause between two probes of a sandbox that is starting; it
+	// grows from the one to the other.
 	ProbeMin, ProbeMax time.Duration
 	// HealthInterval is the pause between two probes of a RUNNING sandbox.
 	HealthInterval time.Duration
-	// HealthGrace and HealthFailures say how long and how often in a row
-	// probes must fail before a RUNNING sandbox is an ERROR.
+	// HealthGrace and HealthFailures say how long and how often in a row probes must fail before
+	// a RUNNING sandbox is an ERROR.
 	HealthGrace    time.Duration
 	HealthFailures int
 	// ProbeTimeout bounds one probe.
 	ProbeTimeout time.Duration
-	// MarkerInterval is how often the marker of a RUNNING sandbox's workspace is
-	// written again.
+	// MarkerInterval is how often the marker of a RUNNING sandbox's workspace is written again.
 	MarkerInterval time.Duration
-	// ProbesAtOnce bounds how many probes of a kind are under way: of sandboxes
-	// that are starting and of others, and of both of those that answer in time
-	// and those that don't.
+	// ProbesAtOnce bounds how many probes of each kind are under way; see probes.go.
 	ProbesAtOnce int
 
 	// BackoffMin and BackoffMax bound the pause after a failed step.
 	BackoffMin, BackoffMax time.Duration
-	// CollectInterval is how often unreferenced secrets are destroyed; the
-	// first time is when a term begins.
+	// CollectInterval is how often unreferenced secrets are collected. The first collection
+	// follows the first listing of a term.
 	CollectInterval time.Duration
 
-	// Installation holds the policy and the limits of the installation. The first
-	// leader brings its own into the store.
+	// Installation holds the policy and the limits of the installation. The first leader stores
+	// its own.
 	Installation fsm.Installation
 
 	// PoolStarts is how many members of one warm pool may be starting at a time.
 	PoolStarts int
-	// PoolBackoffMin and PoolBackoffMax bound the pause after a member of a
-	// pool failed, or could not be added.
+	// PoolBackoffMin and PoolBackoffMax bound the pause after a member of a pool failed or could
+	// not be added.
 	PoolBackoffMin, PoolBackoffMax time.Duration
 
-	// Logger and Registerer may be nil: then nothing is logged or counted.
+	// Logger and Registerer may be nil: then nothing is logged, or no metrics are registered.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// DefaultConfig gives the values of an ordinary installation.
+// DefaultConfig returns the values of an ordinary installation.
 func DefaultConfig() Config {
 	return Config{
 		Workers:         32,
@@ -133,8 +128,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the first field that is out of bounds. Zero values are out of
-// bounds: start from DefaultConfig.
+// Validate returns an error that names the first field that is out of bounds. Zero values are out
+// of bounds, except where 0 is documented: start from DefaultConfig.
 func (c Config) Validate() error {
 	for _, n := range []struct {
 		name  string
@@ -186,13 +181,13 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: the removals of an hour must be 0 or more, got %d", c.RemovalsPerHour)
 	}
 	body := fsm.InstallationConfigureBody{Installation: c.Installation}
-	if err := body.Validate(); err != nil {
+	if err := fsm.Validate(&body); err != nil {
 		return fmt.Errorf("scheduler: %w", err)
 	}
 	return nil
 }
 
-// Scheduler carries out what the store wants. It holds no state between terms.
+// Scheduler makes the backend match the store. It keeps no state between terms.
 type Scheduler struct {
 	cfg     Config
 	log     *slog.Logger
@@ -205,9 +200,8 @@ type Scheduler struct {
 	metrics *metrics
 }
 
-// New makes a Scheduler; it starts nothing. The functions in also run beside
-// the loop in every term and end with their context: the start-task runner is
-// one.
+// New makes a Scheduler; it starts nothing. The functions in also run beside the loop in every
+// term and end with their context; Run of a starttask.Runner is one.
 func New(
 	cfg Config, store Store, cluster Cluster, runner Backend, agents Agents, secrets Secrets,
 	also ...func(ctx context.Context) error,
@@ -228,15 +222,14 @@ func New(
 	}, nil
 }
 
-// Run carries out the store's wishes for one term. It returns when ctx has
-// ended and everything it began has ended too. cluster.Node.Lead calls it. A
-// *NewerHistoryError says that this node must not lead.
+// Run schedules for one term. It returns when ctx has ended and everything it started has ended
+// too. cluster.Node.Lead calls it. A *NewerHistoryError says that this node must not lead.
 func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	log := s.log.With("term", term)
 	log.Info("scheduling begins")
 	defer log.Info("scheduling ended")
-	vault := newWard(s, log, fsm.StoreVault, s.cfg.SecretMarks)
-	l := newLoop(s, log, newWard(s, log, fsm.StoreNomad, s.runner), vault)
+	vault := newMarkGuard(s, log, fsm.StoreVault, s.cfg.SecretMarks)
+	l := newLoop(s, log, newMarkGuard(s, log, fsm.StoreNomad, s.runner), vault)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.run(ctx) })
 	g.Go(func() error { return l.backend.run(ctx) })
@@ -244,7 +237,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		g.Go(func() error { return vault.run(ctx) })
 	}
 	g.Go(func() error {
-		// What the first listing shows may begin a hold.
+		// The first listing may begin a hold, so the collection waits for it.
 		select {
 		case <-l.listed:
 			return s.collectSecrets(ctx, log, vault)
@@ -253,7 +246,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		}
 	})
 	g.Go(func() error { return newPools(s, log).run(ctx) })
-	g.Go(func() error { return newPolicies(s, log, l.backend).run(ctx) })
+	g.Go(func() error { return newPolicies(s, log, l.backend, l.gate).run(ctx) })
 	g.Go(func() error { return s.configure(ctx, log) })
 	for _, fn := range s.also {
 		g.Go(func() error { return fn(ctx) })

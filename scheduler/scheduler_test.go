@@ -15,6 +15,7 @@ import (
 )
 
 func TestScheduler_StartPauseResumeDelete(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		begin := time.Now()
 		w.create("a")
@@ -37,6 +38,7 @@ func TestScheduler_StartPauseResumeDelete(t *testing.T) {
 }
 
 func TestScheduler_QuietWhenNothingChanges(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		for i := range 20 {
 			w.create(fmt.Sprintf("s%d", i))
@@ -44,7 +46,7 @@ func TestScheduler_QuietWhenNothingChanges(t *testing.T) {
 		for i := range 20 {
 			w.reach(fmt.Sprintf("s%d", i), fsm.SandboxRunning, time.Second)
 		}
-		// The secret collector's fence is one, at most, in an hour's six.
+		// The secret collector's fence is at most one of an hour's six.
 		reports, starts := w.cluster.Count(fsm.SandboxObserve), w.nomad.Calls("start")
 		if starts != 20 {
 			t.Errorf("%d starts for 20 sandboxes", starts)
@@ -60,6 +62,7 @@ func TestScheduler_QuietWhenNothingChanges(t *testing.T) {
 }
 
 func TestScheduler_NextLeaderFinishes(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		time.Sleep(50 * time.Millisecond)
@@ -86,6 +89,7 @@ func TestScheduler_NextLeaderFinishes(t *testing.T) {
 }
 
 func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
+	t.Parallel()
 	for _, call := range []string{"start", "stop", "remove", "list", "watch"} {
 		for _, when := range []string{"before", "after"} {
 			t.Run(call+" "+when, func(t *testing.T) {
@@ -94,7 +98,7 @@ func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
 					var armed atomic.Bool
 					armed.Store(true)
 					w.step()
-					// The call is cut off: it has no effect, or its answer is lost.
+					// The call is cut off: it has no effect, or its response is lost.
 					w.nomad.Before(func(c string, j scheduler.Job) error {
 						if c != call || !armed.CompareAndSwap(true, false) {
 							return nil
@@ -135,6 +139,7 @@ func TestScheduler_LeaderKilledAtEachCall_NothingDoubledOrLost(t *testing.T) {
 }
 
 func TestScheduler_UnreliableEvents_Converge(t *testing.T) {
+	t.Parallel()
 	o := options()
 	n := 0
 	o.Fault = func(scheduler.Observed) nomadtest.Fault {
@@ -172,6 +177,7 @@ func TestScheduler_UnreliableEvents_Converge(t *testing.T) {
 }
 
 func TestScheduler_NoEventsAtAll_ListingIsEnough(t *testing.T) {
+	t.Parallel()
 	o := options()
 	o.Fault = func(scheduler.Observed) nomadtest.Fault { return nomadtest.Fault{Drop: true} }
 	inWorld(t, o, func(w *world) {
@@ -187,6 +193,7 @@ func TestScheduler_NoEventsAtAll_ListingIsEnough(t *testing.T) {
 }
 
 func TestScheduler_OperatorsHands_AreSurvived(t *testing.T) {
+	t.Parallel()
 	for name, act := range map[string]func(w *world){
 		"job purged":  func(w *world) { w.nomad.PurgeByHand("a") },
 		"job stopped": func(w *world) { w.nomad.StopByHand("a") },
@@ -215,6 +222,7 @@ func TestScheduler_OperatorsHands_AreSurvived(t *testing.T) {
 }
 
 func TestScheduler_WorkspaceGone_ResumeIsAnErrorAndDeleteWorks(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -237,6 +245,7 @@ func TestScheduler_WorkspaceGone_ResumeIsAnErrorAndDeleteWorks(t *testing.T) {
 }
 
 func TestScheduler_Orphans_AreRemovedAndForeignJobsLeftAlone(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.step()
 		w.nomad.AddBorn("orphan", clusterID, w.birth())
@@ -257,9 +266,10 @@ func TestScheduler_Orphans_AreRemovedAndForeignJobsLeftAlone(t *testing.T) {
 	})
 }
 
-// A leader whose store lags must not take another leader's sandbox for an
-// orphan: the fence fails, or brings the row.
+// A leader whose store lags must not take another leader's sandbox for an orphan: the fence
+// fails, or brings the row.
 func TestScheduler_CutOffLeader_RemovesNoOrphans(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cluster.Refuse(func(fsm.Command) error { return fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 		w.nomad.AddBorn("theirs", clusterID, w.birth())
@@ -274,6 +284,7 @@ func TestScheduler_CutOffLeader_RemovesNoOrphans(t *testing.T) {
 }
 
 func TestScheduler_NomadAway_StartingSaysSoAndRecovers(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("b")
 		w.reach("b", fsm.SandboxRunning, time.Second)
@@ -293,6 +304,7 @@ func TestScheduler_NomadAway_StartingSaysSoAndRecovers(t *testing.T) {
 }
 
 func TestScheduler_NomadAwayForLong_ErrorSaysSo(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.nomad.Away(true)
 		w.create("a")
@@ -307,6 +319,7 @@ func TestScheduler_NomadAwayForLong_ErrorSaysSo(t *testing.T) {
 }
 
 func TestScheduler_VaultSealed_StartingSaysSoAndRecovers(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.create("b")
@@ -326,6 +339,7 @@ func TestScheduler_VaultSealed_StartingSaysSoAndRecovers(t *testing.T) {
 }
 
 func TestScheduler_NoRoom_IsAnErrorThatEndsWithRoom(t *testing.T) {
+	t.Parallel()
 	inWorld(t, nomadtest.Options{PlaceAfter: time.Second, AnswerAfter: time.Millisecond}, func(w *world) {
 		w.create("a")
 		w.until("the job", time.Second, func() bool { return w.nomad.Has("a") })
@@ -344,6 +358,7 @@ func TestScheduler_NoRoom_IsAnErrorThatEndsWithRoom(t *testing.T) {
 }
 
 func TestScheduler_CrashedForGood_IsAnErrorThatResumeMends(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -357,10 +372,11 @@ func TestScheduler_CrashedForGood_IsAnErrorThatResumeMends(t *testing.T) {
 }
 
 func TestScheduler_AgentServerSilent(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
-		// One or two failed probes are nothing.
+		// One or two failed probes change nothing.
 		w.nomad.Answer("a", false)
 		time.Sleep(12 * time.Second)
 		w.nomad.Answer("a", true)
@@ -375,7 +391,7 @@ func TestScheduler_AgentServerSilent(t *testing.T) {
 		}
 		w.nomad.Answer("a", true)
 		w.reach("a", fsm.SandboxRunning, time.Minute)
-		// A resume of what does not answer starts it anew.
+		// A resume of a sandbox that does not answer starts it again.
 		w.nomad.Answer("a", false)
 		w.reach("a", fsm.SandboxError, time.Minute)
 		w.resume("a")
@@ -384,6 +400,7 @@ func TestScheduler_AgentServerSilent(t *testing.T) {
 }
 
 func TestScheduler_NeverAnswers_IsAnErrorAtTheDeadline(t *testing.T) {
+	t.Parallel()
 	o := options()
 	o.AnswerAfter = time.Hour
 	inWorld(t, o, func(w *world) {
@@ -402,14 +419,15 @@ func TestScheduler_NeverAnswers_IsAnErrorAtTheDeadline(t *testing.T) {
 }
 
 func TestScheduler_NotOurs_IsAnError(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cluster.Create("a", specID, 1)
-		if _, err := w.secrets.Write(w.Context(), nomadtest.KeyPath("a"), map[string]string{"key": "one"}); err != nil {
+		if _, err := w.secrets.Write(w.Context(), fsm.SandboxKeyPath("a"), map[string]string{"key": "one"}); err != nil {
 			t.Fatal(err)
 		}
 		w.cluster.Create("b", specID, 2)
 		for _, k := range []string{"theirs", ""} {
-			if _, err := w.secrets.Write(w.Context(), nomadtest.KeyPath("b"), map[string]string{"key": k}); err != nil {
+			if _, err := w.secrets.Write(w.Context(), fsm.SandboxKeyPath("b"), map[string]string{"key": k}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -419,6 +437,7 @@ func TestScheduler_NotOurs_IsAnError(t *testing.T) {
 }
 
 func TestScheduler_DeleteWorksFromEveryState(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string]func(w *world){
 		"at once":  func(*world) {},
 		"starting": func(*world) { time.Sleep(20 * time.Millisecond) },
@@ -456,44 +475,4 @@ func TestScheduler_DeleteWorksFromEveryState(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestScheduler_UnreferencedSecrets_AreCollected(t *testing.T) {
-	inWorld(t, options(), func(w *world) {
-		const path = "users/u1/settings/llm_api_key"
-		w.create("a")
-		w.reach("a", fsm.SandboxRunning, time.Second)
-		put := func() {
-			if _, err := w.secrets.Write(w.Context(), path, map[string]string{"value": "x"}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put() // without a birth: a stranger
-		w.cluster.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
-		w.secrets.Birth = func() fsm.Birth { return w.cluster.Store.View().Birth() }
-		put()
-		w.secrets.Birth = func() fsm.Birth { return fsm.Birth{Cluster: "another", Nonce: "lost", Index: 1} }
-		put() // another cluster's
-		time.Sleep(nomadtest.Grace + w.cfg.CollectInterval + time.Second)
-		for version, deleted := range map[int]bool{1: false, 2: true, 3: false} {
-			if w.secrets.Deleted(path, version) != deleted {
-				t.Errorf("version %d: deleted %t", version, !deleted)
-			}
-		}
-		if n := w.gauge("bivouac_secret_strangers", ""); n != 2 {
-			t.Errorf("%v strangers", n)
-		}
-		time.Sleep(nomadtest.Retention + w.cfg.CollectInterval)
-		if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: path, Version: 2}); fsm.CodeOf(err) != fsm.CodeNotFound {
-			t.Errorf("an unreferenced version: %v", err)
-		}
-		for _, version := range []int{1, 3} {
-			if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: path, Version: version}); err != nil {
-				t.Errorf("a stranger: %v", err)
-			}
-		}
-		if _, err := w.secrets.Read(w.Context(), fsm.SecretRef{Path: nomadtest.KeyPath("a"), Version: 1}); err != nil {
-			t.Errorf("the key of a sandbox: %v", err)
-		}
-	})
 }

@@ -15,68 +15,73 @@ const (
 	StepStart  Step = "start"
 	StepStop   Step = "stop"
 	StepRemove Step = "remove"
-	// StepStopOrphan and StepRemoveOrphan end what is ours and has no sandbox.
+	// StepStopOrphan and StepRemoveOrphan end a job or workspace of ours without a sandbox.
 	StepStopOrphan   Step = "stop_orphan"
 	StepRemoveOrphan Step = "remove_orphan"
-	// StepAdopt makes the row wish what the backend runs, while there is a hold.
+	// StepAdopt sets the row's desired state to running under a hold, because the job runs.
 	StepAdopt Step = "adopt"
-	// StepRaise ends that the job of a member that was claimed gives way to
-	// others.
+	// StepRaise gives the job of a claimed pool member a user's priority, so that it no longer
+	// gives way to others.
 	StepRaise Step = "raise"
+	// StepTakeOver moves the modify index of a running job that was not started for the present
+	// generation: a stop for an earlier one may be under way.
+	StepTakeOver Step = "take_over"
 )
 
 // Situation is all that Plan decides from.
 type Situation struct {
 	// Sandbox is the row, nil when there is none.
 	Sandbox *fsm.Sandbox
-	// Known says whether Observed was ever heard in this term.
+	// Known is true after the first listing of this term.
 	Known    bool
 	Observed Observed
-	// UnplacedSince is since when the job waits for a client with room; zero
-	// when it does not.
+	// UnplacedSince is the time since which the job waits for a client with room; zero when it
+	// does not.
 	UnplacedSince time.Time
-	// Held: there is a hold, and nothing was asked of the sandbox since.
+	// StoppingSince is the time since which the job is stopped and its task is not; zero when
+	// that is not so.
+	StoppingSince time.Time
+	// Held: there is a hold, and no request for the sandbox came since.
 	Held bool
 	// Unsure: the mark in the backend can't be read, or is not this history's.
 	Unsure bool
-	// Stranger: what is observed was born outside this history, and not as this
-	// sandbox's.
+	// Stranger: the observed job was born outside this history, and not as this sandbox's.
 	Stranger bool
-	// OrphanSince is since when Observed has had no sandbox; zero when it has.
+	// OrphanSince is the time since which Observed has no sandbox; zero when it has one.
 	OrphanSince time.Time
-	// Orphan is what the state says of it.
+	// Orphan is what the state says about it.
 	Orphan OrphanFacts
-	// ProgressAt is when Observed.Waiting was Progress last; zero for never.
+	// ProgressAt is when Observed.Waiting last had Progress; zero for never.
 	ProgressAt time.Time
-	// FailedSince is since when Observed.Failure is set; zero when it is not.
+	// FailedSince is the time since which Observed.Failure is set; zero when it is not.
 	FailedSince time.Time
-	// Away says that, and why, the backend can't be asked; nil when it can.
+	// Away is why the backend can't be reached; nil when it can.
 	Away *Failure
-	// Attempted is the generation for which this leader's Start was accepted.
+	// Attempted is the generation for which this leader's last Start or take-over was accepted.
 	Attempted uint64
-	// StepFailed is why Start for this generation can't work at all, nil
-	// otherwise.
+	// StepFailed is why Start for this generation can't work at all, nil otherwise.
 	StepFailed *Failure
-	Probe      ProbeResult
-	Now        time.Time
-	Limits     Limits
+	// TakeOverRefused: the backend refused to take over the job for this generation.
+	TakeOverRefused bool
+	Probe           ProbeResult
+	Now             time.Time
+	Limits          Limits
 }
 
-// ProbeResult is what the agent server last answered.
+// ProbeResult is the result of the last probe of an agent server.
 type ProbeResult struct {
-	// AllocID and URL say what was asked; a result for another placement than
-	// the present one means nothing.
+	// AllocID and URL say what was probed; a result for another placement than the present one is
+	// ignored.
 	AllocID string
 	URL     string
 	// KeyRef is the key the sandbox had; zero for a member of a pool.
 	KeyRef fsm.SecretRef
-	// Answering: the last health call succeeded. Proven: the server once
-	// proved to be ours, and its workspace to be the sandbox's.
+	// Answering: the last health call succeeded. Proven: the server proved to be ours, and its
+	// workspace to be the sandbox's.
 	Answering bool
 	Proven    bool
-	// Deferred: the job that runs was started without a key, so it is not one
-	// to come back to. Marker is SandboxStatus.Workspace as it was found or
-	// made, "" for a member of a pool.
+	// Deferred: the running job was started without a key, so a resume must not revert to it.
+	// Marker is SandboxStatus.Workspace as found or made, "" for a member of a pool.
 	Deferred bool
 	Marker   string
 	// Acceptance is the Sandbox.Acceptance that the marker was written for.
@@ -84,49 +89,49 @@ type ProbeResult struct {
 	// Failures counts failed probes in a row, FailingSince is the first's time.
 	Failures     int
 	FailingSince time.Time
-	// Failure says what is missing to RUNNING, nil when nothing is.
+	// Failure says what is missing for RUNNING, nil when nothing is.
 	Failure *Failure
 }
 
-// Limits are the durations Plan decides by.
+// Limits are the durations and times that Plan decides by.
 type Limits struct {
 	// Start bounds STARTING where the template does not.
 	Start time.Duration
-	// Progress bounds STARTING, Start after the last progress does it within that.
+	// Progress bounds STARTING while the backend makes progress; Start counts from the last
+	// progress within that bound.
 	Progress time.Duration
 	// Stop bounds how long a pause may take before it is an ERROR.
 	Stop time.Duration
-	// Orphan is how long something must have been without a sandbox before it
-	// is noted as an orphan.
+	// Orphan is how long something must have been without a sandbox before it is recorded as an
+	// orphan.
 	Orphan time.Duration
 	// Retention is how long a workspace stays an orphan before it is removed.
 	Retention time.Duration
 	// Placement is how long no client may have room before it is an ERROR.
 	Placement time.Duration
-	// Retry is the pause before a task is started again whose key could not be
-	// fetched.
+	// Retry is the pause before another start of a task whose key could not be fetched.
 	Retry time.Duration
-	// Health is how long, and HealthFailures how often in a row, probes of a
-	// RUNNING sandbox fail before it is an ERROR.
+	// Health is how long, and HealthFailures how often in a row, probes of a RUNNING sandbox fail
+	// before it is an ERROR.
 	Health         time.Duration
 	HealthFailures int
-	// TermStart is when this leader began. A sandbox whose deadline passed
-	// while nobody led gets a quarter of it again.
+	// TermStart is when this leader's term began. A sandbox whose deadline passed while there was
+	// no leader gets a quarter of it again.
 	TermStart time.Time
 	// Released is when this leader saw a hold end; zero for never.
 	Released time.Time
 }
 
-// Decision is what Plan answers.
+// Decision is the result of Plan.
 type Decision struct {
 	Step Step
 	// Observe says that Status is to be proposed if it differs from the row's.
 	Observe bool
 	Status  fsm.SandboxStatus
-	// Probe is the placement to ask, nil for none.
+	// Probe is the placement to probe, nil for none.
 	Probe *fsm.Placement
 	// Note is the orphan to record, nil for none.
 	Note *fsm.Orphan
-	// Wake is when to look again although nothing happened; zero for never.
+	// Wake is when to plan again without an event; zero for never.
 	Wake time.Time
 }

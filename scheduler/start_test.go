@@ -9,11 +9,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Only a sandbox that came in this term, and was never tried, is said to be new:
-// all others may have left something in Nomad.
+// Only a sandbox that was added in this term, and was never tried, is marked as new: all others
+// may have left something in Nomad.
 func TestStart_SaidToBeNewOnce(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
-		// world looks for a sandbox said to be new that has a workspace.
+		// world looks for a sandbox marked as new that has a workspace.
 		synctest.Wait()
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -42,8 +43,9 @@ func TestStart_SaidToBeNewOnce(t *testing.T) {
 	})
 }
 
-// A start that goes well is one command of the leader: that it is RUNNING.
+// A start without an error is one command of the leader: the RUNNING.
 func TestStart_CostsOneObservation(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.elapse(time.Second)
 		before := w.cluster.Count(fsm.SandboxObserve)
@@ -65,8 +67,9 @@ func TestStart_CostsOneObservation(t *testing.T) {
 	})
 }
 
-// However many sandboxes are starting, together they are asked at a bounded rate.
+// However many sandboxes are starting, together they are probed at a bounded rate.
 func TestStart_ManyAtOnce_ProbesAreShared(t *testing.T) {
+	t.Parallel()
 	o := options()
 	o.AnswerAfter = 3 * time.Second
 	inWorld(t, o, func(w *world) {

@@ -13,31 +13,34 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// pass looks at one sandbox: it plans from the newest view and picture,
-// reports, and takes the step. One pass at a time runs for a sandbox.
+// pass plans for one sandbox from the newest view and observation, reports its status, and takes
+// the step. One pass at a time runs for a sandbox.
 func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	v := l.s.store.View()
 	sb := v.SandboxAny(id)
 	sit, t := l.situation(v, sb, id)
 	d := Plan(sit)
 	if kept := sit.Orphan.Record; sb != nil && kept != nil && kept.Delete && !owns(v, sb, sit.Observed) {
-		// An operator deleted the workspace of a former sandbox with this id.
+		// An operator deleted the workspace of an earlier sandbox with this id.
 		d.Step = StepRemoveOrphan
 	}
-	// In this order: the prober asks at the pace of what was noted.
+	// note comes first, because the prober's pace depends on it.
 	l.note(t, sb, d)
 	l.watch(ctx, t, sb, d.Probe)
-	if v.ProtocolVersion() < fsm.MinVersion(fsm.SandboxAcceptWorkspace) {
-		// Older nodes do not know it.
+	if !v.Active(fsm.MinVersion(fsm.SandboxAcceptWorkspace)) {
+		// Older nodes do not know the field.
 		d.Status.Proven = ""
 	}
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}
+	if sb != nil && d.Observe && d.Status.Reason == fsm.ReasonClient && sb.Status.Reason != fsm.ReasonClient {
+		l.log.Info("pausing a sandbox for its Nomad client (bivouac runbook drain)", "sandbox", id, "reason", d.Status.Detail)
+	}
 	if d.Note != nil {
 		l.orphanNote(ctx, id, sit.Observed, *d.Note)
 	}
-	if d.Step == StepStop && l.takingLeave(ctx, sb, t, sit.Observed) {
+	if l.pausingConversations(ctx, sb, t, sit.Observed, d.Step) {
 		d.Step = StepNone
 	}
 	if d.Step != StepNone && l.mayStep(t, id, sit.Observed) {
@@ -46,12 +49,9 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if !d.Wake.IsZero() {
 		l.queue.addAt(id, d.Wake)
 	}
-	if sb == nil {
-		l.forget(id)
-	}
 }
 
-// situation gathers what Plan needs.
+// situation collects the input of Plan.
 func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *track) {
 	cfg := l.s.cfg
 	l.mu.Lock()
@@ -63,12 +63,9 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *t
 	case t.orphanSince.IsZero():
 		t.orphanSince = time.Now()
 	}
-	if progresses(t.observed) {
-		t.progressAt = time.Now()
-	}
 	s := Situation{
-		ProgressAt: t.progressAt, Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
-		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away,
+		ProgressAt: t.progressed(), Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
+		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away, StoppingSince: t.stoppingSince,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
 			Start: cfg.StartTimeout, Progress: cfg.ProgressTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
@@ -88,10 +85,11 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *t
 	if sb != nil && t.failedFor == sb.Generation {
 		s.StepFailed = t.failed
 	}
+	s.TakeOverRefused = sb != nil && t.takeOverRefused == sb.Generation
 	return s, t
 }
 
-// note keeps what the prober and the metrics need to know of a decision.
+// note records what the prober and the metrics need to know about a decision.
 func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,9 +113,8 @@ func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
 	t.starting, t.placed = starting, placed
 }
 
-// mayStep reports whether a step planned from the picture o may be taken now:
-// not from an old picture, not while backing off, and not before the backend
-// has shown the last step.
+// mayStep reports whether a step planned from the observation o may be taken now: o is the
+// newest, the back-off is over, and the backend has shown the last step.
 func (l *loop) mayStep(t *track, id string, o Observed) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,9 +134,9 @@ func (l *loop) mayStep(t *track, id string, o Observed) bool {
 		l.queue.addAt(id, t.settle.until)
 		return false
 	}
-	// The stream has lost it: the next listing tells, and the pass after that.
+	// The stream lost the step's event: list, and plan again after that.
 	t.settle = nil
-	t.heard = 0
+	t.seq = 0
 	t.notBefore = now.Add(l.s.cfg.BackoffMin)
 	l.queue.addAt(id, t.notBefore)
 	l.listSoon()
@@ -154,19 +151,21 @@ func (l *loop) step(
 	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
 	defer cancel()
 	l.mu.Lock()
-	// A row that is old but came just now was restored, and may have been started.
+	// An old row that was added just now was restored, and may have been started before.
 	fresh := t.fresh && sb != nil && begin.Sub(sb.CreatedAt) < l.s.cfg.StartTimeout
 	t.fresh = t.fresh && step != StepStart
 	l.mu.Unlock()
-	err := l.act(callCtx, sb, t, o, jobOf(clusterID, id, sb, o, fresh, l.s.store.View()), step)
+	job := jobOf(clusterID, id, sb, o, fresh, l.s.store.View())
+	job.TakeOver = step == StepTakeOver
+	err := l.act(callCtx, sb, t, o, job, step)
 	if ctx.Err() != nil {
 		return
 	}
-	if errors.Is(err, errBraked) {
+	if errors.Is(err, errRemovalLimit) {
 		l.later(id, t, orphanPause)
 		return
 	}
-	// A start or a removal is a change of the sandbox's secrets, too.
+	// A start or a removal changes the sandbox's secrets, too.
 	l.backend.soon()
 	l.vault.soon()
 	outcome := "ok"
@@ -181,31 +180,35 @@ func (l *loop) step(
 	log.Info("step taken", "duration", time.Since(begin))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t.retry.Reset()
-	t.notBefore, t.away, t.patience = time.Time{}, nil, 0
+	t.tryNow()
+	t.away = nil
 	switch step {
 	case StepAdopt:
 		return
 	case StepRemove, StepRemoveOrphan:
-		// The id may come back as another sandbox's.
+		// The id may be used by another sandbox later.
 		if t.prober != nil {
 			t.prober.cancel()
 		}
-		*t = track{observed: Observed{SandboxID: id}, retry: t.retry}
+		// A listing that is under way may still show it.
+		l.seq++
+		*t = track{observed: Observed{SandboxID: id}, seq: l.seq, retry: t.retry}
 		l.queue.add(id)
 		return
 	case StepStart:
 		t.attempted = sb.Generation
 		seconds(l.s.metrics.start.WithLabelValues("accepted", startKind(sb)), sb.DesiredAt)
+	case StepTakeOver:
+		t.attempted = sb.Generation
 	}
 	if !settled(o, t.observed) {
 		t.settle = &settling{from: o, until: time.Now().Add(l.s.cfg.SettleTimeout)}
 	}
-	// What was heard while the step ran may already ask for the next one.
+	// Events during the step may already require the next one.
 	l.queue.add(id)
 }
 
-// jobOf tells the backend what it needs to know.
+// jobOf returns what the backend needs to know about the sandbox.
 func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm.View) Job {
 	job := Job{SandboxID: id, ClusterID: clusterID}
 	if sb != nil {
@@ -225,12 +228,11 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 	return job
 }
 
-// act takes the step. Every step may be taken again after it was cut off
-// anywhere.
+// act takes the step. Every step can be repeated after it was interrupted at any point.
 func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, t *track, o Observed, job Job, step Step) error {
 	fault.At("before step", string(step))
 	switch step {
-	case StepStart, StepRaise:
+	case StepStart, StepRaise, StepTakeOver:
 		return l.s.runner.Start(ctx, job)
 	case StepStop:
 		return l.s.runner.Stop(ctx, job)
@@ -246,9 +248,8 @@ func (l *loop) act(ctx context.Context, sb *fsm.Sandbox, t *track, o Observed, j
 	return nil
 }
 
-// remove ends a sandbox: its job and workspace, its secrets, and when nothing
-// is left its row. Of a sandbox that a policy deletes the workspace stays, and
-// its secrets are left to the collector.
+// remove ends a sandbox: its job and workspace, its secrets, and then its row. If a policy
+// deletes it, the workspace stays and the collector deletes its secrets.
 func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, o Observed, job Job) error {
 	if err := l.removeJob(ctx, o, job); err != nil {
 		return fmt.Errorf("removing the job and the workspace: %w", err)
@@ -270,8 +271,8 @@ func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, o Observed, job Job)
 	return nil
 }
 
-// removeJob removes what is the sandbox's in the backend. A job of its name that
-// is of another history stays, and so does its workspace.
+// removeJob removes the sandbox's job and workspace in the backend. A job of its name from
+// another history stays, and so does that job's workspace.
 func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 	if v := l.s.store.View(); !o.Exists || o.Birth == job.Birth || !strange(v, o.Birth) {
 		return l.s.runner.Remove(ctx, job)
@@ -282,30 +283,24 @@ func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 	return l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth})
 }
 
-// secretPaths names the entries of a sandbox in the secret store.
+// secretPaths returns the paths of a sandbox's entries in the secret store.
 func secretPaths(sb *fsm.Sandbox) []string {
 	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true, sb.WarmKeyRef.Path: true}
 	delete(set, "")
 	return slices.Sorted(maps.Keys(set))
 }
 
-// sessionPath is where the secret store has a sandbox's key.
-func sessionPath(id string) string { return "sandboxes/" + id + "/session" }
-
-// initPath is where it has what a member of a pool is initialised with.
-func initPath(id string) string { return "sandboxes/" + id + "/init" }
-
-// orphanNote records an orphan, and has it looked at again.
+// orphanNote records an orphan, and retries later if that fails.
 func (l *loop) orphanNote(ctx context.Context, id string, o Observed, note fsm.Orphan) {
 	if err := l.noteOrphan(ctx, o, note); err != nil {
 		if ctx.Err() == nil {
-			l.log.Warn("noting an orphan failed", "sandbox", id, "error", err)
+			l.log.Warn("recording an orphan failed", "sandbox", id, "error", err)
 		}
 		l.queue.addAt(id, time.Now().Add(l.s.cfg.BackoffMax))
 	}
 }
 
-// later has a sandbox looked at when a time has passed, and not before.
+// later delays the sandbox's next step by d.
 func (l *loop) later(id string, t *track, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,22 +308,22 @@ func (l *loop) later(id string, t *track, d time.Duration) {
 	l.queue.addAt(id, t.notBefore)
 }
 
-// stepFailed decides what a failed step means: never again, someone was
-// faster, or later.
+// stepFailed decides what a failed step means: the start can't work, a newer state of the job
+// won, or it is retried.
 func (l *loop) stepFailed(log *slog.Logger, id string, sb *fsm.Sandbox, t *track, step Step, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pause := t.retry.NextBackOff()
 	if removes(step) && clientMissing(t.observed, err) {
-		t.patience++
-		pause = jitter(patientPause(l.s.cfg.BackoffMax, t.patience))
+		t.awayFailures++
+		pause = jitter(awayRemovalPause(l.s.cfg.BackoffMax, t.awayFailures))
 	}
 	t.notBefore = time.Now().Add(pause)
 	l.queue.addAt(id, t.notBefore)
 	var final *Failure
 	switch {
 	case errors.As(err, &final) && final.Reason == fsm.ReasonNoCapacity:
-		// Room comes and goes: tried again until the deadline.
+		// Capacity changes, so the step is retried until the deadline.
 		t.away = final
 		l.queue.add(id)
 		log.Warn("step failed", "reason", final.Reason, "error", err, "duration", pause)
@@ -336,27 +331,17 @@ func (l *loop) stepFailed(log *slog.Logger, id string, sb *fsm.Sandbox, t *track
 		t.failed, t.failedFor = final, sb.Generation
 		l.queue.add(id)
 		log.Warn("step refused", "reason", final.Reason, "error", err)
+	case errors.As(err, &final) && step == StepTakeOver:
+		t.takeOverRefused = sb.Generation
+		l.queue.add(id)
+		log.Warn("step refused", "reason", final.Reason, "error", err)
 	case fsm.CodeOf(err) == fsm.CodeConflict:
-		t.heard = 0
+		t.seq = 0
 		l.listSoon()
-		log.Info("step lost to a newer state of the job", "error", err)
+		log.Info("step refused: the job changed since it was observed, planning again", "error", err)
 	default:
 		t.away = awayFailure(err)
 		l.queue.add(id)
 		log.Warn("step failed", "error", err, "duration", pause)
 	}
-}
-
-// forget drops the track of a sandbox that is gone everywhere.
-func (l *loop) forget(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.tracks[id]
-	if t == nil || t.observed.Workspace || t.observed.Exists && !t.observed.Foreign {
-		return
-	}
-	if t.prober != nil {
-		t.prober.cancel()
-	}
-	delete(l.tracks, id)
 }

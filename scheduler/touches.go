@@ -9,15 +9,15 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// TouchInterval is how often a node tells the cluster which sandboxes were used.
+// TouchInterval is how often a node stores which sandboxes were used.
 const TouchInterval = 10 * time.Second
 
-// maxTouches is how many sandboxes one command tells of.
+// maxTouches is the most uses that one command carries.
 const maxTouches = 500
 
-// Touches collects the use of sandboxes on any node, for their idle timeout and
-// their conversations' times, and brings it into the store in batches. cmd makes one for each node, hands
-// it to the API's door, and runs it.
+// Touches collects the use of sandboxes on any node, for their idle timeout and their
+// conversations' times, and stores it in batches. cmd makes one for each node, passes it to the
+// API's sandbox proxy, and runs it.
 type Touches struct {
 	cluster Cluster
 	log     *slog.Logger
@@ -26,7 +26,7 @@ type Touches struct {
 	last map[use]time.Time
 }
 
-// use is what Touches notes the last time of: a sandbox, or a conversation in it.
+// use is a key of Touches: a sandbox, or a conversation in it.
 type use struct{ sandbox, conversation string }
 
 // NewTouches makes a Touches; it starts nothing. logger may be nil.
@@ -37,18 +37,17 @@ func NewTouches(cluster Cluster, logger *slog.Logger) *Touches {
 	return &Touches{cluster: cluster, log: logger, last: map[use]time.Time{}}
 }
 
-// Touched notes that the sandbox is used right now. It never waits for more
-// than a short lock, and may be called by many at once.
+// Touched records that the sandbox is used now. It only waits for a short lock and is safe for
+// concurrent use.
 func (t *Touches) Touched(sandboxID string) { t.at(use{sandbox: sandboxID}, time.Now()) }
 
-// Talked notes that a message was given to a conversation in the sandbox right
-// now. It is as quick as Touched. The caller knows that there is such a
-// conversation.
+// Talked records that a conversation in the sandbox gets a message now. It is as fast as Touched.
+// The caller knows that the conversation exists.
 func (t *Touches) Talked(sandboxID, conversationID string) {
 	t.at(use{sandbox: sandboxID, conversation: conversationID}, time.Now())
 }
 
-// at notes a use at a time.
+// at records a use at a time.
 func (t *Touches) at(what use, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,8 +56,8 @@ func (t *Touches) at(what use, at time.Time) {
 	}
 }
 
-// Run brings what was noted into the store every TouchInterval, until ctx ends;
-// then it returns nil. What is not accepted is tried again with the next batch.
+// Run stores what was recorded every TouchInterval. It returns nil when ctx ends. A batch that is
+// not accepted is retried with the next one.
 func (t *Touches) Run(ctx context.Context) error {
 	ticker := time.NewTicker(TouchInterval)
 	defer ticker.Stop()
@@ -72,7 +71,7 @@ func (t *Touches) Run(ctx context.Context) error {
 	}
 }
 
-// flush proposes everything that is noted; false when something was refused.
+// flush proposes everything that is recorded; false when a batch was refused.
 func (t *Touches) flush(ctx context.Context) bool {
 	for {
 		batch := t.take()
@@ -84,7 +83,7 @@ func (t *Touches) flush(ctx context.Context) bool {
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
-				t.log.Info("the use of sandboxes could not be noted; trying again", "count", len(batch), "error", err)
+				t.log.Info("storing the use of sandboxes failed, retrying", "count", len(batch), "error", err)
 			}
 			for _, touch := range batch {
 				t.at(use{sandbox: touch.ID, conversation: touch.Conversation}, touch.At)

@@ -15,18 +15,18 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// markerFile is the workspace's marker, relative to it.
+// markerFile is the path of the workspace's marker, relative to the workspace.
 const markerFile = ".bivouac/sandbox"
 
-// marker is what the file says.
+// marker is the file's content.
 type marker struct {
 	Sandbox string `json:"sandbox"`
 	Token   string `json:"token"`
 }
 
-// markerOf is the marker of a sandbox's workspace. Its token follows from the
-// sandbox's id and key, so that two leaders write the same one, and a sandbox
-// that later gets the same id has another.
+// markerOf returns the marker of a sandbox's workspace. Its token derives from the sandbox's id
+// and the hash of its key, so two leaders write the same one, and a later sandbox with the same
+// id has another.
 func markerOf(sb *fsm.Sandbox) marker {
 	sum := sha256.Sum256([]byte("bivouac workspace\n" + sb.ID + "\n" + sb.KeyHash))
 	return marker{sb.ID, hex.EncodeToString(sum[:16])}
@@ -37,10 +37,9 @@ func (m marker) encode() []byte {
 	return append(b, '\n')
 }
 
-// checkWorkspace makes sure that the workspace is the sandbox's. One that is
-// RUNNING for the first time is marked. One that was found to be the sandbox's in
-// this allocation is marked again, because an agent may clear the marker away
-// (git clean). Any other must have its marker.
+// checkWorkspace checks that the workspace is the sandbox's. It writes the marker before the
+// first RUNNING. It writes it again in the allocation in which the workspace was proven, because
+// an agent may delete it (git clean). In any other case the marker must be there.
 func (p *prober) checkWorkspace(ctx context.Context, key string, res *ProbeResult) *Failure {
 	had := p.sb.Status.Workspace
 	switch {
@@ -64,16 +63,15 @@ func (p *prober) checkWorkspace(ctx context.Context, key string, res *ProbeResul
 	return &Failure{Reason: fsm.ReasonWorkspace, Detail: lost}
 }
 
-// provenHere reports whether the row says that the workspace was found to be the
-// sandbox's in the allocation that is asked. A row from before Proven says so
-// while it is RUNNING there.
+// provenHere reports whether the row says that the workspace was proven in the probed allocation.
+// A row from before Proven says so while it is RUNNING there.
 func (p *prober) provenHere() bool {
 	st := p.sb.Status
 	return p.alloc != "" && (st.Proven == p.alloc || st.State == fsm.SandboxRunning && st.Placement != nil && st.Placement.AllocID == p.alloc)
 }
 
-// markerPath is where the marker lies: in the root of the volume. The project is
-// a directory below it, so that a clean of the project does not reach it.
+// markerPath is the marker's path: in the root of the volume. Projects are in directories below
+// it, so a clean of a project does not reach the marker.
 func (p *prober) markerPath() string { return path.Join(p.work, markerFile) }
 
 // mark writes the marker.
@@ -93,8 +91,8 @@ func (p *prober) mark(ctx context.Context, key string, res *ProbeResult) *Failur
 	return nil
 }
 
-// readMarker says in words why the marker is not the sandbox's, "" when it is;
-// foreign when it is another's.
+// readMarker returns in lost why the marker is not the sandbox's, "" when it is; foreign when it
+// is another sandbox's.
 func (p *prober) readMarker(ctx context.Context, key string) (lost string, foreign bool, err error) {
 	raw, err := p.l.s.agents.Download(ctx, p.url, key, p.markerPath())
 	if errors.Is(err, agent.ErrNoFile) {
@@ -117,29 +115,28 @@ func (p *prober) readMarker(ctx context.Context, key string) (lost string, forei
 	return "", false, nil
 }
 
-// renewMarker writes the marker again from time to time while the sandbox runs:
-// what an agent clears away must not look like a loss when its task ends without
-// a graceful pause.
+// renewMarker writes the marker again every MarkerInterval while the sandbox runs: a marker that
+// an agent deleted must not look like a lost workspace when the task ends without a graceful
+// pause.
 func (p *prober) renewMarker(ctx context.Context, res ProbeResult) {
 	if !res.Answering || !res.Proven || res.Marker == "" || res.Marker == fsm.WorkspaceUnmarked ||
 		time.Since(p.marked) < p.l.s.cfg.MarkerInterval {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
-	defer cancel()
-	// Failed or not, the next try is an interval away, and no two sandboxes keep
-	// the same beat.
+	// The next try is one interval away, even after an error. The jitter spreads the sandboxes.
 	p.marked = time.Now().Add(jitter(p.l.s.cfg.MarkerInterval) - p.l.s.cfg.MarkerInterval)
-	keys, err := p.l.s.secrets.Read(ctx, p.sb.KeyRef)
+	keys, err := p.l.gate.read(ctx, p.l.s.secrets, p.sb.KeyRef, p.client, &p.lateKey)
 	if err == nil {
-		err = p.l.s.agents.Upload(ctx, p.url, keys[secretKeyMember], p.markerPath(), markerOf(p.sb).encode())
+		ctx, cancel := context.WithTimeout(ctx, p.l.s.cfg.ProbeTimeout)
+		defer cancel()
+		err = p.l.s.agents.Upload(ctx, p.url, keys[fsm.MemberKey], p.markerPath(), markerOf(p.sb).encode())
 	}
 	if err != nil {
-		p.l.log.Debug("the workspace's marker could not be written again", "sandbox", p.sb.ID, "error", err)
+		p.l.log.Debug("writing the workspace's marker again failed", "sandbox", p.sb.ID, "error", err)
 	}
 }
 
-// noFileCalls reports whether the server knows no calls for files.
+// noFileCalls reports whether the server has no file API.
 func noFileCalls(err error) bool {
 	var e *agent.Error
 	return errors.As(err, &e) && !errors.Is(err, agent.ErrNoFile) &&

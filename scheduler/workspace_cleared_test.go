@@ -7,8 +7,8 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// cleared makes a RUNNING sandbox in whose workspace an agent has run
-// `git clean -fdx`: the marker is gone, the workspace is the sandbox's.
+// cleared makes a RUNNING sandbox in whose workspace an agent has run `git clean -fdx`: the
+// marker is gone, the workspace is the sandbox's.
 func (w *world) cleared(id string) {
 	w.Helper()
 	w.create(id)
@@ -16,8 +16,7 @@ func (w *world) cleared(id string) {
 	w.nomad.EmptyVolume(id)
 }
 
-// staysRunning checks that the sandbox is RUNNING for a while and was not
-// stopped.
+// staysRunning checks that the sandbox is RUNNING for a while and was not stopped.
 func (w *world) staysRunning(id string, d time.Duration) {
 	w.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); w.elapse(time.Second) {
@@ -28,12 +27,13 @@ func (w *world) staysRunning(id string, d time.Duration) {
 }
 
 func TestWorkspace_MarkerCleared_TheNextLeaderWritesItAgain(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cleared("a")
 		w.step()
 		w.lead()
 		w.staysRunning("a", time.Minute)
-		// It is there for whatever comes next.
+		// The marker is there for the next check.
 		w.nomad.Fail("a", crash())
 		w.reach("a", fsm.SandboxError, time.Second)
 		w.resume("a")
@@ -41,9 +41,9 @@ func TestWorkspace_MarkerCleared_TheNextLeaderWritesItAgain(t *testing.T) {
 	})
 }
 
-// A sandbox that failed for another reason is still the one that ran in this
-// placement.
+// A sandbox that failed for another reason is still the one that ran in this placement.
 func TestWorkspace_MarkerClearedAndServerSilent_TheNextLeaderWritesItAgain(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cleared("a")
 		w.nomad.Answer("a", false)
@@ -56,8 +56,9 @@ func TestWorkspace_MarkerClearedAndServerSilent_TheNextLeaderWritesItAgain(t *te
 	})
 }
 
-// The marker is there again before something unforeseen ends the task.
+// The marker is there again before something unexpected ends the task.
 func TestWorkspace_MarkerCleared_IsRenewedWhileTheSandboxRuns(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cleared("a")
 		w.staysRunning("a", 10*time.Minute)
@@ -68,8 +69,8 @@ func TestWorkspace_MarkerCleared_IsRenewedWhileTheSandboxRuns(t *testing.T) {
 	})
 }
 
-// lostMarker makes a sandbox in ERROR, because its task was replaced before the
-// marker could be written again.
+// lostMarker makes a sandbox in ERROR, because its task was replaced before the marker could be
+// written again.
 func (w *world) lostMarker(id string) {
 	w.Helper()
 	w.cleared(id)
@@ -83,6 +84,7 @@ func (w *world) lostMarker(id string) {
 }
 
 func TestWorkspace_Accepted_RunsAgainAndOnlyOnce(t *testing.T) {
+	t.Parallel()
 	for name, body := range map[string]*fsm.SandboxAcceptWorkspaceBody{
 		"by its owner": {ID: "a"}, "by an operator": {ID: "a", Operator: true},
 	} {
@@ -92,7 +94,7 @@ func TestWorkspace_Accepted_RunsAgainAndOnlyOnce(t *testing.T) {
 				w.cluster.Must(body, map[bool]string{false: "u1", true: "ops"}[body.Operator])
 				w.resume("a")
 				w.reach("a", fsm.SandboxRunning, 5*time.Second)
-				// The next loss is one again.
+				// The next loss is an ERROR again.
 				w.nomad.EmptyVolume("a")
 				w.nomad.Fail("a", crash())
 				w.reach("a", fsm.SandboxError, time.Second)
@@ -106,8 +108,9 @@ func TestWorkspace_Accepted_RunsAgainAndOnlyOnce(t *testing.T) {
 	}
 }
 
-// Whoever owns a sandbox must not get another's workspace by accepting it.
+// A sandbox's owner must not get another sandbox's workspace by accepting it.
 func TestWorkspace_AnothersMarker_OnlyAnOperatorAccepts(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		for _, id := range []string{"a", "b"} {
 			w.create(id)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestWorkspace_KeptOverTwentyPauses(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		first := w.reach("a", fsm.SandboxRunning, time.Second)
@@ -31,6 +32,7 @@ func TestWorkspace_KeptOverTwentyPauses(t *testing.T) {
 }
 
 func TestWorkspace_EmptyOrAnothers_IsAnErrorAndStopped(t *testing.T) {
+	t.Parallel()
 	for name, act := range map[string]func(w *world){
 		"empty":     func(w *world) { w.nomad.EmptyVolume("a") },
 		"another's": func(w *world) { w.nomad.SwapVolumes("a", "b") },
@@ -50,7 +52,7 @@ func TestWorkspace_EmptyOrAnothers_IsAnErrorAndStopped(t *testing.T) {
 					t.Errorf("status %+v", sb.Status)
 				}
 				w.until("the job stopped", 5*time.Second, func() bool { return w.nomad.Live("a") == 0 })
-				// It comes to the same however often it is tried, and whoever leads.
+				// The result is the same however often it is tried, and by any leader.
 				w.step()
 				w.lead()
 				w.resume("a")
@@ -68,9 +70,10 @@ func TestWorkspace_EmptyOrAnothers_IsAnErrorAndStopped(t *testing.T) {
 	}
 }
 
-// While the row can't be told of the ERROR the job stays: once it is stopped, a
-// pass over the old row would take it for one that is yet to be started.
+// While the ERROR can't be written to the row the job stays: once it is stopped, a pass over the
+// old row would plan a start.
 func TestWorkspace_ErrorHeldUp_IsNotStartedAgain(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.emptied("a")
 		starts := w.nomad.Calls("start")
@@ -87,6 +90,7 @@ func TestWorkspace_ErrorHeldUp_IsNotStartedAgain(t *testing.T) {
 
 // A leader that ends between the ERROR and the stop leaves the stop to the next.
 func TestWorkspace_LeaderEndsBeforeTheStop_TheNextStops(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.emptied("a")
 		starts := w.nomad.Calls("start")
@@ -115,8 +119,8 @@ func (w *world) emptied(id string) {
 	w.nomad.EmptyVolume(id)
 }
 
-// atRestWithoutWorkspace checks that the sandbox comes to an ERROR for its
-// workspace, is stopped, and was started no oftener than that.
+// atRestWithoutWorkspace checks that the sandbox ends in ERROR for its workspace, is stopped, and
+// was started at most that often.
 func (w *world) atRestWithoutWorkspace(id string, starts int) {
 	w.Helper()
 	w.reach(id, fsm.SandboxError, 5*time.Second)
@@ -131,7 +135,7 @@ func (w *world) atRestWithoutWorkspace(id string, starts int) {
 	}
 }
 
-// refuseError keeps rows from being told of an ERROR.
+// refuseError makes the cluster refuse observations of an ERROR.
 func refuseError(c fsm.Command) error {
 	if b, ok := c.Body.(*fsm.SandboxObserveBody); ok && b.Observations[0].Status.State == fsm.SandboxError {
 		return fsm.Errorf(fsm.CodeNoLeader, "no leader")
@@ -139,8 +143,9 @@ func refuseError(c fsm.Command) error {
 	return nil
 }
 
-// What a user clears away while the sandbox runs is put back at the pause.
+// A marker that a user deletes while the sandbox runs is written again at the pause.
 func TestWorkspace_MarkerClearedByTheUser_IsNoLoss(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -154,6 +159,7 @@ func TestWorkspace_MarkerClearedByTheUser_IsNoLoss(t *testing.T) {
 
 // A marker whose sandbox was not yet shown as RUNNING is written again.
 func TestWorkspace_FormerLeaderWroteTheMarker_IsFine(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cluster.Refuse(func(c fsm.Command) error {
 			if b, ok := c.Body.(*fsm.SandboxObserveBody); ok && b.Observations[0].Status.State == fsm.SandboxRunning {
@@ -175,6 +181,7 @@ func TestWorkspace_FormerLeaderWroteTheMarker_IsFine(t *testing.T) {
 }
 
 func TestWorkspace_ServerWithoutFiles_IsNotMarked(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.nomad.NoFiles()
 		w.create("a")
@@ -189,6 +196,7 @@ func TestWorkspace_ServerWithoutFiles_IsNotMarked(t *testing.T) {
 }
 
 func TestPause_ConversationsArePausedFirst(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
@@ -208,6 +216,7 @@ func TestPause_ConversationsArePausedFirst(t *testing.T) {
 }
 
 func TestPause_GoesOnWhateverTheServerSays(t *testing.T) {
+	t.Parallel()
 	for name, act := range map[string]func(w *world){
 		"takes for ever": func(w *world) { w.nomad.PauseTakes(time.Hour) },
 		"silent":         func(w *world) { w.nomad.Answer("a", false) },
@@ -231,6 +240,7 @@ func TestPause_GoesOnWhateverTheServerSays(t *testing.T) {
 }
 
 func TestScheduler_NobodyToAsk_NomadsWordIsEnough(t *testing.T) {
+	t.Parallel()
 	inWorld(t, options(), func(w *world) {
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "mock", Position: 1, Template: fsm.Template{
 			Driver: fsm.DriverMock, WorkingDir: "project", CPU: 1, Memory: 10, Readiness: fsm.ReadinessAllocation,

@@ -21,12 +21,12 @@ const (
 	specID    = "plain"
 )
 
-// world is a scheduler with all its neighbours, in fake time.
+// world is a scheduler with all its dependencies, in fake time.
 type world struct {
 	*testing.T
 	cluster *nomadtest.Cluster
 	nomad   *nomadtest.Nomad
-	// backend stands in for nomad towards the scheduler, when set.
+	// backend replaces nomad towards the scheduler, when set.
 	backend scheduler.Backend
 	secrets *nomadtest.Secrets
 	cfg     scheduler.Config
@@ -35,13 +35,13 @@ type world struct {
 	stop    func()
 }
 
-// options are those of a Nomad as it was measured.
+// options are those of a Nomad as measured.
 func options() nomadtest.Options {
 	return nomadtest.Options{PlaceAfter: 4 * time.Millisecond, AnswerAfter: 100 * time.Millisecond, StopAfter: 300 * time.Millisecond}
 }
 
-// inWorld runs fn in a bubble, with a scheduler in its first term; at the end
-// nothing may be live twice, and nothing may be left behind.
+// inWorld runs fn in a bubble, with a scheduler in its first term. At the end no sandbox may be
+// live twice, and nothing may be left behind.
 func inWorld(t *testing.T, o nomadtest.Options, fn func(w *world)) {
 	t.Helper()
 	inWorldOf(t, o, nomadtest.NewCluster, fn)
@@ -58,6 +58,8 @@ func inWorldOf(t *testing.T, o nomadtest.Options, newCluster func(string) *nomad
 			Ports: map[string]int{fsm.PortAgentServer: 0},
 		}}}}, "operator")
 		w.cfg = scheduler.DefaultConfig()
+		// A week takes seconds even in fake time.
+		w.cfg.OrphanRetention = 12 * time.Hour
 		if os.Getenv("BIVOUAC_TEST_LOG") != "" {
 			w.cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 		}
@@ -71,14 +73,14 @@ func inWorldOf(t *testing.T, o nomadtest.Options, newCluster func(string) *nomad
 	})
 }
 
-// fresh is the configuration with a registry of its own.
+// fresh is the configuration with its own registry.
 func (w *world) fresh() scheduler.Config {
 	w.reg = prometheus.NewRegistry()
 	w.cfg.Registerer = w.reg
 	return w.cfg
 }
 
-// lead begins a term; the one before must have been ended.
+// lead begins a term; the one before must have ended.
 func (w *world) lead() {
 	w.Helper()
 	w.term++
@@ -108,7 +110,7 @@ func (w *world) step() { w.stop() }
 // create makes a sandbox with its key.
 func (w *world) create(id string) {
 	w.Helper()
-	v, err := w.secrets.Write(w.Context(), nomadtest.KeyPath(id), map[string]string{"key": "key of " + id})
+	v, err := w.secrets.Write(w.Context(), fsm.SandboxKeyPath(id), map[string]string{"key": "key of " + id})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -119,19 +121,35 @@ func (w *world) pause(id string)  { w.cluster.Must(&fsm.SandboxPauseBody{ID: id}
 func (w *world) resume(id string) { w.cluster.Must(&fsm.SandboxResumeBody{ID: id}, "u1") }
 func (w *world) delete(id string) { w.cluster.Must(&fsm.SandboxDeleteBody{ID: id}, "u1") }
 
-// until waits in fake time.
+// until waits in fake time. It checks every millisecond at first; after a while, every thousandth
+// of the time it has waited, because each check costs real time.
 func (w *world) until(what string, limit time.Duration, cond func() bool) {
 	w.Helper()
-	end := time.Now().Add(limit)
-	for !cond() {
-		if time.Now().After(end) {
+	for begin := time.Now(); !cond(); time.Sleep(max(time.Millisecond, time.Since(begin)/1000)) {
+		if time.Since(begin) > limit {
 			w.Fatalf("not within %s: %s; %s", limit, what, w.describe())
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
-// eventually is until for what takes long: it looks once a minute.
+// scale divides both the sandboxes that crowd the scheduler and the scheduler's slots, whose ratio
+// decides what a test shows. make e2e sets BIVOUAC_DRILL=long: the full size.
+func scale() int {
+	if os.Getenv("BIVOUAC_DRILL") == "long" {
+		return 1
+	}
+	return 4
+}
+
+// scaled begins a term whose slots are divided by scale.
+func (w *world) scaled() {
+	w.Helper()
+	w.step()
+	w.cfg.ProbesAtOnce, w.cfg.Workers = w.cfg.ProbesAtOnce/scale(), w.cfg.Workers/scale()
+	w.lead()
+}
+
+// eventually is until for what takes long: it checks once a minute.
 func (w *world) eventually(what string, limit time.Duration, cond func() bool) {
 	w.Helper()
 	for end := time.Now().Add(limit); !cond(); w.elapse(time.Minute) {
@@ -141,11 +159,10 @@ func (w *world) eventually(what string, limit time.Duration, cond func() bool) {
 	}
 }
 
-// elapse lets time go by in which nothing is waited for.
+// elapse lets time pass without waiting for anything.
 func (w *world) elapse(d time.Duration) { time.Sleep(d) }
 
-// reach waits until the sandbox is shown in the state and its generation was
-// observed.
+// reach waits until the sandbox is shown in the state and its generation was observed.
 func (w *world) reach(id string, state fsm.SandboxState, limit time.Duration) *fsm.Sandbox {
 	w.Helper()
 	w.until(fmt.Sprintf("sandbox %s %s", id, state), limit, func() bool {
@@ -158,9 +175,9 @@ func (w *world) reach(id string, state fsm.SandboxState, limit time.Duration) *f
 func (w *world) gone(id string, limit time.Duration) {
 	w.Helper()
 	w.until("sandbox "+id+" gone", limit, func() bool { return w.cluster.Sandbox(id) == nil })
-	if w.nomad.Has(id) || w.nomad.HasVolume(id) || w.nomad.Live(id) != 0 || w.secrets.Has(nomadtest.KeyPath(id)) {
+	if w.nomad.Has(id) || w.nomad.HasVolume(id) || w.nomad.Live(id) != 0 || w.secrets.Has(fsm.SandboxKeyPath(id)) {
 		w.Errorf("left of sandbox %s: job %v, volume %v, live %d, secret %v", id, w.nomad.Has(id), w.nomad.HasVolume(id),
-			w.nomad.Live(id), w.secrets.Has(nomadtest.KeyPath(id)))
+			w.nomad.Live(id), w.secrets.Has(fsm.SandboxKeyPath(id)))
 	}
 }
 

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Birth says when in which cluster's history something was made: the cluster's
-// id, the nonce of the newest term and the log index that the maker knew. The
-// zero Birth is unknown. It is fsm.Birth; this package does not import fsm.
+// Birth records in which cluster's history and when something was created: the cluster's id, the
+// nonce of the newest term and the log index, as the creator knew them. The zero Birth is unknown.
+// It mirrors fsm.Birth, because this package does not import fsm.
 type Birth struct {
 	Cluster, Nonce string
 	Index          uint64
 }
 
-// String gives "cluster/nonce/index", and "" for the zero Birth.
+// String returns "cluster/nonce/index", or "" for the zero Birth.
 func (b Birth) String() string {
 	if b == (Birth{}) {
 		return ""
@@ -21,7 +21,7 @@ func (b Birth) String() string {
 	return b.Cluster + "/" + b.Nonce + "/" + strconv.FormatUint(b.Index, 10)
 }
 
-// ParseBirth is String's reverse.
+// ParseBirth is the inverse of String. ok is false for any other text, "" included.
 func ParseBirth(s string) (Birth, bool) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
@@ -31,8 +31,8 @@ func ParseBirth(s string) (Birth, bool) {
 	return Birth{Cluster: parts[0], Nonce: parts[1], Index: index}, err == nil
 }
 
-// covers reports whether whatever history holds b holds other, too: b is of
-// the same term and not before it. Anything covers the unknown birth.
+// covers reports whether every history that contains b also contains other: b is of the same term
+// and not before it. Any birth covers the unknown one.
 func (b Birth) covers(other Birth) bool {
 	if other == (Birth{}) {
 		return true

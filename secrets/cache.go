@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// cacheEntries and cacheValueBytes bound the memory: 8 MiB at most.
+	// cacheEntries and cacheValueBytes bound the memory of the values to 8 MiB.
 	cacheEntries    = 1024
 	cacheValueBytes = 8 << 10
-	// cacheTTL bounds how long a deleted secret is still known. It must be
-	// far below the grace period: see Vault.Delete.
+	// cacheTTL bounds how long a deleted secret can still be read. It must be far below the grace
+	// period: see Vault.Delete.
 	cacheTTL = 30 * time.Second
 )
 
-// cache remembers versions that were read. A version never changes, so only
-// its end can be missed.
+// cache keeps versions that were read. A version never changes, so the cache can only miss its
+// deletion.
 type cache struct {
 	lru *lru.Cache[string, cached]
 	now func() time.Time
@@ -39,8 +39,7 @@ func newCache() (*cache, error) {
 
 func cacheKey(path string, version int) string { return path + "#" + strconv.Itoa(version) }
 
-// get gives the version that was written at that time, or at any when it is
-// zero.
+// get returns the version that was written at created, or at any time if created is zero.
 func (c *cache) get(path string, version int, created time.Time) (map[string]string, bool) {
 	key := cacheKey(path, version)
 	e, ok := c.lru.Get(key)
@@ -64,7 +63,7 @@ func (c *cache) put(path string, version int, created time.Time, data map[string
 	}
 }
 
-// forget drops versions that were deleted or destroyed.
+// forget removes versions that were deleted or destroyed.
 func (c *cache) forget(path string, versions []int) {
 	for _, v := range versions {
 		c.lru.Remove(cacheKey(path, v))

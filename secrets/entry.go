@@ -6,64 +6,63 @@ import (
 	"time"
 )
 
-// Entry is one version as Collect shows it to its judge.
+// Entry is one version, as Collect passes it to its judge.
 type Entry struct {
 	Path string
-	// Version is 0 for an entry of which no version is left. Unreferenced lets
-	// Collect forget its version numbers; nothing is lost.
+	// Version is 0 for an entry without any remaining version. Unreferenced then lets Collect delete
+	// the entry's metadata, and no data is lost.
 	Version int
-	// Created is when the version was written, DeletedAt when Collect deleted
-	// it, zero when it is readable; both by the store's clock.
+	// Created is when the version was written. DeletedAt is when Collect deleted it, zero when it is
+	// readable. Both are by the store's clock.
 	Created, DeletedAt time.Time
-	// Birth is that of the version; zero when it has none.
+	// Birth is the version's birth; zero when it has none.
 	Birth Birth
 	// Due is what Collect does now if the verdict is Unreferenced.
 	Due Due
 }
 
-// Due is an act of Collect.
+// Due is an action of Collect.
 type Due int
 
-// What Collect does with a version that is Unreferenced: nothing, because it
-// was deleted less than the retention ago; delete it; destroy it.
+// What Collect does with an Unreferenced version: nothing, because it was deleted less than the
+// retention ago; delete it; destroy it.
 const (
 	DueNothing Due = iota
 	DueDelete
 	DueDestroy
 )
 
-// Verdict is what a judge says of an Entry.
+// Verdict is a judge's decision about an Entry.
 type Verdict int
 
 // The verdicts.
 const (
-	// Leave: Collect does nothing with it now and does not count it.
+	// Leave: Collect does nothing with the version and does not count it.
 	Leave Verdict = iota
-	// Keep: it is referenced. Collect undeletes it if it is deleted, and gives
-	// it the pass's birth if it has none.
+	// Keep: the version is referenced. Collect undeletes it if it is deleted, and gives it the pass's
+	// birth if it has none.
 	Keep
-	// Stranger: nobody knows whose it is. Collect leaves it alone and counts it.
+	// Stranger: the owner is unknown. Collect does not change the version and counts it.
 	Stranger
-	// Unreferenced: it is the caller's and nothing refers to it. Collect deletes
-	// it, and destroys it when it was deleted longer ago than the retention.
+	// Unreferenced: the version is the caller's and nothing refers to it. Collect deletes it, and
+	// destroys it once it has been deleted for longer than the retention.
 	Unreferenced
 )
 
 // maxStrangers bounds Collected.StrangerPaths.
 const maxStrangers = 100
 
-// Collected is what a pass of Collect did.
+// Collected is the result of a pass of Collect.
 type Collected struct {
-	// Deleted versions can be undeleted, Destroyed ones can't. Undeleted were
-	// deleted and are referenced. Stamped were referenced and had no birth.
+	// Deleted versions can be undeleted, Destroyed ones can't. Undeleted versions were deleted
+	// although they are referenced. Stamped versions are referenced and had no birth.
 	Deleted, Destroyed, Undeleted, Stamped int
-	// Strangers counts versions that were left alone; StrangerPaths has the
-	// first paths of them, sorted.
+	// Strangers counts versions that were not changed. StrangerPaths has their first paths, sorted.
 	Strangers     int
 	StrangerPaths []string
 }
 
-// note adds what was done with one entry.
+// note adds the changes to one entry.
 func (c *Collected) note(path string, d decision) {
 	c.Deleted += len(d.remove)
 	c.Destroyed += len(d.destroy)
@@ -75,14 +74,14 @@ func (c *Collected) note(path string, d decision) {
 	}
 }
 
-// trim sorts the paths and drops what is more than the bound.
+// trim sorts the paths and keeps the first maxStrangers of them.
 func (c *Collected) trim() {
 	slices.Sort(c.StrangerPaths)
 	c.StrangerPaths = slices.Compact(c.StrangerPaths)
 	c.StrangerPaths = c.StrangerPaths[:min(len(c.StrangerPaths), maxStrangers)]
 }
 
-// decision is what is to be done with the versions of one entry.
+// decision lists the changes to the versions of one entry.
 type decision struct {
 	remove, destroy, undelete, stamp []int
 	strangers                        int
@@ -100,16 +99,15 @@ type pass struct {
 	grace, retention time.Duration
 }
 
-// ask calls the judge.
+// ask calls the judge. The mutex keeps it to one goroutine at a time.
 func (p *pass) ask(e Entry) Verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.judge(e)
 }
 
-// decide asks about one version that is not destroyed. A version younger than
-// the grace period may belong to a command that is still on its way, even to
-// one that the judge's view does not hold yet: nobody is asked about it.
+// decide decides about one version that is not destroyed. It skips a version younger than the grace
+// period, which may belong to a command in flight that the judge's view does not hold yet.
 func (p *pass) decide(e Entry, d *decision) {
 	d.kept++
 	if p.now.Sub(e.Created) <= p.grace {

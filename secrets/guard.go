@@ -10,31 +10,30 @@ import (
 )
 
 const (
-	// guardTTL is how long a mark that lets this cluster write is believed.
+	// guardTTL is how long a mark that permits changes is cached.
 	guardTTL = 30 * time.Second
-	// foreignTTL is how long one of another cluster is.
+	// foreignTTL is how long another cluster's mark is cached.
 	foreignTTL = 5 * time.Second
 )
 
-// ForeignError says that the store holds another cluster's mark. It is
-// ErrUnavailable.
+// ForeignError says that the store holds another cluster's mark. errors.Is matches ErrUnavailable.
 type ForeignError struct {
-	// Place is the store's; Cluster is the id of the other cluster.
+	// Place is the store's. Cluster is the id of the other cluster.
 	Place, Cluster string
 }
 
 // Error implements error.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s belongs to cluster %s: this cluster writes and deletes nothing there; give it another vault { prefix }, or see ops/runbooks/vault-restored.md",
+	return fmt.Sprintf("%s belongs to cluster %s: this cluster writes and deletes nothing there; give it another vault { prefix }, or see bivouac runbook vault-restored",
 		e.Place, e.Cluster)
 }
 
 // Is implements errors.Is.
 func (e *ForeignError) Is(target error) bool { return target == ErrUnavailable }
 
-// Guard is a Store for one cluster: it refuses every change while the store
-// holds another cluster's mark, and a Read of a deleted version undeletes it.
-// Every node has its own, because every node writes secrets.
+// Guard is a Store for one cluster. It refuses every change while the store holds another cluster's
+// mark. Its Read undeletes a deleted version. Every node has its own, because every node writes
+// secrets.
 type Guard struct {
 	Store
 	cluster func() string
@@ -42,16 +41,15 @@ type Guard struct {
 	now     func() time.Time
 
 	mu sync.Mutex
-	// of is the cluster that the rest is about: a restore makes the node another's.
+	// of is the cluster that until and verdict apply to; a restore can change the node's cluster.
+	// until is zero until the mark has been read.
 	of      string
 	until   time.Time
 	verdict error
-	// looked: the mark was read once.
-	looked bool
 }
 
-// NewGuard guards a store. cluster gives the id of the node's cluster, "" while
-// the node does not know it; a nil function guards nothing. logger may be nil.
+// NewGuard guards a store. cluster returns the id of the node's cluster, "" while the node does not
+// know it. With a nil function it checks nothing. logger may be nil.
 func NewGuard(store Store, cluster func() string, logger *slog.Logger) *Guard {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -59,7 +57,8 @@ func NewGuard(store Store, cluster func() string, logger *slog.Logger) *Guard {
 	return &Guard{Store: store, cluster: cluster, log: logger, now: time.Now}
 }
 
-// Check is nil when this cluster may change the store.
+// Check returns nil when this cluster may change the store, a *ForeignError when it may not, and
+// another error, usually ErrUnavailable, while that is unknown.
 func (g *Guard) Check(ctx context.Context) error {
 	if g.cluster == nil {
 		return nil
@@ -70,7 +69,7 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	if g.of != id {
-		g.of, g.until, g.verdict, g.looked = id, time.Time{}, nil, false
+		g.of, g.until, g.verdict = id, time.Time{}, nil
 	}
 	verdict, fresh := g.verdict, g.now().Before(g.until)
 	g.mu.Unlock()
@@ -89,14 +88,13 @@ func (g *Guard) Check(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.of == id {
-		g.verdict, g.until, g.looked = verdict, g.now().Add(ttl), true
+		g.verdict, g.until = verdict, g.now().Add(ttl)
 	}
 	return verdict
 }
 
-// ask is Check for what a user asked for. A mark that this cluster could write
-// beside when it was read last, and that can't be read now, forbids nothing: only
-// what the leader does of its own accord waits for it.
+// ask is Check for a user's request. If the last mark that was read permits changes and it can't be
+// read now, the request is allowed. Only the leader's own work waits for the mark.
 func (g *Guard) ask(ctx context.Context) error {
 	err := g.Check(ctx)
 	if err == nil {
@@ -104,14 +102,14 @@ func (g *Guard) ask(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.looked && g.verdict == nil && !errors.As(err, new(*ForeignError)) {
+	if !g.until.IsZero() && g.verdict == nil && !errors.As(err, new(*ForeignError)) {
 		return nil
 	}
 	return err
 }
 
-// Read implements Store. Callers hold a reference to what they read, so a
-// deleted version is needed again: after a restore, for example.
+// Read implements Store. A caller has a reference to what it reads, so a deleted version is needed
+// again, for example after a restore.
 func (g *Guard) Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error) {
 	data, err := g.Store.Read(ctx, path, version, created)
 	if !errors.Is(err, ErrDeleted) {

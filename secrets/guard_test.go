@@ -21,9 +21,8 @@ func (u *unreadable) ReadMark(ctx context.Context) (mark Mark, cas uint64, found
 	return u.Store.ReadMark(ctx)
 }
 
-// While the mark can't be read, what users ask for goes on, and nothing is
-// collected. A node that has never read the mark writes nothing: the place may be
-// another cluster's.
+// While the mark can't be read, users' requests continue and nothing is collected. A node that has
+// never read the mark writes nothing, because the store may be another cluster's.
 func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		ctx := t.Context()
@@ -50,7 +49,7 @@ func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
 		if err := g.Delete(ctx, settingsPath); err != nil {
 			t.Errorf("a user's deletion: %v", err)
 		}
-		// What was read last counts, and another cluster's mark forbids all.
+		// The last mark that was read counts, and another cluster's mark forbids every change.
 		u.denied = false
 		if err := s.WriteMark(ctx, Mark{Cluster: "another"}, 0); err != nil {
 			t.Fatal(err)
@@ -66,8 +65,8 @@ func TestGuard_MarkUnreadable_UsersGoOn(t *testing.T) {
 	})
 }
 
-// A restore makes the node another cluster's: what was found for the former one
-// says nothing.
+// After a restore the node belongs to another cluster: the verdict for the former one does not
+// count.
 func TestGuard_AnotherClusterNow_LooksAgain(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		if err := s.WriteMark(t.Context(), aMark, 0); err != nil {
@@ -89,7 +88,7 @@ func TestGuard_AnotherClusterNow_LooksAgain(t *testing.T) {
 	})
 }
 
-// The newest version counts, deleted ones too, destroyed ones not.
+// Deleted versions count, destroyed ones do not.
 func TestStore_Newest(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		ctx := t.Context()

@@ -19,9 +19,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// The tests run on a real Vault. Most share one in memory, each with its own
-// prefix, namespace folder and AppRole; those that seal or stop Vault start
-// their own.
+// The tests run on a real Vault. Most share one in memory, each with its own prefix, namespace
+// folder and AppRole. Those that seal or stop Vault start their own.
 var shared struct {
 	once  sync.Once
 	dir   string
@@ -75,13 +74,13 @@ func ownVault(t *testing.T) *local.Vault {
 	return v
 }
 
-// calls numbers the AppRoles: with -count a test comes again.
+// calls numbers the AppRoles, because -count runs a test more than once.
 var calls atomic.Int64
 
-// role is the name of the AppRole, and of its policy, that config made.
+// role returns the name of the AppRole, and of its policy, that config created.
 func role(cfg VaultConfig) string { return path.Base(cfg.Prefix) }
 
-// config makes an AppRole of the test's own.
+// config creates an AppRole for the test.
 func config(t *testing.T, v *local.Vault, o local.AppRoleOptions) VaultConfig {
 	t.Helper()
 	o.Name = fmt.Sprintf("%s-%d", strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), calls.Add(1))
@@ -100,7 +99,7 @@ func config(t *testing.T, v *local.Vault, o local.AppRoleOptions) VaultConfig {
 	}
 }
 
-// run makes a store of the configuration and runs it until the test ends.
+// run creates a store from the configuration and runs it until the test ends.
 func run(t *testing.T, cfg VaultConfig) *Vault {
 	t.Helper()
 	v, err := NewVault(cfg)
@@ -119,13 +118,13 @@ func run(t *testing.T, cfg VaultConfig) *Vault {
 	return v
 }
 
-// newStore is a Vault store on the shared server.
+// newStore returns a Vault store on the shared server.
 func newStore(t *testing.T) *Vault {
 	t.Helper()
 	return run(t, config(t, sharedVault(t), local.AppRoleOptions{}))
 }
 
-// eventually waits for a condition, at most 20 seconds.
+// eventually waits for a condition for at most 20 seconds.
 func eventually(t *testing.T, what string, cond func() error) {
 	t.Helper()
 	end := time.Now().Add(20 * time.Second)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Mark says which cluster's leader works with this store, and how far that
-// leader's history had come. It is fsm.Mark; this package does not import fsm.
+// Mark names the cluster whose leader uses this store, and how far that leader's history has
+// advanced. It mirrors fsm.Mark, because this package does not import fsm.
 type Mark struct {
 	Cluster string    `json:"cluster"`
 	History string    `json:"history"`
@@ -18,20 +18,20 @@ type Mark struct {
 	Time    time.Time `json:"time"`
 }
 
-// Marks keeps one Mark beside the secrets.
+// Marks stores one Mark beside the secrets.
 type Marks interface {
 	// Place names the store in errors: "the prefix bivouac of vault's mount secret".
 	Place() string
-	// ReadMark gives the mark, whether there is one, and what WriteMark needs to
-	// replace exactly this one, or to write the first.
+	// ReadMark returns the mark, whether there is one, and the cas that lets WriteMark replace exactly
+	// this mark or write the first.
 	ReadMark(ctx context.Context) (mark Mark, cas uint64, found bool, err error)
-	// WriteMark replaces the mark that was read with cas; ErrConflict when it is
-	// another by now. A caller writes only what follows the mark that it read in
-	// its own history, so the mark moves forward only.
+	// WriteMark replaces the mark that was read with cas. It returns ErrConflict when the mark has
+	// changed since. Callers write only a mark that follows the one they read in their own history, so
+	// the mark only moves forward.
 	WriteMark(ctx context.Context, mark Mark, cas uint64) error
 }
 
-// encodeMark gives the text that is stored.
+// encodeMark returns the stored text.
 func encodeMark(m Mark) (string, error) {
 	if m.Cluster == "" {
 		return "", fmt.Errorf("%w: a mark without a cluster", ErrInvalid)
@@ -40,7 +40,7 @@ func encodeMark(m Mark) (string, error) {
 	return string(raw), err
 }
 
-// decodeMark reads it. A mark that can't be read is not a missing one.
+// decodeMark reads the stored text. A mark that can't be read is an error, not a missing mark.
 func decodeMark(text, where string) (Mark, error) {
 	var m Mark
 	if err := json.Unmarshal([]byte(text), &m); err != nil || m.Cluster == "" {

@@ -32,7 +32,7 @@ func TestStore_Mark_IsWrittenByCheckAndSet(t *testing.T) {
 			if err := s.WriteMark(ctx, mark, cas); err != nil {
 				t.Fatal(err)
 			}
-			// Whoever read before, a deposed leader, has lost.
+			// A process that read before, such as a deposed leader, gets ErrConflict.
 			lost := mark
 			lost.Index = 1
 			if err := s.WriteMark(ctx, lost, cas); !errors.Is(err, ErrConflict) {
@@ -43,7 +43,7 @@ func TestStore_Mark_IsWrittenByCheckAndSet(t *testing.T) {
 				t.Errorf("%+v, %d after %d, %t, %v; want %+v", got, after, cas, found, err, mark)
 			}
 		}
-		// The mark is no secret, and no collection sees it.
+		// The mark is no secret, and Collect skips it.
 		setGrace(s, time.Nanosecond)
 		setRetention(s, time.Nanosecond)
 		for range 3 {
@@ -123,7 +123,7 @@ func TestGuard_AnotherClustersPrefix_NothingIsWritten(t *testing.T) {
 			t.Error(err)
 		}
 
-		// Its own cluster writes; who takes the mark away is seen, after a while.
+		// Its own cluster writes. A mark that another cluster takes over is noticed after a while.
 		id = "c1"
 		now = now.Add(foreignTTL)
 		if err := g.Check(ctx); err != nil {

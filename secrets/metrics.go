@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the Vault store's.
+// metrics are the metrics of the Vault store.
 type metrics struct {
 	duration *prometheus.HistogramVec
 	session  prometheus.Gauge

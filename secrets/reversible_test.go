@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// history is a judge for a leader: what it refers to, and what its history
-// holds.
+// history is a judge like a leader's: its references, and what its history contains.
 type history struct {
 	cluster string
 	nonces  map[string]uint64 // the last index of each term
@@ -29,8 +28,8 @@ func (h history) judge(e Entry) Verdict {
 
 const sandboxPath = "sandboxes/0f8fad5b/session"
 
-// TestStore_Collect_OfAnEmptyClusterTouchesNothing: three nodes with empty data
-// directories on the prefix of a cluster that lives.
+// TestStore_Collect_OfAnEmptyClusterTouchesNothing: three nodes with empty data directories use the
+// prefix of a live cluster.
 func TestStore_Collect_OfAnEmptyClusterTouchesNothing(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		a, k := write(t, s, settingsPath, "a"), write(t, s, sandboxPath, "key")
@@ -60,7 +59,7 @@ func TestStore_Collect_OfAnEmptyClusterTouchesNothing(t *testing.T) {
 	})
 }
 
-// forget drops a version from the memory of a store, so that it is really read.
+// forget removes a version from the cache of a store, so that the next read reaches the store.
 func forget(s Store, path string, version int) {
 	switch s := s.(type) {
 	case *Vault:
@@ -98,16 +97,16 @@ func TestStore_Collect_DeletesUndeletesAndDestroysAfterTheRetention(t *testing.T
 		}
 		must(s.Undelete(ctx, settingsPath, v.Number))
 		must(read())
-		must(s.Undelete(ctx, settingsPath, v.Number)) // again is fine
+		must(s.Undelete(ctx, settingsPath, v.Number)) // twice is not an error
 
-		// A pass that finds it referenced brings it back.
+		// A pass that finds it referenced undeletes it.
 		collect(t, s, always(Unreferenced), deleted)
 		if c, err := s.Collect(ctx, born, always(Keep)); err != nil || c.Undeleted != 1 || c.Stamped != 0 {
 			t.Errorf("%+v, %v; want one undeleted", c, err)
 		}
 		must(read())
 
-		// And so does reading it through a guard.
+		// Reading it through a guard undeletes it too.
 		collect(t, s, always(Unreferenced), deleted)
 		forget(s, settingsPath, v.Number)
 		log := &logBuffer{}
@@ -156,8 +155,8 @@ func TestStore_Collect_DeletesUndeletesAndDestroysAfterTheRetention(t *testing.T
 	})
 }
 
-// TestStore_Collect_TellsVersionsOfOneEntryApart: an entry has versions of two
-// histories, one of which the leader does not know, and of before births.
+// TestStore_Collect_TellsVersionsOfOneEntryApart: an entry has versions of two histories, one of
+// which the leader does not know, and versions without a birth.
 func TestStore_Collect_TellsVersionsOfOneEntryApart(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		at := func(nonce string, index uint64) Birth { return Birth{Cluster: "c1", Nonce: nonce, Index: index} }
@@ -184,8 +183,8 @@ func TestStore_Collect_TellsVersionsOfOneEntryApart(t *testing.T) {
 	})
 }
 
-// TestStore_Collect_StampsWhatIsReferencedAndHasNoBirth: secrets from before
-// births were kept.
+// TestStore_Collect_StampsWhatIsReferencedAndHasNoBirth: secrets from before births were recorded
+// get one.
 func TestStore_Collect_StampsWhatIsReferencedAndHasNoBirth(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		ctx := t.Context()
@@ -231,7 +230,7 @@ func TestStore_Collect_StampsWhatIsReferencedAndHasNoBirth(t *testing.T) {
 				t.Errorf("version %d: birth %v, want %v", version, seen[version], want)
 			}
 		}
-		// The zero birth stamps nothing: the cluster does not keep births yet.
+		// The zero birth stamps nothing: the cluster does not record births yet.
 		if c, err := s.Collect(ctx, Birth{}, always(Keep)); err != nil || c.Stamped != 0 {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -244,7 +243,7 @@ func TestStore_Read_ChecksWhenTheVersionWasWritten(t *testing.T) {
 		if v.Created.IsZero() || v.Created.Location() != time.UTC {
 			t.Errorf("created %v", v.Created)
 		}
-		for range 2 { // from the store and from memory
+		for range 2 { // from the store and from the cache
 			if data, err := s.Read(t.Context(), settingsPath, v.Number, v.Created); err != nil || data["value"] != "a" {
 				t.Errorf("%v, %v", data, err)
 			}

@@ -18,7 +18,9 @@ const (
 	sealedKeyFile = "secrets.key"
 )
 
-// The buckets and keys of secrets.db; the versions are sealed_record.go's.
+// The buckets and keys of secrets.db. sealed_record.go describes the versions.
+//
+//nolint:gochecknoglobals // read-only
 var (
 	bucketMeta     = []byte("meta")
 	bucketVersions = []byte("versions")
@@ -27,19 +29,19 @@ var (
 	keyMark        = []byte("mark")
 )
 
-// sealedFormat is the file format's number. The program reads format 1, too,
-// and makes it format 2 when it opens the file.
+// sealedFormat is the file format. The program also reads format 1 and converts it to format 2 when
+// it opens the file.
 const (
 	sealedFormat    = "2"
 	sealedFormatOld = "1"
 )
 
-// Sealed is the Store of the embedded default: one file, its values sealed with
-// a key that lies beside it (see sealer). It protects a copy of the file, not
-// a directory that is lost whole; that is what Vault is for.
+// Sealed is the Store of the embedded default: one file, whose values are sealed with a key in a
+// second file beside it (see sealer). It protects a copy of secrets.db alone. It does not protect
+// against the loss of the whole directory; use Vault for that.
 //
-// Version numbers are the store's, not the path's: they never come again, not
-// even after an entry is deleted.
+// Version numbers belong to the store and not to the path. They are never reused, not even after an
+// entry is deleted.
 type Sealed struct {
 	db               *bbolt.DB
 	dir              string
@@ -48,17 +50,15 @@ type Sealed struct {
 	now              func() time.Time
 }
 
-// SealedOptions say how long a Sealed store keeps what nobody refers to.
+// SealedOptions says how long a Sealed store keeps unreferenced versions.
 type SealedOptions struct {
-	// Grace is how old an unreferenced version must be before Collect deletes
-	// it, 0 is DefaultGrace; Retention is how long it can be undeleted then, 0 is
-	// DefaultRetention.
+	// Grace is how old an unreferenced version must be before Collect deletes it; 0 is DefaultGrace.
+	// Retention is how long it can be undeleted after that; 0 is DefaultRetention.
 	Grace, Retention time.Duration
 }
 
-// OpenSealed opens the store in dir and makes it when it is not there. A store
-// that another process has open, a key that does not fit or a missing key is an
-// error that says so.
+// OpenSealed opens the store in dir and creates it if it does not exist. It returns an error when
+// another process has the store open, and when the key is missing or does not match.
 func OpenSealed(dir string, o SealedOptions) (*Sealed, error) {
 	s := &Sealed{dir: dir, grace: o.Grace, retention: o.Retention, now: time.Now}
 	if s.grace == 0 {
@@ -96,8 +96,8 @@ func (s *Sealed) open(dir string) error {
 	return nil
 }
 
-// check makes the buckets of a new file, finds out whether the key is the one an
-// old file was sealed with, and brings an old format up to date.
+// check creates the buckets of a new file, verifies that the key is the one an existing file was
+// sealed with, and upgrades an old format.
 func (s *Sealed) check(tx *bbolt.Tx) error {
 	meta, err := tx.CreateBucketIfNotExists(bucketMeta)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *Sealed) check(tx *bbolt.Tx) error {
 	return nil
 }
 
-// Close closes the files. Operations after it are ErrUnavailable.
+// Close closes the files. Later operations return ErrUnavailable.
 func (s *Sealed) Close() error { return s.db.Close() }
 
 // Health implements Store.
@@ -147,7 +147,7 @@ func (s *Sealed) view(ctx context.Context, bucket []byte, fn func(*bbolt.Bucket)
 	return sealedError(s.db.View(func(tx *bbolt.Tx) error { return fn(tx.Bucket(bucket)) }))
 }
 
-// sealedError: a disk that is full or fails is a store that is away.
+// sealedError reports a disk that is full or failing as ErrUnavailable.
 func sealedError(err error) error {
 	if err == nil {
 		return nil

@@ -35,7 +35,7 @@ func (s *Sealed) Collect(ctx context.Context, birth Birth, judge func(Entry) Ver
 	return total, nil
 }
 
-// decisions asks about every version. A damaged record is left alone.
+// decisions asks the judge about every version. It skips a damaged record.
 func (s *Sealed) decisions(b *bbolt.Bucket, p *pass) (map[string]*decision, error) {
 	decisions := map[string]*decision{}
 	return decisions, b.ForEach(func(key, raw []byte) error {
@@ -56,7 +56,7 @@ func (s *Sealed) decisions(b *bbolt.Bucket, p *pass) (map[string]*decision, erro
 	})
 }
 
-// carryOut does with the versions of one entry what was decided.
+// carryOut applies a decision to the versions of one entry.
 func (s *Sealed) carryOut(b *bbolt.Bucket, path string, d decision, p *pass) error {
 	var errs []error
 	change := func(versions []int, fn func(*record)) {

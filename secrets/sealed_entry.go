@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Write implements Store. It is on disk when it returns.
+// Write implements Store. The version is on disk when it returns.
 func (s *Sealed) Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error) {
 	if err := checkWrite(path, data, birth); err != nil {
 		return Version{}, err
@@ -81,7 +81,7 @@ func (s *Sealed) Newest(ctx context.Context, path string) (newest int, err error
 	return newest, nil
 }
 
-// getRecord is ErrNotFound when there is none.
+// getRecord returns ErrNotFound when there is no record.
 func getRecord(b *bbolt.Bucket, key []byte) (record, error) {
 	raw := b.Get(key)
 	if raw == nil {
@@ -97,7 +97,7 @@ func (s *Sealed) Delete(ctx context.Context, path string) error {
 	}
 	prefix := append([]byte(path), 0)
 	err := s.update(ctx, bucketVersions, func(b *bbolt.Bucket) error {
-		var keys [][]byte // a cursor must not meet its own deletes
+		var keys [][]byte // a cursor must not meet its own deletions
 		c := b.Cursor()
 		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 			keys = append(keys, bytes.Clone(k))

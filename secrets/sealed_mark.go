@@ -11,8 +11,8 @@ import (
 // Place implements Marks.
 func (s *Sealed) Place() string { return "the secret store in " + s.dir }
 
-// ReadMark implements Marks. The mark lies in the file's meta bucket: 8 bytes
-// with how often it was written, which is cas, and the mark as JSON.
+// ReadMark implements Marks. The mark is in the file's meta bucket: 8 bytes with the number of
+// writes, which is cas, followed by the mark as JSON.
 func (s *Sealed) ReadMark(ctx context.Context) (mark Mark, cas uint64, found bool, err error) {
 	err = s.view(ctx, bucketMeta, func(b *bbolt.Bucket) error {
 		raw := b.Get(keyMark)
@@ -34,7 +34,7 @@ func (s *Sealed) ReadMark(ctx context.Context) (mark Mark, cas uint64, found boo
 	return mark, cas, found, nil
 }
 
-// WriteMark implements Marks. It is on disk when it returns.
+// WriteMark implements Marks. The mark is on disk when it returns.
 func (s *Sealed) WriteMark(ctx context.Context, mark Mark, cas uint64) error {
 	text, err := encodeMark(mark)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A version's key is its path, a zero byte and its number, big-endian, so that
-// an entry's versions lie side by side.
+// versionKey returns a version's key: its path, a zero byte and its number, big-endian. The
+// versions of an entry are adjacent.
 func versionKey(path string, version int) []byte {
 	return binary.BigEndian.AppendUint64(append([]byte(path), 0), uint64(version))
 }
 
-// parseVersionKey is its reverse.
+// parseVersionKey is the inverse of versionKey.
 func parseVersionKey(key []byte) (path string, version int, ok bool) {
 	i := bytes.IndexByte(key, 0)
 	if i < 0 || len(key) != i+9 {
@@ -25,7 +25,7 @@ func parseVersionKey(key []byte) (path string, version int, ok bool) {
 	return string(key[:i]), int(binary.BigEndian.Uint64(key[i+1:])), true
 }
 
-// record is what lies at a version's key. Format 2 of the file:
+// record is the value at a version's key. Format 2 of the file:
 //
 //	8 bytes  time of writing, Unix microseconds
 //	8 bytes  time of deletion, Unix microseconds, 0 for none
@@ -33,8 +33,8 @@ func parseVersionKey(key []byte) (path string, version int, ok bool) {
 //	...      the birth's text
 //	...      the sealed data
 //
-// Format 1 had the time of writing and the sealed data. Key and time of writing
-// are bound to the data: a record that is moved or redated does not open.
+// Format 1 had the time of writing and the sealed data. The encryption authenticates the key and
+// the time of writing, so a record that was moved or whose time was changed can't be opened.
 type record struct {
 	created, deleted int64
 	birth            string
@@ -51,7 +51,7 @@ func (r record) encode() []byte {
 	return slices.Concat(raw, []byte(r.birth), r.sealed)
 }
 
-// decodeRecord reads a record; it shares memory with raw.
+// decodeRecord reads a record, which shares memory with raw.
 func decodeRecord(raw []byte) (record, error) {
 	if len(raw) < recordHead {
 		return record{}, errDamaged
@@ -66,10 +66,10 @@ func decodeRecord(raw []byte) (record, error) {
 	}, nil
 }
 
-// createdAt is the time of writing.
+// createdAt returns the time of writing.
 func (r record) createdAt() time.Time { return time.UnixMicro(r.created).UTC() }
 
-// deletedAt is the time of deletion, zero for none.
+// deletedAt returns the time of deletion, zero for none.
 func (r record) deletedAt() time.Time {
 	if r.deleted == 0 {
 		return time.Time{}
@@ -77,12 +77,12 @@ func (r record) deletedAt() time.Time {
 	return time.UnixMicro(r.deleted).UTC()
 }
 
-// bound is what the sealed data are bound to.
+// bound returns the additional data that the encryption authenticates.
 func (r record) bound(key []byte) []byte {
 	return binary.BigEndian.AppendUint64(bytes.Clone(key), uint64(r.created))
 }
 
-// newRecord seals data.
+// newRecord seals data in a new record.
 func (s *Sealed) newRecord(key []byte, data map[string]string, birth Birth) (record, error) {
 	plain, err := json.Marshal(data)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Sealed) newRecord(key []byte, data map[string]string, birth Birth) (rec
 	return r, nil
 }
 
-// unseal gives the data.
+// unseal returns the data of a record.
 func (s *Sealed) unseal(key []byte, r record) (data map[string]string, err error) {
 	plain, err := s.sealer.open(r.sealed, r.bound(key))
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Sealed) unseal(key []byte, r record) (data map[string]string, err error
 	return data, json.Unmarshal(plain, &data)
 }
 
-// upgradeRecords rewrites the records of format 1. They have no birth.
+// upgradeRecords rewrites the records of format 1, which have no birth.
 func upgradeRecords(b *bbolt.Bucket) error {
 	type pair struct{ key, raw []byte }
 	var old []pair

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// reopen closes a store when it is open and opens it again.
+// reopen closes a store if it is open and opens it again.
 func reopen(t *testing.T, s *Sealed, dir string) *Sealed {
 	t.Helper()
 	if err := s.Close(); err != nil {
@@ -145,7 +145,7 @@ func copyOver(t *testing.T, to, from string) {
 	}
 }
 
-// update changes a closed store's file behind its back.
+// update changes the file of a closed store.
 func update(t *testing.T, dir string, fn func(*bbolt.Tx) error) {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(dir, sealedFile), 0o600, nil)
@@ -157,8 +157,8 @@ func update(t *testing.T, dir string, fn func(*bbolt.Tx) error) {
 	}
 }
 
-// TestSealed_ReadsFormat1: testdata/sealed-format-1 was written by commit
-// 85644f1: two versions of a setting and a sandbox's key, without births.
+// TestSealed_ReadsFormat1: commit 85644f1 wrote testdata/sealed-format-1: two versions of a setting
+// and a sandbox's key, without births.
 func TestSealed_ReadsFormat1(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,20 +10,22 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/renameio/v2"
 )
 
-// errDamaged: a record does not open although the key is right.
+// errDamaged: a record can't be opened although the key is right.
 var errDamaged = errors.New("the sealed record is damaged")
 
 // keyBytes is the length of an AES-256 key.
 const keyBytes = 32
 
-// sealer seals with AES-256-GCM. A sealed text is nonce, ciphertext, tag; the
-// nonce is random (96 bits: safe for some 2^32 texts under one key).
+// sealer seals with AES-256-GCM. A sealed text is nonce, ciphertext, tag. The nonce is random, 96
+// bits, which is safe for about 2^32 texts under one key.
 type sealer struct{ aead cipher.AEAD }
 
-// loadSealer reads the key file, 64 hex digits and a line end. When fresh it
-// makes the file if it is missing; an old store without its key is an error.
+// loadSealer reads the key file: 64 hex digits and a line end. If fresh is set it creates a missing
+// file; an existing store without its key is an error.
 func loadSealer(path string, fresh bool) (*sealer, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -50,27 +52,21 @@ func loadSealer(path string, fresh bool) (*sealer, error) {
 	return &sealer{aead}, nil
 }
 
-// makeKey writes a new key file that is whole and on disk, or not there.
+// makeKey writes a new key file atomically and durably.
 func makeKey(path string) ([]byte, error) {
 	key := make([]byte, keyBytes)
 	if _, err := rand.Read(key); err != nil {
 		return nil, err
 	}
 	text := []byte(hex.EncodeToString(key) + "\n")
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	dir := filepath.Dir(path)
+	if err := renameio.WriteFile(path, text, 0o600, renameio.WithTempDir(dir), renameio.WithStaticPermissions(0o600)); err != nil {
 		return nil, err
 	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return nil, err
-	}
-	return text, syncDir(filepath.Dir(path))
+	return text, syncDir(dir)
 }
 
+// syncDir makes a rename in dir last over a power failure, which renameio leaves to its caller.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -79,12 +75,12 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// seal binds plain to where it belongs.
+// seal encrypts plain and authenticates where, the place that it belongs to.
 func (s *sealer) seal(plain, where []byte) []byte {
 	return s.aead.Seal(nil, nil, plain, where)
 }
 
-// open gives back what was sealed for that place; otherwise errDamaged.
+// open decrypts what was sealed for where. Otherwise it returns errDamaged.
 func (s *sealer) open(sealed, where []byte) ([]byte, error) {
 	plain, err := s.aead.Open(nil, nil, sealed, where)
 	if err != nil {

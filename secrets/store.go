@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Store keeps secrets. Vault and Sealed implement it. Every method may be
-// called from any goroutine.
+// Store stores secrets. Vault and Sealed implement it. All methods are safe for concurrent use.
 type Store interface {
 	Reader
 	Writer
@@ -21,72 +20,66 @@ type Store interface {
 
 // Reader reads secrets.
 type Reader interface {
-	// Read gives exactly that version. created, unless it is zero, is the time
-	// that Write returned with it: a version of the same number that was written
-	// at another time is ErrNotFound. ErrNotFound is also a version that never
-	// was or is destroyed; one that Collect deleted is ErrDeleted as well.
+	// Read returns exactly that version. created, unless zero, is the time that Write returned with
+	// it. ErrNotFound: the version never existed, is destroyed, or was written at another time
+	// (ReusedError). ErrDeleted, together with ErrNotFound: Collect deleted it.
 	Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error)
-	// Newest is the number of the newest version at path that is not destroyed, 0
-	// for none.
+	// Newest returns the number of the newest version at path that is not destroyed, 0 for none.
 	Newest(ctx context.Context, path string) (int, error)
-	// Health is nil when reading and writing can work now; otherwise its text
-	// says what is the matter.
+	// Health returns nil when reading and writing should work now, otherwise an error that says what
+	// is wrong.
 	Health(ctx context.Context) error
 }
 
-// Writer changes what its owner asked to change.
+// Writer makes the changes that an owner of secrets requests.
 type Writer interface {
-	// Write stores data as a new version of the entry at path. Its number is
-	// from 1, and higher than every number of that path before. Two writers at
-	// once get two versions. httpapi and the scheduler call it before they
-	// propose the command that refers to the version. birth is kept with the
-	// version; the zero one is not.
+	// Write stores data as a new version of the entry at path. Its number is at least 1 and higher
+	// than every earlier number of that path. Two concurrent writes get two versions. httpapi and the
+	// scheduler call it before they propose the command that refers to the version. A birth that is
+	// not zero is stored with the version.
 	Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error)
-	// Delete destroys every version there is at path; there need be none. A
-	// write at the same time is not lost.
+	// Delete destroys every version at path. There need not be any. It does not destroy a concurrent
+	// write.
 	Delete(ctx context.Context, path string) error
-	// Undelete makes a version readable again that Collect deleted. It is
-	// ErrNotFound when the version never was or is destroyed.
+	// Undelete makes a version readable again that Collect deleted. It returns ErrNotFound when the
+	// version never existed or is destroyed.
 	Undelete(ctx context.Context, path string, version int) error
 }
 
-// Collector removes what nobody refers to.
+// Collector removes unreferenced versions.
 type Collector interface {
-	// Collect asks judge about every version that is older than the grace period
-	// and acts on its verdict. The leader calls it, with a view of the FSM taken
-	// just before; birth is that view's. judge is called from one goroutine at a
-	// time. After an error the rest is left for the next time.
+	// Collect asks judge about every version older than the grace period and acts on its verdict. The
+	// leader calls it with a view of the FSM taken just before; birth is that view's. judge is called
+	// by one goroutine at a time. After an error the next pass does the rest.
 	Collect(ctx context.Context, birth Birth, judge func(Entry) Verdict) (Collected, error)
 }
 
-// Version names what Write stored.
+// Version identifies what Write stored.
 type Version struct {
 	Number int
 	// Created is when the store wrote it, by the store's clock.
 	Created time.Time
 }
 
-// The errors callers tell apart, with errors.Is.
+// The errors that callers distinguish, with errors.Is.
 var (
-	// ErrUnavailable: the store is sealed, away, too busy or refuses us. The
-	// same call may work later.
+	// ErrUnavailable: Vault is sealed, or the store is unreachable, too busy or refuses access. The
+	// same call may succeed later.
 	ErrUnavailable = errors.New("secret store unavailable")
 	// ErrNotFound: there is no such version.
 	ErrNotFound = errors.New("no such secret")
-	// ErrDeleted: Collect deleted the version, and Undelete brings it back. It
-	// comes with ErrNotFound.
+	// ErrDeleted: Collect deleted the version, and Undelete restores it. It comes with ErrNotFound.
 	ErrDeleted = errors.New("deleted as unreferenced, not yet destroyed; undelete it")
-	// ErrInvalid: the path or the data break the rules; trying again is no use.
+	// ErrInvalid: the path or the data break a rule. A retry does not help.
 	ErrInvalid = errors.New("invalid secret")
-	// ErrConflict: somebody else wrote the mark since it was read.
+	// ErrConflict: another process wrote the mark since it was read.
 	ErrConflict = errors.New("the mark was written by somebody else meanwhile")
 )
 
-// ReusedError says that a version's number was given out twice: the store was
-// rolled back, and what it holds is not what was meant. It is ErrNotFound.
+// ReusedError says that a version's number was assigned twice: the store was rolled back, and its
+// version is not the one the reference means. errors.Is matches ErrNotFound.
 type ReusedError struct {
-	// Found and Meant are when the version was written that is there, and the one
-	// that was meant.
+	// Found is when the existing version was written, Meant when the requested one was.
 	Found, Meant time.Time
 }
 
@@ -99,26 +92,24 @@ func (e *ReusedError) Error() string {
 // Is implements errors.Is.
 func (e *ReusedError) Is(target error) bool { return target == ErrNotFound }
 
-// DefaultGrace is how old an unreferenced version must be before Collect takes
-// it. A command is refused once it is a minute old, so what is older than this
-// and has no reference will never have one.
+// DefaultGrace is how old an unreferenced version must be before Collect deletes it. The leader
+// refuses commands that are more than a minute old, so an older version without a reference will
+// never get one.
 const DefaultGrace = 15 * time.Minute
 
-// DefaultRetention is how long a deleted version can still be undeleted before
-// Collect destroys it.
+// DefaultRetention is how long a deleted version can be undeleted before Collect destroys it.
 const DefaultRetention = 168 * time.Hour
 
 // Bounds of an entry.
 const (
-	// MaxDataBytes bounds the data of one version, as JSON: half of what Vault's
-	// storage takes.
+	// MaxDataBytes bounds the data of one version, as JSON: half of what Vault's storage takes.
 	MaxDataBytes = 512 << 10
 	// MaxPathBytes bounds a path.
 	MaxPathBytes = 512
 )
 
-// pathPattern: at least two segments of characters that mean nothing in a URL,
-// a Vault policy or a template. Segments of dots alone are refused besides.
+// pathPattern: at least two segments of characters without a meaning in a URL, a Vault policy or a
+// template. checkPath also refuses segments that consist of dots.
 var pathPattern = regexp.MustCompile(`^[A-Za-z0-9._@=-]+(/[A-Za-z0-9._@=-]+){1,7}$`)
 
 // checkPath checks a logical path such as "users/<user>/settings/llm_api_key"
@@ -135,7 +126,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// checkWrite checks what Write was given.
+// checkWrite checks the arguments of Write.
 func checkWrite(path string, data map[string]string, birth Birth) error {
 	if err := errors.Join(checkPath(path), checkBirth(birth)); err != nil {
 		return err
@@ -153,7 +144,7 @@ func checkWrite(path string, data map[string]string, birth Birth) error {
 	return nil
 }
 
-// checkRead checks what Read was given.
+// checkRead checks the arguments of Read.
 func checkRead(path string, version int) error {
 	if err := checkPath(path); err != nil {
 		return err

@@ -54,7 +54,7 @@ func writeAt(t *testing.T, s Store, path, value string, birth Birth) Version {
 	return v
 }
 
-// but is a judge: all but the versions that live holds are unreferenced.
+// but is a judge: all versions except those for which live is true are unreferenced.
 func but(live func(path string, version int) bool) func(Entry) Verdict {
 	return func(e Entry) Verdict {
 		if live(e.Path, e.Version) {
@@ -67,7 +67,7 @@ func but(live func(path string, version int) bool) func(Entry) Verdict {
 // always is a judge with one verdict.
 func always(v Verdict) func(Entry) Verdict { return func(Entry) Verdict { return v } }
 
-// want checks what a version holds; "" is ErrNotFound.
+// want checks the value of a version; "" means ErrNotFound.
 func want(t *testing.T, s Store, path string, version int, value string) {
 	t.Helper()
 	data, err := s.Read(t.Context(), path, version, time.Time{})
@@ -154,7 +154,7 @@ func TestStore_Write_KeepsTheVersionInUseUnderManyOthers(t *testing.T) {
 		for range 30 { // KV's default is to keep 10
 			write(t, s, settingsPath, "never committed")
 		}
-		if v, ok := s.(*Vault); ok { // not from memory
+		if v, ok := s.(*Vault); ok { // not from the cache
 			v.cache.forget(settingsPath, []int{first})
 		}
 		want(t, s, settingsPath, first, "in use")
@@ -164,7 +164,7 @@ func TestStore_Write_KeepsTheVersionInUseUnderManyOthers(t *testing.T) {
 func TestStore_Delete_TakesAllVersionsAndNoNumberComesBack(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
 		ctx := t.Context()
-		const other = "users/u1/settings/llm_api_key2" // begins alike
+		const other = "users/u1/settings/llm_api_key2" // shares a prefix with the other path
 		o := write(t, s, other, "other")
 		a, b := write(t, s, settingsPath, "a"), write(t, s, settingsPath, "b")
 		for range 2 {
@@ -215,7 +215,7 @@ func TestStore_Collect_TakesWhatIsOldAndNotLive(t *testing.T) {
 	})
 }
 
-// collect collects until enough is nil of all that was collected.
+// collect runs Collect until enough returns nil for the total result.
 func collect(t *testing.T, s Store, judge func(Entry) Verdict, enough func(Collected) error) Collected {
 	t.Helper()
 	var total Collected
@@ -235,7 +235,7 @@ func collect(t *testing.T, s Store, judge func(Entry) Verdict, enough func(Colle
 	return total
 }
 
-// setRetention changes how long deleted versions can be undeleted.
+// setRetention sets how long deleted versions can be undeleted.
 func setRetention(s Store, retention time.Duration) {
 	switch s := s.(type) {
 	case *Vault:

@@ -16,46 +16,42 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// VaultConfig says how to reach Vault. The policy the AppRole needs is
-// deploy/vault/bivouac.hcl.
+// VaultConfig says how to reach Vault. deploy/vault/bivouac.hcl is the policy that the AppRole
+// needs.
 type VaultConfig struct {
-	// Address is the API's: https://vault.example.org:8200.
+	// Address is the URL of the API, such as https://vault.example.org:8200.
 	Address string
-	// CAFile, when set, holds the certificates (PEM) that may vouch for Vault,
-	// instead of the system's; ServerName replaces the host name of Address in
-	// its certificate.
+	// CAFile, if set, holds the CA certificates (PEM) that verify Vault, instead of the system's.
+	// ServerName replaces the host name of Address when its certificate is verified.
 	CAFile, ServerName string
 	// Namespace is Vault's (Enterprise), "" for none.
 	Namespace string
 
-	// AuthMount is where AppRole is mounted; "" is "approle".
+	// AuthMount is the mount of AppRole; "" is "approle".
 	AuthMount string
-	// RoleID or RoleIDFile name the role. SecretIDFile holds its secret id and
-	// is read at every login, so that it can be renewed under a running node.
+	// RoleID or RoleIDFile names the role. SecretIDFile holds its secret id. It is read at every
+	// login, so that it can be replaced while the node runs.
 	RoleID, RoleIDFile, SecretIDFile string
 
-	// Mount is where KV version 2 is mounted; "" is "secret". Prefix is our own
-	// folder in it; "" is "bivouac". Two clusters that share a mount need
-	// different prefixes.
+	// Mount is the mount of KV version 2; "" is "secret". Prefix is Bivouac's folder in it; "" is
+	// "bivouac". Two clusters that share a mount need different prefixes.
 	Mount, Prefix string
-	// NomadNamespace is the Nomad namespace of the sandboxes; "" is "default".
-	// Their keys lie where the policy of Nomad's workload identities lets their
-	// jobs read: <mount>/<namespace>/sandbox-<id>/.
+	// NomadNamespace is the Nomad namespace of the sandboxes; "" is "default". Their keys are stored
+	// where the policy of Nomad's workload identities lets their jobs read:
+	// <mount>/<namespace>/sandbox-<id>/.
 	NomadNamespace string
 
-	// Timeout bounds one operation; 0 is 5 s. Grace is DefaultGrace when 0,
-	// Retention is DefaultRetention.
+	// Timeout bounds one operation; 0 is 5 s. Grace is DefaultGrace when 0, Retention is
+	// DefaultRetention.
 	Timeout, Grace, Retention time.Duration
 
-	// Logger is told about logins; nil is silent. Registerer takes the metrics;
-	// nil is none.
+	// Logger logs logins; nil is silent. Registerer takes the metrics; nil registers none.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Vault is a Store in Vault's KV version 2 secrets engine. It works while Run
-// runs; before the first login operations wait, and while there is none they
-// are ErrUnavailable at once.
+// Vault is a Store in Vault's KV version 2 secrets engine. It works while Run runs. Operations wait
+// for the first login. When the last login failed they return ErrUnavailable at once.
 type Vault struct {
 	cfg      VaultConfig
 	http     *http.Client
@@ -65,8 +61,7 @@ type Vault struct {
 	log      *slog.Logger
 }
 
-// NewVault checks the configuration and reads the CA file. It connects to
-// nothing.
+// NewVault checks the configuration and reads the CA file. It does not connect.
 func NewVault(cfg VaultConfig) (*Vault, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -158,15 +153,15 @@ func newHTTPClient(cfg VaultConfig) (*http.Client, error) {
 	}, nil
 }
 
-// newClient makes a client with that token and nothing from the environment:
-// VAULT_TOKEN and its like are a person's, not the node's.
+// newClient returns a client with that token and nothing from the environment: VAULT_TOKEN and the
+// like belong to a person, not to the node.
 func (v *Vault) newClient(token string) (*api.Client, error) {
 	client, err := api.NewClient(&api.Config{
 		Address:    v.cfg.Address,
 		HttpClient: v.http,
-		// Bounds the calls that take no context: the token's renewal.
+		// Bounds the calls without a context: the renewal of the token.
 		Timeout: v.cfg.Timeout,
-		// A sealed Vault is for the caller to wait for.
+		// Callers decide how long to wait for a sealed Vault.
 		MaxRetries: 0,
 	})
 	if err != nil {
@@ -180,8 +175,8 @@ func (v *Vault) newClient(token string) (*api.Client, error) {
 	return client, nil
 }
 
-// do runs one operation: with a session, within the time limit, and once more
-// when Vault does not know our token any more.
+// do runs one operation with a session, within the time limit. It runs it again once when Vault no
+// longer knows the token.
 func (v *Vault) do(ctx context.Context, operation string, fn func(context.Context, *session) error) (err error) {
 	begun := time.Now()
 	defer func() { v.metrics.observe(operation, begun, err) }()
@@ -200,11 +195,10 @@ func (v *Vault) do(ctx context.Context, operation string, fn func(context.Contex
 	}
 }
 
-// sandboxFolder is how the folder of a sandbox's job is called in Vault: the
-// job's id.
+// sandboxFolder begins the name of a sandbox's folder in Vault, which is the Nomad job's id.
 const sandboxFolder = "sandbox-"
 
-// physical is where the entry at a logical path lies in the mount.
+// physical returns the path in the mount of the entry at a logical path.
 func (v *Vault) physical(path string) string {
 	if rest, ok := strings.CutPrefix(path, "sandboxes/"); ok {
 		return v.cfg.NomadNamespace + "/" + sandboxFolder + rest

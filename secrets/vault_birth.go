@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	// birthKey is the member of an entry's custom metadata with the birth of its
-	// newest versions. "bivouac_birth_<n>" has that of the versions up to n, down
-	// to the next lower one: custom metadata belong to an entry, and versions of
-	// one entry can come from several terms and histories.
+	// birthKey is the member of an entry's custom metadata with the birth of its newest versions.
+	// "bivouac_birth_<n>" has the birth of the versions up to n, down to the next lower member. Custom
+	// metadata belongs to an entry, whose versions can come from several histories.
 	birthKey = "bivouac_birth"
-	// unknownBirth is the value for versions that have none.
+	// unknownBirth is the value for versions without a birth.
 	unknownBirth = "unknown"
-	// maxBirths bounds the members: KV allows 64.
+	// maxBirths bounds the members; KV allows 64.
 	maxBirths = 40
 )
 
-// births are the births of an entry's versions. 0 is the newest one's; the
-// others hold up to and including the version that is their key.
+// births are the births of an entry's versions. Key 0 is the birth of the newest versions. Any
+// other key is the highest version that its birth applies to.
 type births map[int]Birth
 
 // parseBirths reads custom metadata.
@@ -48,13 +47,13 @@ func parseBirths(custom map[string]any) births {
 	return b
 }
 
-// bounds are the keys but 0, ascending.
+// bounds returns the keys other than 0, ascending.
 func (b births) bounds() []int {
 	keys := slices.Sorted(maps.Keys(b))
 	return slices.DeleteFunc(keys, func(k int) bool { return k == 0 })
 }
 
-// of gives the birth of one version.
+// of returns the birth of one version.
 func (b births) of(version int) Birth {
 	for _, upTo := range b.bounds() {
 		if version <= upTo {
@@ -64,8 +63,8 @@ func (b births) of(version int) Birth {
 	return b[0]
 }
 
-// begin prepares for versions above current that are born at birth, and reports
-// whether anything changed.
+// begin prepares for versions above current with the given birth. It reports whether anything
+// changed.
 func (b births) begin(current int, birth Birth) bool {
 	newest := b[0]
 	switch {
@@ -81,7 +80,7 @@ func (b births) begin(current int, birth Birth) bool {
 	return true
 }
 
-// set gives one version a birth of its own.
+// set gives a single version its own birth.
 func (b births) set(version, current int, birth Birth) {
 	if before := version - 1; before > 0 {
 		b[before] = b.of(before)
@@ -93,9 +92,8 @@ func (b births) set(version, current int, birth Birth) {
 	b[version] = birth
 }
 
-// trim drops what no version needs any more: lowest is the lowest one that is
-// not destroyed. Where there are still too many the oldest become unknown,
-// which is the safe side.
+// trim removes what no version needs any more; lowest is the lowest version that is not destroyed.
+// If there are still too many, the oldest become unknown, which is safe.
 func (b births) trim(lowest int) {
 	maps.DeleteFunc(b, func(upTo int, _ Birth) bool { return upTo != 0 && upTo < lowest })
 	for keys := b.bounds(); len(keys) > maxBirths; keys = keys[1:] {
@@ -120,8 +118,8 @@ func (b births) into(custom map[string]any) {
 	}
 }
 
-// amend sees to it that the version just written has its birth: between claim
-// and write a writer of another term may have put its own there.
+// amend makes sure that the version just written has its birth: between claim and write a writer of
+// another term may have put its own birth there.
 func (v *Vault) amend(ctx context.Context, s *session, at string, version int, birth Birth) error {
 	for range writeTries {
 		meta, err := s.kv.GetMetadata(ctx, at)
@@ -140,8 +138,8 @@ func (v *Vault) amend(ctx context.Context, s *session, at string, version int, b
 	return unavailable("others wrote its metadata %d times while we tried", writeTries)
 }
 
-// lowestStanding is the lowest version that is not destroyed, past the current
-// one when there is none.
+// lowestStanding returns the lowest version that is not destroyed, or the number after the current
+// version when there is none.
 func lowestStanding(meta *api.KVMetadata) int {
 	lowest := meta.CurrentVersion + 1
 	for _, version := range standing(meta) {
@@ -150,7 +148,7 @@ func lowestStanding(meta *api.KVMetadata) int {
 	return lowest
 }
 
-// checkBirth refuses a birth that could not be read again.
+// checkBirth refuses a birth that ParseBirth could not read back.
 func checkBirth(b Birth) error {
 	if b == (Birth{}) {
 		return nil
@@ -161,5 +159,5 @@ func checkBirth(b Birth) error {
 	return nil
 }
 
-// maxBirthBytes bounds a birth's text; KV takes 512.
+// maxBirthBytes bounds a birth's text; KV allows 512.
 const maxBirthBytes = 256

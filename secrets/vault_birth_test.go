@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// stored gives what is read again after births were stored.
+// stored returns births as they are read back after being stored.
 func (b births) stored() births {
 	custom := map[string]any{ownerKey: "pre"}
 	b.into(custom)
@@ -29,7 +29,7 @@ func TestBirths_EachVersionHasItsOwn(t *testing.T) {
 	begin(3, at("a", 9), true)    // the same term
 	begin(4, at("a", 4), false)   // a node that is behind
 	begin(4, at("b", 11), true)   // another term
-	begin(4, at("c", 12), true)   // b's writer died
+	begin(4, at("c", 12), true)   // b's writer stopped
 	begin(5, Birth{}, true)       // an old node
 	begin(5, at("d", 13), true)   // and a new one
 	begin(700, at("e", 20), true) // much later
@@ -39,7 +39,7 @@ func TestBirths_EachVersionHasItsOwn(t *testing.T) {
 		}
 	}
 	b.trim(6)
-	b.set(2, 701, at("x", 1)) // destroyed, but nobody minds
+	b.set(2, 701, at("x", 1)) // destroyed, which does not matter
 	if b = b.stored(); b.of(6) != at("d", 13) || b.of(701) != at("e", 20) || len(b.bounds()) > 3 {
 		t.Errorf("%v", b)
 	}
@@ -63,8 +63,8 @@ func TestBirths_TooMany_BecomeUnknown(t *testing.T) {
 	}
 }
 
-// TestVault_Write_BesideAnotherTerm_HasItsOwnBirth: another writer claims the
-// entry between this one's claim and its write.
+// TestVault_Write_BesideAnotherTerm_HasItsOwnBirth: another writer claims the entry between this
+// writer's claim and its write.
 func TestVault_Write_BesideAnotherTerm_HasItsOwnBirth(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -95,7 +95,7 @@ func TestVault_Write_BesideAnotherTerm_HasItsOwnBirth(t *testing.T) {
 	if got := parseBirths(entry(t, at)["custom_metadata"].(map[string]any)); got.of(1) != born {
 		t.Errorf("%v", got)
 	}
-	// And the other one's version, when it comes, has its own.
+	// The other writer's version, when it comes, has its own birth too.
 	v := writeAt(t, s, settingsPath, "b", other).Number
 	if got := parseBirths(entry(t, at)["custom_metadata"].(map[string]any)); got.of(1) != born || got.of(v) != other {
 		t.Errorf("%v", got)

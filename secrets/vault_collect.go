@@ -14,24 +14,23 @@ import (
 )
 
 const (
-	// collectors is how many entries are looked at at once.
+	// collectors is how many entries are processed concurrently.
 	collectors = 4
-	// collectLimit ends a collection whose view of what is live gets old: with
-	// the age at which commands are refused it must stay below DefaultGrace.
+	// collectLimit ends a pass whose view of the references gets old. Together with the age at which
+	// commands are refused it must stay below DefaultGrace.
 	collectLimit = 5 * time.Minute
 	// maxDepth bounds the folders below the prefix, as pathPattern does.
 	maxDepth = 8
 )
 
-// Collect implements Store. It looks at the entries below the prefix and at
-// those of sandboxes, and touches only what carries our prefix: the namespace's
-// folder and even the prefix may hold things of others.
+// Collect implements Store. It lists the entries below the prefix and those of sandboxes. It
+// changes only entries whose metadata has our prefix, because the namespace's folder, and even the
+// prefix, may hold entries of others.
 //
-// An entry whose versions are all destroyed is marked with the time, and its
-// metadata is deleted once that is longer ago than the retention. Between
-// the last look and that delete lies one request; a write to a path that nobody
-// used for so long, in just that moment, would be lost, and the user would have
-// to enter the secret again.
+// When all versions of an entry are destroyed, Collect records the time in its metadata. It deletes
+// the metadata once that is longer ago than the retention. One request lies between the last check
+// and that deletion. A write in that moment, to a path unused for so long, would be lost, and the
+// user would have to enter the secret again.
 func (v *Vault) Collect(ctx context.Context, birth Birth, judge func(Entry) Verdict) (Collected, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectLimit)
 	defer cancel()
@@ -41,7 +40,7 @@ func (v *Vault) Collect(ctx context.Context, birth Birth, judge func(Entry) Verd
 		if p.now, err = v.serverTime(ctx, s); err != nil {
 			return err
 		}
-		// What can't be undeleted afterwards must not be deleted.
+		// Without undelete/ a deletion could not be reversed, so it must not happen.
 		return v.missing(ctx, s, "delete/", "undelete/", "destroy/")
 	})
 	if err == nil {
@@ -78,8 +77,8 @@ func (v *Vault) Collect(ctx context.Context, birth Birth, judge func(Entry) Verd
 	return total, err
 }
 
-// collectEntry does with the versions of one entry what the judge says, and
-// forgets the entry when nothing is left of it.
+// collectEntry applies the judge's verdicts to the versions of one entry. It retires the entry when
+// no version is left.
 func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decision, error) {
 	at := v.physical(path)
 	var d decision
@@ -98,7 +97,7 @@ func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decisio
 				continue
 			}
 			e := Entry{Path: path, Version: m.Version, Created: m.CreatedTime, Birth: b.of(m.Version)}
-			// KV may be told to delete one later; now is cut to the second.
+			// KV may have a deletion scheduled for later. now is truncated to the second.
 			if m.DeletionTime.Before(p.now.Add(time.Second)) {
 				e.DeletedAt = m.DeletionTime
 			}
@@ -122,7 +121,7 @@ func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decisio
 	return d, nil
 }
 
-// carryOut asks Vault for what was decided: what brings something back first.
+// carryOut sends a decision to Vault, what restores versions first.
 func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.KVMetadata, b births, d decision, p *pass) error {
 	if len(d.undelete) > 0 {
 		if err := s.kv.Undelete(ctx, at, d.undelete); err != nil {
@@ -149,9 +148,9 @@ func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.K
 	return s.kv.Destroy(ctx, at, d.destroy)
 }
 
-// retire marks an entry without versions, or deletes it when that mark is old
-// enough. emptied says that its last version went just now. An entry whose
-// versions were all destroyed by their owner is asked about as version 0.
+// retire records the time in an entry without versions, or deletes the entry when that time is long
+// enough ago. emptied: this pass destroyed its last version. If its owner destroyed all versions,
+// the judge is asked about version 0.
 func (v *Vault) retire(ctx context.Context, s *session, path string, meta *api.KVMetadata, p *pass, emptied bool) error {
 	b := parseBirths(meta.CustomMetadata)
 	if p.now.Sub(meta.UpdatedTime) <= p.grace && !emptied {
@@ -164,8 +163,8 @@ func (v *Vault) retire(ctx context.Context, s *session, path string, meta *api.K
 	since, err := time.Parse(time.RFC3339, text)
 	switch {
 	case emptied || err != nil:
-		// Never written to, too: a writer died between metadata and data. Its
-		// check-and-set does not mind the mark.
+		// Also for an entry that was never written, because its writer stopped between metadata and data.
+		// The recorded time does not affect a writer's check-and-set.
 		return s.kv.PutMetadata(ctx, v.physical(path), v.metadata(b, &p.now))
 	case p.now.Sub(since) > p.retention && p.now.Sub(meta.UpdatedTime) > p.retention:
 		return s.kv.DeleteMetadata(ctx, v.physical(path))
@@ -203,7 +202,7 @@ func (v *Vault) entries(ctx context.Context) ([]string, error) {
 	return paths, nil
 }
 
-// walk calls fn with every entry below a folder, which ends in "/".
+// walk calls fn with every entry below a folder. The folder's name ends in "/".
 func (v *Vault) walk(ctx context.Context, folder string, depth int, fn func(at string)) error {
 	if depth > maxDepth {
 		return nil
@@ -222,7 +221,7 @@ func (v *Vault) walk(ctx context.Context, folder string, depth int, fn func(at s
 	return nil
 }
 
-// list gives the names in a folder; folders in it end in "/".
+// list returns the names in a folder. Names of folders end in "/".
 func (v *Vault) list(ctx context.Context, folder string) ([]string, error) {
 	var names []string
 	err := v.do(ctx, "collect", func(ctx context.Context, s *session) error {

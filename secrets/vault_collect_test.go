@@ -11,11 +11,10 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// nothing is a judge: nothing is referenced.
+// nothing is a judge that finds nothing referenced.
 var nothing = always(Unreferenced)
 
-// entry gives the metadata of what lies at a physical path, nil when there is
-// none.
+// entry returns the metadata of the entry at a physical path, nil when there is none.
 func entry(t *testing.T, at string) map[string]any {
 	t.Helper()
 	var answer struct{ Data map[string]any }
@@ -121,7 +120,7 @@ func TestVault_Collect_DeletesEmptiedEntriesLater(t *testing.T) {
 		}
 		return nil
 	})
-	// Written again, it is not an emptied entry.
+	// After another write it is no longer an emptied entry.
 	setGrace(s, time.Nanosecond)
 	v := write(t, s, settingsPath, "b")
 	for range 3 {
@@ -155,7 +154,7 @@ func TestVault_Write_AfterAWriterDiedBetween(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.claim(ctx, session, s.physical(settingsPath), born); err != nil { // and no more
+	if _, err := s.claim(ctx, session, s.physical(settingsPath), born); err != nil { // and then stops
 		t.Fatal(err)
 	}
 	setGrace(s, time.Second)

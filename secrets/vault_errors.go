@@ -10,13 +10,13 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// unavailable says why the store can't be used now.
+// unavailable returns an ErrUnavailable with a reason.
 func unavailable(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnavailable, fmt.Sprintf(format, args...))
 }
 
-// explain turns an error of the api package into one of ours. What the server
-// said is passed on only where it can't hold anything we sent.
+// explain converts an error of the api package to one of this package. It includes the server's
+// text only where that can't hold anything that was sent.
 func explain(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrConflict) {
 		return err
@@ -26,8 +26,8 @@ func explain(err error) error {
 	}
 	var resp *api.ResponseError
 	if !errors.As(err, &resp) {
-		// No answer: refused, cut off, timed out, or the caller gave up. The
-		// text holds method and URL at most.
+		// No response: refused, cut off, timed out, or the caller cancelled. The text holds at most the
+		// method and the URL.
 		return fmt.Errorf("%w: vault is not reachable: %w", ErrUnavailable, err)
 	}
 	said := strings.Join(resp.Errors, "; ")
@@ -50,29 +50,28 @@ func explain(err error) error {
 	return fmt.Errorf("vault refused the request (%d)", resp.StatusCode)
 }
 
-// retryable: the request was good and may work later: a standby that knows no
-// leader, a replica that is behind (412), a quota (429), a Vault that fails.
+// retryable: the request was valid and may succeed later. It covers a standby without a leader, a
+// replica that is behind (412), a quota (429) and a failing Vault.
 func retryable(status int) bool {
 	return status == http.StatusPreconditionFailed || status == http.StatusTooManyRequests || status >= 472
 }
 
-// isDenied: 403, which is also what a revoked token gets.
+// isDenied: 403, which a revoked token gets too.
 func isDenied(err error) bool {
 	var resp *api.ResponseError
 	return errors.As(err, &resp) && resp.StatusCode == http.StatusForbidden
 }
 
-// isConflict: somebody wrote a version since we looked.
+// isConflict: another version was written since the last read.
 func isConflict(err error) bool {
 	var resp *api.ResponseError
 	return errors.As(err, &resp) && resp.StatusCode == http.StatusBadRequest &&
 		strings.Contains(strings.Join(resp.Errors, " "), "check-and-set")
 }
 
-// DeniedError says that the AppRole's policy lacks a capability. It is
-// ErrUnavailable.
+// DeniedError says that the AppRole's policy lacks a capability. errors.Is matches ErrUnavailable.
 type DeniedError struct {
-	// Capability is one word of a policy, or two; Path is where it is missing.
+	// Capability is a capability of a policy, or "create or update". Path is where it is missing.
 	Capability, Path string
 }
 
@@ -84,8 +83,7 @@ func (e *DeniedError) Error() string {
 // Is implements errors.Is.
 func (e *DeniedError) Is(target error) bool { return target == ErrUnavailable }
 
-// denied tells from a 403 which capability is missing where. The path holds
-// no value.
+// denied derives from a 403 which capability is missing on which path. The path holds no value.
 func denied(resp *api.ResponseError) error {
 	at, err := url.Parse(resp.URL)
 	if err != nil {

@@ -13,22 +13,21 @@ import (
 )
 
 const (
-	// maxVersions is what an entry of ours keeps. KV's own default is 10: ten
-	// writes that came to nothing would push out the version in use. Collect
-	// clears unreferenced ones after the grace period, so this many would have
-	// to fall into it.
+	// maxVersions is how many versions an entry of ours keeps. With KV's default of 10, ten writes
+	// that are never committed would push out the version in use. Collect removes unreferenced
+	// versions after the grace period, so 1,000 would have to be written within it.
 	maxVersions = 1000
-	// writeTries bounds how often a write that lost against others is repeated.
+	// writeTries bounds how often a write is repeated after a conflict.
 	writeTries = 10
 
-	// ownerKey and emptiedKey are members of an entry's custom metadata: our
-	// prefix, and when the last version was destroyed. See also birthKey.
+	// ownerKey and emptiedKey are members of an entry's custom metadata: our prefix, and when the last
+	// version was destroyed. See also birthKey.
 	ownerKey   = "bivouac"
 	emptiedKey = "emptied"
 )
 
-// Write implements Store: check-and-set against the current version, again with
-// the new one when somebody was faster.
+// Write implements Store. It uses check-and-set against the current version, and repeats with the
+// new version after a conflict.
 func (v *Vault) Write(ctx context.Context, path string, data map[string]string, birth Birth) (Version, error) {
 	if err := checkWrite(path, data, birth); err != nil {
 		return Version{}, err
@@ -66,7 +65,7 @@ func (v *Vault) write(ctx context.Context, s *session, at string, data map[strin
 		if !isConflict(err) {
 			return Version{}, err
 		}
-		select { // step out of the other's rhythm
+		select { // a random pause lets concurrent writers separate
 		case <-ctx.Done():
 			return Version{}, ctx.Err()
 		case <-time.After(rand.N(20 * time.Millisecond)):
@@ -75,9 +74,8 @@ func (v *Vault) write(ctx context.Context, s *session, at string, data map[strin
 	return Version{}, unavailable("others wrote it %d times while we tried", writeTries)
 }
 
-// claim makes sure that the entry is there, is marked as ours, keeps enough
-// versions and has the birth of the next one, and gives its current version, 0
-// for none.
+// claim makes sure that the entry exists, is marked as ours, keeps enough versions and has the
+// birth of the next one. It returns the entry's current version, 0 for none.
 func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (int, error) {
 	meta, err := s.kv.GetMetadata(ctx, at)
 	if errors.Is(err, api.ErrSecretNotFound) {
@@ -96,7 +94,8 @@ func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (
 	return meta.CurrentVersion, nil
 }
 
-// metadata is that of an entry of ours; emptied is when its last version went.
+// metadata returns the metadata of an entry of ours. emptied is when its last version was
+// destroyed, nil if it has versions.
 func (v *Vault) metadata(b births, emptied *time.Time) api.KVMetadataPutInput {
 	custom := map[string]any{ownerKey: v.cfg.Prefix}
 	b.into(custom)
@@ -110,7 +109,7 @@ func (v *Vault) owns(meta *api.KVMetadata) bool {
 	return meta.CustomMetadata[ownerKey] == v.cfg.Prefix
 }
 
-// Read implements Store. What was read is remembered for half a minute.
+// Read implements Store. What it read is cached for cacheTTL.
 func (v *Vault) Read(ctx context.Context, path string, version int, created time.Time) (map[string]string, error) {
 	if err := checkRead(path, version); err != nil {
 		return nil, err
@@ -138,8 +137,8 @@ func (v *Vault) Read(ctx context.Context, path string, version int, created time
 	return data, nil
 }
 
-// sameVersion is nil when this is the version that was written at that time,
-// whenever that is zero, and it can be read.
+// sameVersion returns nil when the version was written at created, or created is zero, and it can
+// be read.
 func sameVersion(m *api.KVVersionMetadata, created time.Time) error {
 	switch {
 	case m == nil:
@@ -179,7 +178,7 @@ func (v *Vault) Newest(ctx context.Context, path string) (newest int, err error)
 // errDeletedVersion: the version can be undeleted.
 var errDeletedVersion = fmt.Errorf("%w: %w", ErrNotFound, ErrDeleted)
 
-// textMembers gives the data of a version.
+// textMembers converts the data of a version.
 func textMembers(members map[string]any) (map[string]string, error) {
 	data := make(map[string]string, len(members))
 	for k, value := range members {
@@ -216,11 +215,10 @@ func (v *Vault) Undelete(ctx context.Context, path string, version int) error {
 	return nil
 }
 
-// Delete implements Store. It destroys the versions it sees and leaves the
-// entry's metadata to Collect, for two reasons: to delete it all would take a
-// version along that is written at the same time, and version numbers that
-// began again at 1 could be taken for the old ones by a node that remembers
-// those. Paths that are used only once are deleted whole.
+// Delete implements Store. It destroys the versions that it sees and leaves the entry's metadata to
+// Collect, for two reasons. Deleting the whole entry would include a version that is written
+// concurrently. And version numbers that start again at 1 could be confused with the old ones by a
+// node that has those cached. Paths that are used only once are deleted as a whole.
 func (v *Vault) Delete(ctx context.Context, path string) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -255,12 +253,12 @@ func (v *Vault) Delete(ctx context.Context, path string) error {
 	return nil
 }
 
-// usedOnce: paths with an id in them that is never given out again.
+// usedOnce reports whether the path contains an id that is never reused.
 func usedOnce(path string) bool {
 	return strings.HasPrefix(path, "sandboxes/") || strings.Contains(path, "/start_tasks/")
 }
 
-// standing are the versions of an entry that are not destroyed.
+// standing returns the versions of an entry that are not destroyed.
 func standing(meta *api.KVMetadata) []int {
 	var versions []int
 	for _, m := range meta.Versions {
@@ -283,8 +281,8 @@ func (v *Vault) Health(ctx context.Context) error {
 	return nil
 }
 
-// serverTime is Vault's clock, which also stamps the versions. A Vault that
-// can't serve is ErrUnavailable.
+// serverTime returns the time of Vault's clock, which also stamps the versions, to the second. A
+// Vault that can't serve is ErrUnavailable.
 func (v *Vault) serverTime(ctx context.Context, s *session) (time.Time, error) {
 	health, err := s.client.Sys().HealthWithContext(ctx)
 	switch {

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// markEntry is the mark's entry below the prefix. Collect never sees it:
-	// paths of secrets have two segments at least.
+	// markEntry is the mark's entry below the prefix. Collect skips it, because paths of secrets have
+	// at least two segments.
 	markEntry = "marker"
 	// markMember is its only member.
 	markMember = "mark"
-	// markVersions is how many old marks KV keeps, for whoever looks into it.
+	// markVersions is how many old marks KV keeps, for operators to inspect.
 	markVersions = 10
 )
 
@@ -23,11 +23,11 @@ func (v *Vault) Place() string {
 	return fmt.Sprintf("the prefix %s of vault's mount %s", v.cfg.Prefix, v.cfg.Mount)
 }
 
-// markAt is where the mark lies in the mount.
+// markAt returns the path of the mark in the mount.
 func (v *Vault) markAt() string { return v.cfg.Prefix + "/" + markEntry }
 
-// ReadMark implements Marks. cas is the entry's current version; a mark that
-// somebody deleted is missing.
+// ReadMark implements Marks. cas is the entry's current version. A mark that was deleted counts as
+// missing.
 func (v *Vault) ReadMark(ctx context.Context) (mark Mark, cas uint64, found bool, err error) {
 	err = v.do(ctx, "mark", func(ctx context.Context, s *session) error {
 		mark, cas, found = Mark{}, 0, false

@@ -7,8 +7,10 @@ import (
 	"strings"
 )
 
-// needs are the capabilities of deploy/vault/bivouac.hcl, by the path after the
-// mount. They are looked up in both folders Bivouac writes to.
+// needs are the capabilities of deploy/vault/bivouac.hcl, by the path after the mount. They are
+// checked in both folders that Bivouac writes to.
+//
+//nolint:gochecknoglobals // read-only
 var needs = []struct {
 	path         string
 	capabilities []string
@@ -20,9 +22,9 @@ var needs = []struct {
 	{"metadata/", []string{"create", "update", "read", "list", "delete"}},
 }
 
-// missing names the first capability on the paths that begin so that the token
-// lacks, as a *DeniedError. A Vault that does not let us ask is not refused:
-// the operation will say what is wrong.
+// missing returns, as a *DeniedError, the first capability that the token lacks on the paths with
+// one of the prefixes begin. If Vault can't be asked it returns nil, and the operation itself
+// reports what is wrong.
 func (v *Vault) missing(ctx context.Context, s *session, begin ...string) error {
 	lacks, err := v.lacks(ctx, s)
 	if err != nil {
@@ -38,7 +40,7 @@ func (v *Vault) missing(ctx context.Context, s *session, begin ...string) error 
 	return nil
 }
 
-// lacks gives every capability that the token lacks.
+// lacks returns every capability that the token lacks.
 func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
 	folders := []struct{ sample, shown string }{
 		{v.cfg.Prefix + "/users/any", v.cfg.Prefix + "/*"},
@@ -71,7 +73,7 @@ func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
 	return lacks, nil
 }
 
-// words are the strings of a list.
+// words returns the strings of a list.
 func words(list any) []string {
 	var all []string
 	items, _ := list.([]any)

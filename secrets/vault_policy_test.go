@@ -11,7 +11,7 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// withoutPath takes one path out of the policy of a store's AppRole.
+// withoutPath removes one path from the policy of a store's AppRole.
 func withoutPath(t *testing.T, server *local.Vault, cfg VaultConfig, line string) {
 	t.Helper()
 	at := "sys/policies/acl/" + role(cfg)
@@ -30,8 +30,7 @@ func withoutPath(t *testing.T, server *local.Vault, cfg VaultConfig, line string
 	}
 }
 
-// TestVault_PermissionMissing_IsNamed: an AppRole whose policy is of before
-// reversible deletion.
+// TestVault_PermissionMissing_IsNamed: the AppRole's policy is older than reversible deletion.
 func TestVault_PermissionMissing_IsNamed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -46,7 +45,7 @@ func TestVault_PermissionMissing_IsNamed(t *testing.T) {
 	v := write(t, s, settingsPath, "a")
 	setGrace(s, time.Nanosecond)
 	begun := time.Now()
-	eventually(t, "the grace period", func() error { // by Vault's clock, cut to the second
+	eventually(t, "the grace period", func() error { // by Vault's clock, truncated to the second
 		_, err := s.Collect(ctx, born, always(Unreferenced))
 		var denied *DeniedError
 		if !errors.As(err, &denied) || !errors.Is(err, ErrUnavailable) || denied.Capability != "update" || denied.Path != "secret/undelete/"+cfg.Prefix+"/*" {
@@ -68,8 +67,8 @@ func TestVault_PermissionMissing_IsNamed(t *testing.T) {
 	}
 }
 
-// TestVault_NumberUsedTwice_AfterVaultWentBack: Vault's own data are restored
-// from a copy, and a version's number is given out again.
+// TestVault_NumberUsedTwice_AfterVaultWentBack: Vault's own data are restored from a copy, and a
+// version number is assigned again.
 func TestVault_NumberUsedTwice_AfterVaultWentBack(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -93,7 +92,7 @@ func TestVault_NumberUsedTwice_AfterVaultWentBack(t *testing.T) {
 	must(os.RemoveAll(data))
 	must(os.CopyFS(data, os.DirFS(backup+"/data")))
 	must(server.Start(ctx))
-	s = run(t, cfg) // another node, which remembers nothing
+	s = run(t, cfg) // another node, with an empty cache
 	again := writeAt(t, s, settingsPath, "another value", born)
 	if again.Number != lost.Number {
 		t.Fatalf("versions %d and %d: the test does not show what it should", lost.Number, again.Number)

@@ -17,11 +17,11 @@ import (
 const (
 	loginRetryMin = 100 * time.Millisecond
 	loginRetryMax = 5 * time.Second
-	// revokeLimit bounds giving the token back when the node stops.
+	// revokeLimit bounds the revocation of the token when the node stops.
 	revokeLimit = 2 * time.Second
 )
 
-// session is one login: a token and the clients that carry it.
+// session is one login: a token and the clients that use it.
 type session struct {
 	client *api.Client
 	kv     *api.KVv2
@@ -30,18 +30,18 @@ type session struct {
 	dead chan struct{}
 }
 
-// alive asks Vault whether it still knows the token. When Vault can't say, it
-// does not count as dead: logging in would fail too.
+// alive asks Vault whether it still knows the token. If Vault does not respond the token counts as
+// alive, because a login would fail too.
 func (s *session) alive(ctx context.Context) bool {
 	_, err := s.client.Auth().Token().LookupSelfWithContext(ctx)
 	return !isDenied(err)
 }
 
-// sessions is the current session, or why there is none.
+// sessions holds the current session, or why there is none.
 type sessions struct {
 	mu      sync.Mutex
 	current *session
-	err     error         // the last login's, nil while the first is under way
+	err     error         // the last login's, nil while the first is in progress
 	changed chan struct{} // closed and replaced at every change
 }
 
@@ -53,7 +53,7 @@ func (s *sessions) set(current *session, err error) {
 	s.changed = make(chan struct{})
 }
 
-// drop ends a session whose token Vault does not know any more.
+// drop ends a session whose token Vault no longer knows.
 func (s *sessions) drop(old *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +66,8 @@ func (s *sessions) drop(old *session) {
 	s.changed = make(chan struct{})
 }
 
-// session gives the current session. While a login is under way it waits; when
-// the last one failed it says so at once.
+// session returns the current session. It waits while a login is in progress. When the last login
+// failed it returns that error at once.
 func (v *Vault) session(ctx context.Context) (*session, error) {
 	for {
 		v.sessions.mu.Lock()
@@ -84,10 +84,9 @@ func (v *Vault) session(ctx context.Context) (*session, error) {
 	}
 }
 
-// Run logs in, renews the token, and logs in again whenever renewal ends or
-// Vault does not know the token any more, until ctx ends; then it revokes the
-// token and returns nil. It never gives up: what is wrong is logged, and is the
-// error of every operation.
+// Run logs in and renews the token. It logs in again when renewal ends or Vault no longer knows the
+// token. When ctx ends it revokes the token and returns nil. It retries without limit; it logs each
+// new error, and every operation returns it.
 func (v *Vault) Run(ctx context.Context) error {
 	defer v.http.CloseIdleConnections()
 	retry := backoff.NewExponentialBackOff()
@@ -102,7 +101,7 @@ func (v *Vault) Run(ctx context.Context) error {
 		if err != nil {
 			v.metrics.logins.WithLabelValues("failed").Inc()
 			v.sessions.set(nil, err)
-			if text := err.Error(); text != said { // once, not at every try
+			if text := err.Error(); text != said { // once, not at every attempt
 				said = text
 				v.log.Error("logging in to vault failed; trying again", "address", v.cfg.Address, "error", err)
 			}
@@ -125,7 +124,7 @@ func (v *Vault) Run(ctx context.Context) error {
 	}
 }
 
-// logIn makes a session. Its error is ErrUnavailable.
+// logIn creates a session. Its error is ErrUnavailable.
 func (v *Vault) logIn(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
@@ -189,8 +188,8 @@ func (v *Vault) explainLogin(err error) error {
 	return explain(err)
 }
 
-// keep publishes the session and renews its token until ctx ends, renewal ends
-// or the session is dropped.
+// keep publishes the session and renews its token until ctx ends, renewal ends or the session is
+// dropped.
 func (v *Vault) keep(ctx context.Context, s *session) {
 	watcher, err := s.client.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: s.login})
 	if err != nil {
@@ -227,26 +226,26 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 	v.log.Info("logging in to vault again", "reason", reason)
 }
 
-// warnOfExpiry says when the mount is set to delete versions by age.
+// warnOfExpiry logs an error when the mount is set to delete versions by age.
 func (v *Vault) warnOfExpiry(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
 	config, err := s.client.Logical().ReadWithContext(ctx, v.cfg.Mount+"/config")
 	if err != nil || config == nil {
-		return // the operations will say what is wrong
+		return // the operations report what is wrong
 	}
 	if after, _ := config.Data["delete_version_after"].(string); after != "" && after != "0s" {
 		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
 	}
 }
 
-// warnOfPolicy says what the AppRole's policy lacks, before it is needed.
+// warnOfPolicy logs what the AppRole's policy lacks, before it is needed.
 func (v *Vault) warnOfPolicy(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
 	lacks, err := v.lacks(ctx, s)
 	if err != nil {
-		return // the operations will say what is wrong
+		return // the operations report what is wrong
 	}
 	var errs []error
 	for _, one := range lacks {
@@ -257,7 +256,7 @@ func (v *Vault) warnOfPolicy(ctx context.Context, s *session) {
 	}
 }
 
-// end gives the token back. It expires by itself when that does not work.
+// end revokes the token. If that fails the token expires by itself.
 func (v *Vault) end(s *session) {
 	if s == nil {
 		return

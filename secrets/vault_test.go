@@ -17,8 +17,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// quickly checks that an operation is ErrUnavailable within the time limit,
-// and gives its error.
+// quickly checks that an operation returns ErrUnavailable within the time limit, and returns its
+// error.
 func quickly(t *testing.T, s *Vault, what string) error {
 	t.Helper()
 	for _, op := range []func() error{
@@ -58,7 +58,7 @@ func TestVault_SealedStoppedKilled_IsUnavailableAndRecovers(t *testing.T) {
 		s.cache.forget(settingsPath, []int{v})
 		want(t, s, settingsPath, v, "kept")
 		write(t, s, settingsPath, "new")
-		want(t, s, "users/u9/settings/x", 1, "") // nothing half-stored
+		want(t, s, "users/u9/settings/x", 1, "") // nothing is stored in part
 	}
 	must := func(err error) {
 		t.Helper()
@@ -71,7 +71,7 @@ func TestVault_SealedStoppedKilled_IsUnavailableAndRecovers(t *testing.T) {
 	if err := quickly(t, s, "sealed"); err == nil || !strings.Contains(err.Error(), "vault is sealed") {
 		t.Errorf("the reason is not given: %v", err)
 	}
-	// A second node that starts while Vault is sealed logs in when it can.
+	// A second node that starts while Vault is sealed logs in once Vault is unsealed.
 	late := run(t, s.cfg)
 	_ = quickly(t, late, "sealed at the start")
 	must(server.Unseal(ctx))
@@ -94,7 +94,7 @@ func TestVault_SealedStoppedKilled_IsUnavailableAndRecovers(t *testing.T) {
 func TestVault_Silent_IsUnavailableWithinTheTimeout(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and never responds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestVault_RevokedToken_LogsInAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.cache.forget(settingsPath, []int{v})
-		want(t, s, settingsPath, v, "a") // not even one failure is seen
+		want(t, s, settingsPath, v, "a") // callers see no failure at all
 	}
 	if n := testutil.ToFloat64(s.metrics.logins.WithLabelValues("ok")); n < 2 {
 		t.Errorf("%v logins", n)

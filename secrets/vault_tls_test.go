@@ -16,8 +16,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// behindTLS puts a TLS front before the shared Vault, and writes what it found
-// in X-Vault-Namespace to namespace.
+// behindTLS puts a TLS proxy before the shared Vault, and stores the X-Vault-Namespace of requests
+// in namespace.
 func behindTLS(t *testing.T, namespace *atomic.Value) (address, caFile string) {
 	t.Helper()
 	vault, err := url.Parse(sharedVault(t).Address)
@@ -27,7 +27,7 @@ func behindTLS(t *testing.T, namespace *atomic.Value) (address, caFile string) {
 	proxy := httputil.NewSingleHostReverseProxy(vault)
 	front := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		namespace.Store(r.Header.Get("X-Vault-Namespace"))
-		r.Header.Del("X-Vault-Namespace") // only Enterprise has any
+		r.Header.Del("X-Vault-Namespace") // only Enterprise has namespaces
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() {

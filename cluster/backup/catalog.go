@@ -17,12 +17,10 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// namePattern is what a backup's file is called: when it was made, the index of
-// its state, and the node that made it. Other files are left alone.
+// namePattern matches the file names of backups: time, index and node. Other files are not touched.
 var namePattern = regexp.MustCompile(`^bivouac-backup-\d{8}T\d{6}Z-\d{12,}-[a-z0-9-]+\.snap$`)
 
-// catalog is a directory of backups. It remembers what it has read of files by
-// their name, size and time.
+// catalog is a directory of backups. It caches what it read, by name, size and time.
 type catalog struct {
 	dir string
 
@@ -30,12 +28,12 @@ type catalog struct {
 	known map[string]*known
 }
 
-// known is what was read of a file.
+// known is what was read from a file.
 type known struct {
 	size     int64
 	modified time.Time
 	manifest snapshotfile.Manifest
-	// problem is why the file is no good; verified: all of it was read.
+	// problem says why the file is unusable; verified: it was read in full.
 	problem  string
 	verified bool
 	refs     []version
@@ -47,19 +45,18 @@ type version struct {
 	number int
 }
 
-// File is one backup of the directory.
+// File is one backup in the directory.
 type File struct {
 	File     string                `json:"file"`
 	Size     int64                 `json:"size"`
 	Manifest snapshotfile.Manifest `json:"manifest"`
-	// Verified: this process has loaded it on trial. Problem says why it is no
-	// good, "" while nothing is known against it.
+	// Verified: this process has loaded it on trial. Problem says why it is unusable, "" when nothing
+	// is known against it.
 	Verified bool   `json:"verified"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// ours reports whether the leaders of the history of v made the file by
-// themselves.
+// ours reports whether a leader of v's history made the file automatically.
 func (f File) ours(v *fsm.View) bool {
 	m := f.Manifest
 	var history string
@@ -72,11 +69,13 @@ func (f File) ours(v *fsm.View) bool {
 func baseName(path string) string { return filepath.Base(path) }
 
 func (c *catalog) path(created time.Time, index uint64, node string) string {
-	return filepath.Join(c.dir, fmt.Sprintf("bivouac-backup-%s-%012d-%s.snap", created.UTC().Format("20060102T150405Z"), index, node))
+	return filepath.Join(c.dir, fmt.Sprintf(
+		"bivouac-backup-%s-%012d-%s.snap", created.UTC().Format("20060102T150405Z"), index, node,
+	))
 }
 
-// prepare makes the directory, not its parents: one that is missing there may be
-// a file system that is not mounted.
+// prepare makes the directory but not its parents: a missing parent may be a file system that is
+// not mounted.
 func (c *catalog) prepare() error {
 	if err := os.Mkdir(c.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -84,8 +83,7 @@ func (c *catalog) prepare() error {
 	return nil
 }
 
-// list gives the backups, newest first. Of a file that was not read before, only
-// the manifest is read.
+// list returns the backups, newest first. It reads only the manifest of a new file.
 func (c *catalog) list() ([]File, error) {
 	names, err := c.names()
 	if err != nil {
@@ -99,13 +97,16 @@ func (c *catalog) list() ([]File, error) {
 		if err != nil {
 			continue // removed meanwhile
 		}
-		files = append(files, File{File: name, Size: k.size, Manifest: k.manifest, Verified: k.verified, Problem: k.problem})
+		files = append(
+			files,
+			File{File: name, Size: k.size, Manifest: k.manifest, Verified: k.verified, Problem: k.problem},
+		)
 	}
 	return files, nil
 }
 
-// names gives the names of backups, newest first, and forgets files that are
-// gone. No directory has none.
+// names returns the file names of backups, newest first, and drops removed files from the cache. A
+// missing directory has none.
 func (c *catalog) names() ([]string, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +130,7 @@ func (c *catalog) names() ([]string, error) {
 	return names, nil
 }
 
-// look gives what is known of a file. The caller holds mu.
+// look returns what is known about a file. The caller holds mu.
 func (c *catalog) look(name string) (*known, error) {
 	path := filepath.Join(c.dir, name)
 	info, err := os.Stat(path)
@@ -149,7 +150,9 @@ func (c *catalog) look(name string) (*known, error) {
 	case err != nil:
 		k.problem = err.Error()
 	case r.Length() != info.Size():
-		k.manifest, k.problem = r.Manifest(), fmt.Sprintf("it is %d bytes long and should be %d", info.Size(), r.Length())
+		k.manifest, k.problem = r.Manifest(), fmt.Sprintf(
+			"it is %d bytes long and should be %d", info.Size(), r.Length(),
+		)
 	default:
 		k.manifest = r.Manifest()
 	}
@@ -164,7 +167,7 @@ func (c *catalog) keep(name string, k *known) {
 	c.known[name] = k
 }
 
-// add notes a file that was verified.
+// add records a verified file.
 func (c *catalog) add(s Saved) error {
 	info, err := os.Stat(s.Path)
 	if err != nil {
@@ -176,7 +179,7 @@ func (c *catalog) add(s Saved) error {
 	return nil
 }
 
-// verify reads the whole of a file that was not verified before.
+// verify reads a file in full unless that was done.
 func (c *catalog) verify(ctx context.Context, name string) error {
 	c.mu.Lock()
 	k, err := c.look(name)
@@ -200,7 +203,7 @@ func (c *catalog) verify(ctx context.Context, name string) error {
 	return nil
 }
 
-// versionsIn gives the versions of secrets that a state refers to.
+// versionsIn returns the versions of secrets that a state refers to.
 func versionsIn(v *fsm.View) []version {
 	var list []version
 	for ref := range v.SecretRefs() {
@@ -219,8 +222,7 @@ func (c *catalog) remove(name string) error {
 	return nil
 }
 
-// removeTemps removes unfinished files that are older than before: what a crash
-// has left.
+// removeTemps removes temporary files older than before, left by a crash.
 func (c *catalog) removeTemps(before time.Time) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package backup writes snapshot files and looks after a directory of them. The
-// leader makes a backup by itself every interval, loads each one on trial, and
-// removes its own older ones when there are enough newer ones.
+// Package backup writes snapshot files and manages a directory of them. The leader makes a backup
+// at each interval, loads it on trial, and removes old backups beyond the number to retain.
 package backup

@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// Saved is a file that was verified.
+// Saved is a verified snapshot file.
 type Saved struct {
 	Path     string
 	Size     int64
@@ -22,11 +22,12 @@ type Saved struct {
 	Trial    *fsm.Trial
 }
 
-// WriteFile makes the snapshot file at path in one step: what write writes goes
-// to a file beside it, which is synced, read back, verified and loaded on trial,
-// and then renamed. On an error, and at the end of ctx, nothing is left of it.
-// replace allows a file to be there already. The file's mode is 0600.
-func WriteFile(ctx context.Context, path string, replace bool, write func(w io.Writer) error) (Saved, error) {
+// WriteFile writes a snapshot file in one step. write's output goes to a temporary file beside
+// path, which is synced, verified, loaded on trial and renamed. On an error, or when ctx ends,
+// nothing is left. replace allows path to exist. The mode is 0600.
+func WriteFile(
+	ctx context.Context, path string, replace bool, write func(w io.Writer) error,
+) (Saved, error) {
 	if !replace {
 		if err := absent(path); err != nil {
 			return Saved{}, err
@@ -55,11 +56,10 @@ func WriteFile(ctx context.Context, path string, replace bool, write func(w io.W
 	return saved, nil
 }
 
-// tempInfix stands between a file's name and what is drawn for its temporary
-// one.
+// tempInfix separates a file's name from the random suffix of its temporary file.
 const tempInfix = ".tmp-"
 
-// absent refuses a path at which something is.
+// absent returns fs.ErrExist if path exists.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s: %w", path, fs.ErrExist)
@@ -69,8 +69,7 @@ func absent(path string) error {
 	return nil
 }
 
-// publish gives a finished file its name. Without replace, a file that came
-// meanwhile stays.
+// publish renames a finished file. Without replace it keeps a file that appeared meanwhile.
 func publish(from, to string, replace bool) error {
 	if !replace {
 		switch err := os.Link(from, to); {
@@ -79,7 +78,7 @@ func publish(from, to string, replace bool) error {
 		case errors.Is(err, fs.ErrExist):
 			return fmt.Errorf("%s: %w", to, fs.ErrExist)
 		}
-		// A file system without links.
+		// A file system without hard links.
 		if err := absent(to); err != nil {
 			return err
 		}
@@ -90,7 +89,7 @@ func publish(from, to string, replace bool) error {
 	return syncDir(filepath.Dir(to))
 }
 
-// syncDir makes a new name in a directory outlast a power failure.
+// syncDir makes a rename in the directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -114,7 +113,7 @@ func ReadFile(ctx context.Context, path string) (Saved, error) {
 	return Saved{Path: path, Size: in.n, Manifest: m, Trial: trial}, nil
 }
 
-// counter counts what is read through it and ends with its context.
+// counter is a reader that counts bytes and ends with its context.
 type counter struct {
 	r   io.Reader
 	ctx context.Context

@@ -14,21 +14,20 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Report is what one node knows of the backups.
+// Report is what one node knows about the backups.
 type Report struct {
 	Node string `json:"node"`
-	// Directory and its Files are this node's; Retain and Interval its own
+	// Directory and Files are this node's directory and its files. Interval and Retain are its
 	// configuration.
 	Directory string  `json:"directory"`
 	Interval  float64 `json:"interval_seconds"`
 	Retain    int     `json:"retain"`
 	Files     []File  `json:"files"`
-	// Newest is what the cluster has recorded, whichever node made it.
+	// Newest is the newest backup that the cluster has recorded, from any node.
 	Newest fsm.Backup `json:"newest"`
 }
 
-// Backups lists the files of this node's directory, newest first, and tells what
-// the cluster knows of the newest.
+// Backups lists the files of this node's directory, newest first, with the cluster's newest backup.
 func (r *Runner) Backups(ctx context.Context) (Report, error) {
 	v, err := r.node.View(ctx, cluster.Stale)
 	if err != nil {
@@ -45,11 +44,10 @@ func (r *Runner) Backups(ctx context.Context) (Report, error) {
 	return Report{Node: r.cfg.Node, Directory: r.cfg.Dir, Interval: r.cfg.Interval.Seconds(), Retain: r.cfg.Retain, Files: files, Newest: newest}, nil
 }
 
-// Named reads which versions of secrets the backups in the directory name, and
-// gives a function that tells whether one does. Files are read whole once; later
-// calls go by name, size and time. A directory that can't be read is an error:
-// then any version may be named. So is one without the file that this node
-// recorded last: its file system may not be mounted.
+// Named reads which versions of secrets the directory's backups refer to, and returns a function
+// that reports whether one does. Each file is read in full once; later calls compare name, size and
+// time. It is an error if the directory can't be read, or lacks the file that this node recorded
+// last: its file system may not be mounted.
 func (r *Runner) Named(ctx context.Context) (func(path string, number int) bool, error) {
 	names, err := r.catalog.names()
 	if err != nil {
@@ -67,7 +65,9 @@ func (r *Runner) Named(ctx context.Context) (func(path string, number int) bool,
 	r.catalog.mu.Lock()
 	defer r.catalog.mu.Unlock()
 	if newest := v.Backup(); newest.Node == r.cfg.Node && newest.File != "" && r.catalog.known[newest.File] == nil {
-		return nil, fmt.Errorf("backup %s is not in %s: is its file system mounted?", newest.File, r.cfg.Dir)
+		return nil, fmt.Errorf(
+			"backup %s is not in %s: is its file system mounted?", newest.File, r.cfg.Dir,
+		)
 	}
 	named := map[version]struct{}{}
 	for _, k := range r.catalog.known {
@@ -81,10 +81,10 @@ func (r *Runner) Named(ctx context.Context) (func(path string, number int) bool,
 	}, nil
 }
 
-// isGone: the file was removed meanwhile.
+// isGone reports whether the file was removed meanwhile.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// metrics are what backups say about themselves.
+// metrics are the metrics of backups.
 type metrics struct {
 	failures prometheus.Counter
 	duration prometheus.Histogram
@@ -119,5 +119,7 @@ func newMetrics(r prometheus.Registerer, age func() (time.Duration, bool)) (*met
 	if r == nil {
 		return m, nil
 	}
-	return m, errors.Join(r.Register(m.failures), r.Register(m.duration), r.Register(m.size), r.Register(newest))
+	return m, errors.Join(
+		r.Register(m.failures), r.Register(m.duration), r.Register(m.size), r.Register(newest),
+	)
 }

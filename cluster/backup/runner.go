@@ -17,46 +17,43 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// Config is how a node makes backups.
+// Config configures a node's backups.
 type Config struct {
-	// Dir is where they are kept. It is made when its parent is there. Nodes may
-	// share it, or have one each.
+	// Dir holds the backups. It is created if its parent exists. Nodes may share it.
 	Dir string
-	// Interval is the time from one to the next.
+	// Interval is the time between two backups.
 	Interval time.Duration
-	// Retain is how many of this cluster's history are kept in Dir.
+	// Retain is how many backups of this cluster's history Dir keeps.
 	Retain int
-	// Node is this node's name, Version the program's.
+	// Node is this node's name, Version the program's version.
 	Node, Version string
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Node is the cluster as a Runner needs it. *cluster.Node implements it.
+// Node is the cluster as a Runner uses it; *cluster.Node implements it.
 type Node interface {
-	// StateSnapshot gives the whole state, View a picture of it, and Propose
-	// records what came of a backup.
+	// StateSnapshot returns the whole state, View a view of it. Propose records a backup.
 	StateSnapshot(ctx context.Context, c cluster.Consistency) (*fsm.Snapshot, error)
 	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
 	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 }
 
 const (
-	// retryMin and retryMax bound the pause after a backup that failed.
+	// retryMin and retryMax bound the pause after a failed backup.
 	retryMin = 10 * time.Second
 	retryMax = 5 * time.Minute
-	// staleTemp is the age at which an unfinished file is nobody's any more.
+	// staleTemp is the age at which a temporary file counts as abandoned.
 	staleTemp = 24 * time.Hour
-	// recordRetry is the pause between tries to record a backup: a new cluster
-	// makes its first one before its protocol version is raised.
+	// recordRetry is the pause between attempts to record a backup. A new cluster makes its first
+	// backup before its protocol version is raised.
 	recordRetry = 2 * time.Second
-	// maxFailure bounds the text of a failure that is recorded.
+	// maxFailure bounds the recorded text of a failure, in bytes.
 	maxFailure = 500
 )
 
-// Runner makes backups while its node leads. Its methods may be called at any
-// time, from any goroutine.
+// Runner makes backups while its node leads. Its methods are safe for concurrent use.
 type Runner struct {
 	cfg     Config
 	node    Node
@@ -64,14 +61,13 @@ type Runner struct {
 	catalog catalog
 
 	mu sync.Mutex
-	// made is what this process noted last: below protocol version 3 the state
-	// remembers no backup.
+	// made is the last backup of this process. Below protocol version 3 the state records none.
 	made fsm.Backup
-	// unrecorded is the note of a backup that the state does not have yet.
+	// unrecorded is a backup that is not yet recorded in the state.
 	unrecorded *fsm.BackupNoteBody
 }
 
-// New makes a Runner. It starts nothing.
+// New makes a Runner and starts nothing. It fails if the metrics can't be registered.
 func New(cfg Config, node Node) (*Runner, error) {
 	r := &Runner{cfg: cfg, node: node, catalog: catalog{dir: cfg.Dir}}
 	var err error
@@ -81,8 +77,8 @@ func New(cfg Config, node Node) (*Runner, error) {
 	return r, nil
 }
 
-// Lead makes backups for one term, for cluster.Node.Lead: one as soon as the
-// newest is older than the interval, whichever leader made that.
+// Lead makes backups for one term; pass it to cluster.Node.Lead. A backup is due when the newest
+// one, from any leader, is older than the interval.
 func (r *Runner) Lead(ctx context.Context, _ uint64) error {
 	retry := min(retryMin, r.cfg.Interval)
 	for {
@@ -112,8 +108,8 @@ func (r *Runner) Lead(ctx context.Context, _ uint64) error {
 	}
 }
 
-// untilDue is the time until the next backup. A backup whose time lies in the
-// future was made by a clock that was wrong.
+// untilDue is the time until the next backup. A backup from the future was made by a wrong clock
+// and does not count.
 func (r *Runner) untilDue(ctx context.Context) (time.Duration, error) {
 	v, err := r.node.View(ctx, cluster.Stale)
 	if err != nil {
@@ -126,7 +122,7 @@ func (r *Runner) untilDue(ctx context.Context) (time.Duration, error) {
 	return r.cfg.Interval - age, nil
 }
 
-// newest is the newest good backup that this node knows of.
+// newest is the newest usable backup that this node knows.
 func (r *Runner) newest(v *fsm.View) fsm.Backup {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +132,7 @@ func (r *Runner) newest(v *fsm.View) fsm.Backup {
 	return r.made
 }
 
-// age is that of the newest good backup; false when there is none.
+// age is the age of the newest usable backup; false without one.
 func (r *Runner) age() (time.Duration, bool) {
 	v, err := r.node.View(context.Background(), cluster.Stale)
 	if err != nil {
@@ -146,8 +142,7 @@ func (r *Runner) age() (time.Duration, bool) {
 	return time.Since(at), !at.IsZero()
 }
 
-// make makes one backup, records what came of it, and removes those that are
-// not needed any more.
+// make makes one backup, records the result and removes old backups.
 func (r *Runner) make(ctx context.Context) error {
 	began := time.Now()
 	saved, err := r.write(ctx)
@@ -174,14 +169,16 @@ func (r *Runner) make(ctx context.Context) error {
 	r.unrecorded = note
 	r.mu.Unlock()
 	r.record(ctx)
-	r.cfg.Logger.Info("backup made", "path", saved.Path, "index", saved.Manifest.Index, "duration", took)
+	r.cfg.Logger.Info(
+		"backup made", "path", saved.Path, "index", saved.Manifest.Index, "duration", took,
+	)
 	if err := r.prune(ctx); err != nil && ctx.Err() == nil {
 		r.cfg.Logger.Warn("old backups are not removed", "path", r.cfg.Dir, "error", err)
 	}
 	return nil
 }
 
-// write makes the file of a backup.
+// write writes the file of a backup.
 func (r *Runner) write(ctx context.Context) (Saved, error) {
 	if err := r.catalog.prepare(); err != nil {
 		return Saved{}, err
@@ -212,14 +209,14 @@ func (r *Runner) write(ctx context.Context) (Saved, error) {
 	return saved, r.catalog.add(saved)
 }
 
-// note records what came of a backup in the state.
+// note records the result of a backup in the state.
 func (r *Runner) note(ctx context.Context, note *fsm.BackupNoteBody) error {
 	_, err := r.node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", note))
 	return err
 }
 
-// record has the state remember the backup that was made last, and reports
-// whether it does. Below the protocol version of the command it has to wait.
+// record records the last backup in the state, and reports whether the state has it. It waits until
+// the protocol version has the command.
 func (r *Runner) record(ctx context.Context) bool {
 	r.mu.Lock()
 	note := r.unrecorded
@@ -228,7 +225,7 @@ func (r *Runner) record(ctx context.Context) bool {
 		return true
 	}
 	v, err := r.node.View(ctx, cluster.Stale)
-	if err != nil || v.ProtocolVersion() < fsm.MinVersion(fsm.BackupNote) {
+	if err != nil || !v.Active(fsm.MinVersion(fsm.BackupNote)) {
 		return false
 	}
 	if v.Backup().Index <= note.Index { // else another leader has made a newer one
@@ -245,10 +242,8 @@ func (r *Runner) record(ctx context.Context) bool {
 	return true
 }
 
-// prune removes backups that are not needed any more: those of this history that
-// the node's leaders made by themselves, beyond the newest. While there is a
-// hold none is removed: the state may be an old one, and its backups the wrong
-// ones to keep.
+// prune removes backups of this history that leaders made automatically, beyond the newest Retain.
+// A hold keeps all: the state may be an old one, and would keep the wrong backups.
 func (r *Runner) prune(ctx context.Context) error {
 	v, err := r.node.View(ctx, cluster.Linearizable)
 	if err != nil || v.Hold() != nil {

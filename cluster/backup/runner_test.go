@@ -47,7 +47,7 @@ func (n *fakeNode) do(t *testing.T, body fsm.Body) {
 func (n *fakeNode) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := errors.Join(ctx.Err(), cmd.Body.Validate()); err != nil {
+	if err := errors.Join(ctx.Err(), fsm.Validate(cmd.Body)); err != nil {
 		return fsm.Result{}, err
 	}
 	return n.store.Apply(n.store.Index()+1, cmd)

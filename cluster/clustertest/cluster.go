@@ -18,19 +18,17 @@ import (
 )
 
 const (
-	// patience is how long, in fake time, helpers wait for what must happen.
+	// patience is how long helpers wait, in fake time.
 	patience = time.Minute
-	// quiet is how long a forwarded command may still be on its way when its
-	// proposer has given up.
+	// quiet is how long a forwarded command may be in flight after its proposer has given up.
 	quiet = 10 * time.Second
-	// commitTimeout is Raft's own default: ours sends ten times the messages,
-	// and every one costs a simulated minute real time.
+	// commitTimeout is Raft's default. The project's own sends ten times the messages, and each
+	// message of a simulated minute costs real time.
 	commitTimeout = 50 * time.Millisecond
 )
 
-// Cluster is a set of nodes named n0, n1, ... in one process. Its methods are
-// for one goroutine, except Propose and Node; those that wait must run in a
-// synctest bubble.
+// Cluster is a set of nodes named n0, n1, ... in one process. One goroutine uses it, except for
+// Propose and Node. Methods that wait must run in a synctest bubble.
 type Cluster struct {
 	t       testing.TB
 	fabric  *fabric
@@ -38,13 +36,13 @@ type Cluster struct {
 	nodes   []*member
 	expect  int
 
-	// mu guards acked and every member's node. Nobody waits while holding it: a
-	// goroutine that waits for a mutex keeps a bubble's clock from moving.
+	// mu guards acked and every member's node. No goroutine may block while holding it: a goroutine
+	// that waits for a mutex stops a bubble's clock.
 	mu    sync.Mutex
 	acked map[string]uint64 // index by command id
 }
 
-// member is one node through its lives.
+// member is one node across restarts.
 type member struct {
 	name    string
 	address string
@@ -54,13 +52,12 @@ type member struct {
 	store   *fsm.Store
 	stop    context.CancelCauseFunc
 	ended   chan error
-	// gone: stopped for good, or expected to fail; Close leaves it alone.
+	// gone: stopped for good, or expected to fail. Close ignores it.
 	gone bool
 }
 
-// New makes and starts count nodes that form one cluster. Options may change
-// each node's configuration. BIVOUAC_TEST_LOG=debug (or info, warn) shows the
-// nodes' logs.
+// New makes and starts count nodes that form one cluster. options change each node's configuration.
+// BIVOUAC_TEST_LOG=debug (or info, warn) prints the nodes' logs.
 func New(t testing.TB, count int, options ...func(i int, c *cluster.Config)) *Cluster {
 	t.Helper()
 	c := NewStopped(t, count, options...)
@@ -80,23 +77,25 @@ func NewStopped(t testing.TB, count int, options ...func(i int, c *cluster.Confi
 }
 
 func (c *Cluster) add(name string) {
-	c.nodes = append(c.nodes, &member{name: name, address: fmt.Sprintf("n%d:1", len(c.nodes)), disk: newDisk()})
+	c.nodes = append(
+		c.nodes, &member{name: name, address: fmt.Sprintf("n%d:1", len(c.nodes)), disk: newDisk()},
+	)
 }
 
-// Join adds one more node, which finds the cluster by the others' addresses. It
-// returns the node's number.
+// Join adds one node, which finds the cluster through the others' addresses, and returns its
+// number.
 func (c *Cluster) Join() int {
 	c.t.Helper()
 	return c.JoinAs(fmt.Sprintf("n%d", len(c.nodes)))
 }
 
-// JoinAs is Join with a name of choice, for an impostor.
+// JoinAs is Join with a given name, which may be another node's.
 func (c *Cluster) JoinAs(name string) int {
 	c.t.Helper()
 	return c.JoinAt(name, fmt.Sprintf("n%d:1", len(c.nodes)))
 }
 
-// JoinAt is JoinAs at an address of choice.
+// JoinAt is JoinAs at a given address.
 func (c *Cluster) JoinAt(name, address string) int {
 	c.t.Helper()
 	c.add(name)
@@ -109,7 +108,7 @@ func (c *Cluster) JoinAt(name, address string) int {
 // Move gives a stopped node another address.
 func (c *Cluster) Move(i int, address string) { c.nodes[i].address = address }
 
-// Start starts a stopped node on its old disk.
+// Start starts a stopped node on its disk.
 func (c *Cluster) Start(i int) {
 	c.t.Helper()
 	m := c.nodes[i]
@@ -146,7 +145,7 @@ func (c *Cluster) Start(i int) {
 	go func(ended chan<- error) { ended <- node.Run(ctx) }(m.ended)
 }
 
-// Node gives a running node, nil while it is stopped.
+// Node returns a running node, nil while it is stopped.
 func (c *Cluster) Node(i int) *cluster.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,16 +158,16 @@ func (c *Cluster) setNode(m *member, n *cluster.Node) {
 	m.node = n
 }
 
-// Store gives a node's store.
+// Store returns a node's store.
 func (c *Cluster) Store(i int) *fsm.Store { return c.nodes[i].store }
 
-// Address gives a node's peer address.
+// Address returns a node's peer address.
 func (c *Cluster) Address(i int) string { return c.nodes[i].address }
 
-// Logs gives a node's log on disk, for tests that tamper with it.
+// Logs returns a node's log on disk, for tests that change it.
 func (c *Cluster) Logs(i int) raft.LogStore { return c.nodes[i].logs }
 
-// SnapshotOf gives the newest snapshot on a node's disk as a leader would send it.
+// SnapshotOf returns the newest snapshot on a node's disk as a leader would send it.
 func (c *Cluster) SnapshotOf(i int) (*raft.InstallSnapshotRequest, io.Reader) {
 	c.t.Helper()
 	list, err := c.nodes[i].disk.snapshots.List()
@@ -185,10 +184,10 @@ func (c *Cluster) SnapshotOf(i int) (*raft.InstallSnapshotRequest, io.Reader) {
 	}, content
 }
 
-// Stop stops a node in an orderly way: it hands leadership over.
+// Stop stops a node in order: it transfers leadership.
 func (c *Cluster) Stop(i int) { c.end(i, nil) }
 
-// Kill stops a node without a farewell.
+// Kill stops a node without a leadership transfer.
 func (c *Cluster) Kill(i int) { c.end(i, cluster.ErrAbrupt) }
 
 // Wipe gives a stopped node an empty disk.
@@ -200,11 +199,11 @@ func (c *Cluster) Wipe(i int) {
 	c.nodes[i].disk = newDisk()
 }
 
-// Forget leaves a node out of the invariants of Close: it was removed.
+// Forget excludes a removed node from the invariants of Close.
 func (c *Cluster) Forget(i int) { c.nodes[i].gone = true }
 
-// Failed waits until some node's Run has returned by itself, and gives its
-// number and error. The node stays out of the invariants.
+// Failed waits until some node's Run returns by itself, and returns the node's number and error.
+// The node is excluded from the invariants.
 func (c *Cluster) Failed() (i int, err error) {
 	c.t.Helper()
 	c.Eventually("a node stops by itself", func() bool {
@@ -242,8 +241,7 @@ func (c *Cluster) end(i int, cause error) {
 	c.setNode(m, nil)
 }
 
-// Partition cuts groups of nodes off from each other. A node in no group goes
-// with the first.
+// Partition separates groups of nodes from each other. A node in no group belongs to the first.
 func (c *Cluster) Partition(groups ...[]int) {
 	var addresses [][]string
 	for _, g := range groups {
@@ -256,23 +254,21 @@ func (c *Cluster) Partition(groups ...[]int) {
 	c.fabric.partition(addresses)
 }
 
-// Isolate cuts one node off from all others.
+// Isolate separates one node from all others.
 func (c *Cluster) Isolate(i int) { c.Partition(nil, []int{i}) }
 
 // Heal ends every partition.
 func (c *Cluster) Heal() { c.fabric.partition(nil) }
 
-// Messenger gives a transport of nobody's, from which a test sends the nodes Raft's
-// messages.
+// Messenger returns a transport that belongs to no node, for tests that send Raft messages.
 func (c *Cluster) Messenger() raft.Transport {
 	return c.fabric.plug("messenger", "messenger:1").Transport(nil, nil)
 }
 
-// Stranger gives the network of a node that is none of these, from which a test makes
-// peer calls.
+// Stranger returns the network of a node outside the cluster, for tests that make peer calls.
 func (c *Cluster) Stranger(name string) cluster.Network { return c.fabric.plug(name, name+":1") }
 
-// SetFault loses answers of peer calls; nil loses none.
+// SetFault sets which answers of peer calls are lost, nil for none.
 func (c *Cluster) SetFault(f Fault) {
 	c.fabric.mu.Lock()
 	defer c.fabric.mu.Unlock()
@@ -289,8 +285,7 @@ func (c *Cluster) Eventually(what string, ok func() bool) {
 	}
 }
 
-// Leader waits until one running node leads, and every node it can reach
-// through Raft agrees; it gives the node's number.
+// Leader waits until one running node leads and a majority agrees. It returns the node's number.
 func (c *Cluster) Leader() int {
 	c.t.Helper()
 	leader := -1
@@ -317,7 +312,7 @@ func (c *Cluster) Leader() int {
 	return leader
 }
 
-// Follower gives some running node that does not lead.
+// Follower returns a running node that does not lead.
 func (c *Cluster) Follower() int {
 	c.t.Helper()
 	leader := c.Leader()
@@ -330,8 +325,7 @@ func (c *Cluster) Follower() int {
 	return -1
 }
 
-// Propose proposes through node i and remembers what was acknowledged. It may
-// be called from many goroutines.
+// Propose proposes through node i and records acknowledged commands. It is safe for concurrent use.
 func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Result, error) {
 	node := c.Node(i)
 	if node == nil {
@@ -346,8 +340,8 @@ func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Resu
 	return result, err
 }
 
-// Settle heals the network, starts what is stopped, and waits until all nodes
-// have one leader and one index.
+// Settle heals the network, starts stopped nodes, and waits until all nodes have one leader and one
+// index.
 func (c *Cluster) Settle() {
 	c.t.Helper()
 	c.Heal()
@@ -393,8 +387,8 @@ func (c *Cluster) Close() {
 	}
 }
 
-// checkStores compares the stores and looks for every acknowledged write. No
-// command is in flight any more.
+// checkStores compares the stores and looks for every acknowledged write. No command may be in
+// flight.
 func (c *Cluster) checkStores() {
 	c.t.Helper()
 	var first *member
@@ -406,13 +400,19 @@ func (c *Cluster) checkStores() {
 			first = m
 		}
 		if a, b := first.store.Checksum(), m.store.Checksum(); a != b {
-			c.t.Errorf("%s and %s differ at index %d and %d: %s, %s", first.name, m.name, first.store.Index(), m.store.Index(), a, b)
+			c.t.Errorf(
+				"%s and %s differ at index %d and %d: %s, %s", first.name, m.name, first.store.Index(),
+				m.store.Index(), a, b,
+			)
 		}
 		v := m.store.View()
 		c.mu.Lock()
 		for id, index := range c.acked {
 			if result, _, _, found := v.CommandResult(id); !found || result.Index != index {
-				c.t.Errorf("%s: command %s was acknowledged at index %d and is not there (found %v, index %d)", m.name, id, index, found, result.Index)
+				c.t.Errorf(
+					"%s: command %s was acknowledged at index %d and is not there (found %v, index %d)", m.name,
+					id, index, found, result.Index,
+				)
 			}
 		}
 		c.mu.Unlock()
@@ -431,7 +431,7 @@ func (c *Cluster) describe() string {
 	return text
 }
 
-// logger shows logs when asked to by the environment.
+// logger prints logs if the environment asks for them.
 func logger(t testing.TB) *slog.Logger {
 	var level slog.Level
 	if level.UnmarshalText([]byte(os.Getenv("BIVOUAC_TEST_LOG"))) != nil {

@@ -11,19 +11,20 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 )
 
 const (
 	// latency is how long a peer call takes, each way.
 	latency = time.Millisecond
-	// dialTimeout is how long a cut-off peer keeps a caller waiting.
+	// dialTimeout is how long a call to a separated peer takes to fail.
 	dialTimeout = time.Second
 	// raftTimeout bounds a message between transports.
 	raftTimeout = 500 * time.Millisecond
 )
 
-// Fault decides whether the answer to a peer call, made in full, is lost on its
-// way back: the caller sees its connection reset.
+// Fault reports whether the answer to a peer call is lost. The call was handled; the caller sees a
+// reset connection.
 type Fault func(from, to, call string) bool
 
 // fabric connects the ports of all nodes.
@@ -49,7 +50,7 @@ type port struct {
 
 	mu      sync.Mutex
 	beat    func(raft.RPC) // what Raft wants heartbeats handed to
-	handle  cluster.Handler
+	handle  peernet.Handler
 	serving context.Context
 	closed  bool
 	calls   sync.WaitGroup
@@ -80,8 +81,7 @@ func (f *fabric) unplug(p *port) {
 	p.raft.DisconnectAll()
 }
 
-// partition cuts the groups off from each other; an address in no group belongs
-// to group 0.
+// partition separates the groups; an address in no group belongs to group 0.
 func (f *fabric) partition(groups [][]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,8 +94,7 @@ func (f *fabric) partition(groups [][]string) {
 	f.connect()
 }
 
-// connect makes the transports' connections what the groups say. The caller
-// holds mu.
+// connect connects the transports according to the groups. The caller holds mu.
 func (f *fabric) connect() {
 	for _, a := range f.ports {
 		for _, b := range f.ports {
@@ -110,7 +109,7 @@ func (f *fabric) connect() {
 	}
 }
 
-// reach gives the port at address if from can reach it.
+// reach returns the port at address if from can reach it.
 func (f *fabric) reach(from *port, address string) (p *port, cut bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +119,7 @@ func (f *fabric) reach(from *port, address string) (p *port, cut bool) {
 	return f.ports[address], false
 }
 
-// led notes that a node sent entries as the leader of a term.
+// led records that a node sent entries as the leader of a term.
 func (f *fabric) led(term uint64, leader string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,14 +137,17 @@ func (p *port) Transport(raft.ServerAddressProvider, hclog.Logger) raft.Transpor
 	return &watched{p.raft, p}
 }
 
-// watched is the transport, telling the fabric who leads.
+// watched is a transport that reports leaders to the fabric.
 type watched struct {
 	*raft.InmemTransport
 	port *port
 }
 
 // AppendEntries implements raft.Transport; heartbeats go through it.
-func (w *watched) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (w *watched) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	w.port.fabric.led(args.Term, w.port.address)
 	to, cut := w.port.fabric.reach(w.port, string(target))
 	if !isHeartbeat(args) || to == nil || cut || to.heartbeats() == nil {
@@ -171,12 +173,12 @@ func (w *watched) SetHeartbeatHandler(handler func(raft.RPC)) {
 	w.port.beat = handler
 }
 
-// isHeartbeat is what raft.NetworkTransport looks at.
+// isHeartbeat is raft.NetworkTransport's rule.
 func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 	return a.Term != 0 && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0
 }
 
-// heartbeats gives what this port's Raft wants heartbeats handed to, nil for none.
+// heartbeats returns Raft's heartbeat handler, nil for none.
 func (p *port) heartbeats() func(raft.RPC) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,33 +187,33 @@ func (p *port) heartbeats() func(raft.RPC) {
 
 // Call implements cluster.Network.
 func (p *port) Call(ctx context.Context, address, name string, request []byte) ([]byte, error) {
-	id, address := cluster.SplitAddress(address)
+	id, address := peernet.SplitAddress(address)
 	if err := pause(ctx, latency); err != nil {
-		return nil, cluster.NotSent(err)
+		return nil, peernet.NotSent(err)
 	}
 	to, cut := p.fabric.reach(p, address)
 	if cut {
 		err := pause(ctx, dialTimeout)
-		return nil, cluster.NotSent(errors.Join(fmt.Errorf("%s is cut off", address), err))
+		return nil, peernet.NotSent(errors.Join(fmt.Errorf("%s is cut off", address), err))
 	}
 	if to == nil {
-		return nil, cluster.NotSent(fmt.Errorf("nobody listens at %s", address))
+		return nil, peernet.NotSent(fmt.Errorf("nobody listens at %s", address))
 	}
 	type reply struct {
 		answer []byte
 		err    error
 	}
 	replies := make(chan reply, 1)
-	if !to.serve(ctx, func(ctx context.Context, handle cluster.Handler) {
-		answer, err := handle(cluster.WithParties(ctx, "", id), p.name, name, request)
+	if !to.serve(ctx, func(ctx context.Context, handle peernet.Handler) {
+		answer, err := handle(peernet.WithParties(ctx, "", id), p.name, name, request)
 		replies <- reply{answer, err}
 	}) {
-		return nil, cluster.NotSent(fmt.Errorf("nobody serves at %s", address))
+		return nil, peernet.NotSent(fmt.Errorf("nobody serves at %s", address))
 	}
 	select {
 	case r := <-replies:
-		if errors.Is(r.err, cluster.ErrMisdirected) {
-			return nil, cluster.NotSent(r.err)
+		if errors.Is(r.err, peernet.ErrMisdirected) {
+			return nil, peernet.NotSent(r.err)
 		}
 		p.fabric.mu.Lock()
 		fault := p.fabric.fault
@@ -229,15 +231,14 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	}
 }
 
-// Gone says of an address, as the real peer port does, that nobody listens there.
+// Gone reports, like the real peer port, that no process listens at the address.
 func (p *port) Gone(_ context.Context, address string) bool {
 	to, cut := p.fabric.reach(p, address)
 	return to == nil && !cut
 }
 
-// serve runs one call in the node's own time: it goes on when the caller is
-// gone, until the node stops.
-func (p *port) serve(ctx context.Context, call func(context.Context, cluster.Handler)) bool {
+// serve runs one call until the node stops, even if its caller is gone.
+func (p *port) serve(ctx context.Context, call func(context.Context, peernet.Handler)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.handle == nil || p.closed || p.serving.Err() != nil {
@@ -257,7 +258,7 @@ func (p *port) serve(ctx context.Context, call func(context.Context, cluster.Han
 }
 
 // Serve implements cluster.Network.
-func (p *port) Serve(ctx context.Context, handle cluster.Handler) error {
+func (p *port) Serve(ctx context.Context, handle peernet.Handler) error {
 	p.mu.Lock()
 	p.handle, p.serving = handle, ctx
 	p.mu.Unlock()

@@ -11,27 +11,28 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
-// disk is what survives a node's restart: what production's checks are put over,
-// in memory.
+// disk is what survives a node's restart: stores in memory below production's checks.
 type disk struct {
 	logs      *logs
 	snapshots *snapshots
 }
 
 func newDisk() *disk {
-	return &disk{logs: &logs{raft.NewInmemStore()}, snapshots: &snapshots{sums: map[string]string{}}}
+	return &disk{logs: &logs{raftstore.NewInmem()}, snapshots: &snapshots{sums: map[string]string{}}}
 }
 
-// storage opens the disk with production's checks, and verifies it.
-func (d *disk) storage(logger *slog.Logger) (cluster.Storage, error) {
-	return cluster.CheckedStorage(cluster.Stores{Logs: d.logs, Stable: d.logs, Snapshots: d.snapshots, Sums: d.snapshots}, logger)
+// storage opens the disk with production's checks and verifies it.
+func (d *disk) storage(logger *slog.Logger) (raftstore.Store, error) {
+	return raftstore.Check(
+		raftstore.Stores{Logs: d.logs, Stable: d.logs, Snapshots: d.snapshots, Sums: d.snapshots}, logger,
+	)
 }
 
-// logs is a log without holes, as raft-wal keeps it.
-type logs struct{ *raft.InmemStore }
+// logs is a log without gaps, as raft-wal requires.
+type logs struct{ *raftstore.Inmem }
 
 // StoreLog implements raft.LogStore.
 func (l *logs) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
@@ -48,7 +49,7 @@ func (l *logs) StoreLogs(entries []*raft.Log) error {
 		}
 		last = e.Index
 	}
-	return l.InmemStore.StoreLogs(entries)
+	return l.Inmem.StoreLogs(entries)
 }
 
 // DeleteRange implements raft.LogStore.
@@ -64,11 +65,11 @@ func (l *logs) DeleteRange(first, last uint64) error {
 	if first > begin && last < end {
 		return errors.New("entries from within the log can't be deleted")
 	}
-	return l.InmemStore.DeleteRange(first, last)
+	return l.Inmem.DeleteRange(first, last)
 }
 
-// snapshots keeps the newest snapshot, and its checksum. Raft's own in-memory store
-// shows a snapshot while it is still being written, which no file store does.
+// snapshots holds the newest snapshot and its checksum. Raft's own in-memory store lists a snapshot
+// while it is being written; a file store does not.
 type snapshots struct {
 	mu       sync.Mutex
 	meta     *raft.SnapshotMeta
@@ -77,7 +78,10 @@ type snapshots struct {
 }
 
 // Create implements raft.SnapshotStore.
-func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+func (s *snapshots) Create(
+	version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, _ raft.Transport,
+) (raft.SnapshotSink, error) {
 	return &sink{store: s, meta: raft.SnapshotMeta{
 		Version: version, ID: fmt.Sprintf("%d-%d", term, index), Index: index, Term: term,
 		Configuration: configuration, ConfigurationIndex: configurationIndex,
@@ -106,7 +110,7 @@ func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return &meta, io.NopCloser(bytes.NewReader(s.contents)), nil
 }
 
-// Put implements cluster.SnapshotSums.
+// Put implements raftstore.SnapshotSums.
 func (s *snapshots) Put(id, sum string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +118,7 @@ func (s *snapshots) Put(id, sum string) error {
 	return nil
 }
 
-// Get implements cluster.SnapshotSums.
+// Get implements raftstore.SnapshotSums.
 func (s *snapshots) Get(id string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +129,7 @@ func (s *snapshots) Get(id string) (string, error) {
 	return sum, nil
 }
 
-// IDs implements cluster.SnapshotSums.
+// IDs implements raftstore.SnapshotSums.
 func (s *snapshots) IDs() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +149,7 @@ type sink struct {
 // ID implements raft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.ID }
 
-// Close implements raft.SnapshotSink: the snapshot appears, unless a newer one is
-// there.
+// Close implements raft.SnapshotSink. The snapshot becomes visible unless a newer one is there.
 func (s *sink) Close() error {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()

@@ -8,36 +8,36 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ErrWrongMember is in the error of a message that another member has answered
-// than was asked.
-var ErrWrongMember = errors.New("another member answers there")
+// errWrongMember is in the error of a message that another member answered than was asked.
+var errWrongMember = errors.New("another member answers there")
 
-// unexpectedCommand is in the error of a peer that knows no pre-votes.
+// unexpectedCommand is in the error of a peer that does not support pre-votes.
 const unexpectedCommand = "unexpected command"
 
-// Answers is a transport on which the answer of another member than was asked
-// counts for nothing.
+// Answers is a transport that rejects an answer from another member than was asked.
 //
-// hashicorp/raft asks an address and counts the answer for the member that it has
-// there in its configuration, although every answer to RequestVote,
-// RequestPreVote and AppendEntries names who gives it. A node whose disk was
-// emptied thus votes as its former self, a majority comes about that lacks
-// acknowledged entries, and they are lost. Upstream has no issue for it: the
-// library expects a member to keep its disk or its address. The answers to
-// InstallSnapshot and TimeoutNow name nobody. A snapshot that the wrong member
-// took tells the leader nothing but that committed entries are there, and
-// TimeoutNow asks for an election like any other.
+// hashicorp/raft calls an address and counts the answer for the member configured there, although
+// every answer to RequestVote, RequestPreVote and AppendEntries names its sender. So a node whose
+// disk was emptied votes as its former self, a majority forms that lacks acknowledged entries, and
+// they are lost. Upstream has no issue for it: the library expects a member to keep its disk or its
+// address.
+//
+// Answers to InstallSnapshot and TimeoutNow name no sender. A snapshot taken by the wrong member
+// tells the leader only about committed entries, and TimeoutNow only starts an election.
 type Answers struct {
 	raft.Transport
-	// Wrong is told of each such answer; it may be nil.
+	// Wrong is called for each such answer; it may be nil.
 	Wrong func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
 }
 
 var _ raft.WithPreVote = (*Answers)(nil)
 
 // AppendEntries implements raft.Transport.
-func (a *Answers) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	// A struct of its own: Raft uses resp again, whatever comes of this call.
+func (a *Answers) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
+	// A separate struct: Raft reuses resp whatever this call returns.
 	var answer raft.AppendEntriesResponse
 	if err := a.Transport.AppendEntries(id, target, args, &answer); err != nil {
 		return err
@@ -50,7 +50,10 @@ func (a *Answers) AppendEntries(id raft.ServerID, target raft.ServerAddress, arg
 }
 
 // RequestVote implements raft.Transport.
-func (a *Answers) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (a *Answers) RequestVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	var answer raft.RequestVoteResponse
 	if err := a.Transport.RequestVote(id, target, args, &answer); err != nil {
 		return err
@@ -62,9 +65,12 @@ func (a *Answers) RequestVote(id raft.ServerID, target raft.ServerAddress, args 
 	return nil
 }
 
-// RequestPreVote implements raft.WithPreVote. Raft takes the error of a peer that
-// knows no pre-votes for a vote; an error does not name who answers, so it is none.
-func (a *Answers) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+// RequestPreVote implements raft.WithPreVote. Raft counts the error of a peer without pre-votes as
+// a vote. An error does not name its sender, so here it is no vote.
+func (a *Answers) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	var answer raft.RequestPreVoteResponse
 	if err := preVoteOf(a.Transport, id, target, args, &answer); err != nil {
 		if strings.Contains(err.Error(), unexpectedCommand) {
@@ -82,7 +88,7 @@ func (a *Answers) RequestPreVote(id raft.ServerID, target raft.ServerAddress, ar
 // Close implements raft.WithClose.
 func (a *Answers) Close() error { return closeOf(a.Transport) }
 
-// check compares who was asked with who says to have answered.
+// check compares the member that was asked with the one that answered.
 func (a *Answers) check(id raft.ServerID, target raft.ServerAddress, header raft.RPCHeader) error {
 	answered := raft.ServerID(header.ID)
 	if answered == id {
@@ -91,5 +97,5 @@ func (a *Answers) check(id raft.ServerID, target raft.ServerAddress, header raft
 	if a.Wrong != nil {
 		a.Wrong(id, target, answered)
 	}
-	return fmt.Errorf("%s was asked at %s and %q answers: %w", id, target, answered, ErrWrongMember)
+	return fmt.Errorf("%s was asked at %s and %q answers: %w", id, target, answered, errWrongMember)
 }

@@ -49,9 +49,9 @@ func TestAnswers_CountOnlyFromWhoWasAsked(t *testing.T) {
 		want     error
 	}{
 		"the member":        {"b.1", nil, nil},
-		"its successor":     {"b.2", nil, ErrWrongMember},
-		"another member":    {"c.1", nil, ErrWrongMember},
-		"nobody":            {"", nil, ErrWrongMember},
+		"its successor":     {"b.2", nil, errWrongMember},
+		"another member":    {"c.1", nil, errWrongMember},
+		"nobody":            {"", nil, errWrongMember},
 		"nobody, an error":  {"", broken, broken},
 		"a member's error":  {"b.1", broken, broken},
 		"another's, broken": {"b.2", broken, broken},
@@ -79,7 +79,7 @@ func TestAnswers_CountOnlyFromWhoWasAsked(t *testing.T) {
 			if entries.Success != good || vote.Granted != good || preVote.Granted != good || (entries.Term == 7) != good {
 				t.Errorf("Raft sees %+v, %+v, %+v", entries, vote, preVote)
 			}
-			if want := errors.Is(test.want, ErrWrongMember); (len(wrong) == 3) != want || !want && len(wrong) > 0 {
+			if want := errors.Is(test.want, errWrongMember); (len(wrong) == 3) != want || !want && len(wrong) > 0 {
 				t.Errorf("told of %q", wrong)
 			}
 		})

@@ -1,13 +1,12 @@
-// Package raftfix holds what keeps the known faults of hashicorp/raft v1.7.3 off
-// this program, one decorator each, named after what it holds off:
+// Package raftfix avoids the known faults of hashicorp/raft v1.7.3, with one decorator for each:
 //
-//	Answers              an answer of another member than was asked is taken for its own
+//	Answers              an answer is counted for another member than sent it
 //	Pipelines            issue 612: a peer gets no entries for as long as the leader leads
-//	Transfers            issue 696: a handover that timed out has a leader refuse every entry
-//	Inbox, votes.go      a member without a configuration votes for whoever asks
+//	Transfers            issue 696: a transfer that timed out makes a leader refuse every entry
+//	Inbox, votes.go      a member without a configuration votes for any candidate
 //	Inbox, heartbeats.go issue 695: a heartbeat changes the term beside Raft's own goroutine
-//	Inbox, snapshots.go  issue 697: a snapshot that comes late erases acknowledged entries
+//	Inbox, snapshots.go  issue 697: a late snapshot erases acknowledged entries
 //
-// Each decorator has a test that fails without it. The package knows nothing of
-// the cluster: what a decorator needs to know is handed in.
+// Each decorator has a test that fails without it. The package does not depend on the cluster: its
+// callers pass in what a decorator needs.
 package raftfix

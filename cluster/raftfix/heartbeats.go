@@ -4,19 +4,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// SetHeartbeatHandler implements raft.Transport; it holds off hashicorp/raft
-// issue 695. Raft would have heartbeats handled on the transport's goroutine, so
-// that a follower whose disk is slow still answers them. A heartbeat of a newer
-// term then changes term and state while Raft's own goroutine is elsewhere: a
-// leader writes an entry with a term that it never led, a candidate leads a term
-// whose votes it does not have, and a term that was raised meanwhile is taken back.
+// SetHeartbeatHandler implements raft.Transport and avoids hashicorp/raft issue 695. Raft handles
+// heartbeats on the transport's goroutine, so that a follower with a slow disk still answers. A
+// heartbeat of a newer term then changes term and state beside Raft's own goroutine: a leader
+// appends an entry with a term it never led, a candidate leads a term without its votes, or a
+// raised term falls back.
 //
-// So Raft's handler is not used. Every heartbeat passes through Raft's own
-// goroutine. The only one that is answered at once is one that changes nothing: of
-// the leader that this node follows, in its term.
+// So Raft's handler is not used: every heartbeat goes through Raft's goroutine. Only a heartbeat
+// that changes nothing is answered at once: from the leader this node follows, in its term.
 func (i *Inbox) SetHeartbeatHandler(func(raft.RPC)) {}
 
-// heartbeat is called by the transport, on the goroutine of a connection.
+// heartbeat runs on the goroutine of a connection.
 func (i *Inbox) heartbeat(rpc raft.RPC) {
 	request, ok := rpc.Command.(*raft.AppendEntriesRequest)
 	if !ok || !i.follows(request) {
@@ -29,8 +27,7 @@ func (i *Inbox) heartbeat(rpc raft.RPC) {
 	rpc.Respond(&raft.AppendEntriesResponse{
 		RPCHeader: i.header(), Term: request.Term, LastLog: i.state.LastIndex(), Success: true,
 	}, nil)
-	// Raft gets it too, when it has time, to know that the leader was heard. One
-	// is enough, the newest.
+	// Raft receives it too, when it is free, to record the contact. The newest one is enough.
 	again := raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}
 	for {
 		select {
@@ -45,7 +42,7 @@ func (i *Inbox) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// follows reports whether this node is a follower of the sender, in its term.
+// follows reports whether this node is a follower of the sender, in the sender's term.
 func (i *Inbox) follows(request *raft.AppendEntriesRequest) bool {
 	_, leader := i.state.LeaderWithID()
 	return leader == raft.ServerID(request.ID) && leader != "" && i.state.CurrentTerm() == request.Term && i.state.State() == raft.Follower

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// State is what must be known of Raft to judge a message; *raft.Raft has it.
+// State is what Inbox reads from Raft; *raft.Raft implements it.
 type State interface {
 	State() raft.RaftState
 	CurrentTerm() uint64
@@ -17,24 +17,23 @@ type State interface {
 	AppliedIndex() uint64
 }
 
-// Inbox is a transport whose messages Raft gets one after the other, from one
-// goroutine and through one channel: what it has taken is done before the next
-// message is judged. Heartbeats and snapshots pass what holds issues 695 and 697
-// off (heartbeats.go, snapshots.go). It must be the outermost decorator, so that
-// nothing reaches Raft beside it.
+// Inbox is a transport that passes messages to Raft one at a time, from one goroutine and through
+// one channel: Raft has handled a message before the next one is judged. It checks heartbeats and
+// snapshots against issues 695 and 697 (heartbeats.go, snapshots.go). It must be the outermost
+// decorator, so that no message reaches Raft by another way.
 type Inbox struct {
 	raft.Transport
 	self raft.ServerID
 	logs raft.LogStore
-	// broken is told why Raft must be started anew; no message passes after it.
+	// broken is called with the reason that Raft must be restarted. No message passes after it.
 	broken func(error)
-	// MayVote says whether Raft may be asked for a vote by a candidate; nil is always.
-	// It is set before Open.
+	// MayVote reports whether a candidate's vote requests reach Raft; nil passes all. Set it before
+	// Open.
 	MayVote func(candidate raft.ServerID) bool
 
 	state State
 	rpcs  chan raft.RPC
-	// beats are heartbeats that Raft has to judge, known those that were answered.
+	// beats are heartbeats that Raft must judge, known those already answered.
 	beats, known chan raft.RPC
 	done         chan struct{}
 	shut         sync.Once
@@ -43,8 +42,7 @@ type Inbox struct {
 
 var _ raft.WithPreVote = (*Inbox)(nil)
 
-// NewInbox makes the inbox of the member self, whose log is logs. No message
-// passes before Open.
+// NewInbox makes the inbox of the member self, whose log is logs. No message passes before Open.
 func NewInbox(t raft.Transport, self raft.ServerID, logs raft.LogStore, broken func(error)) *Inbox {
 	return &Inbox{
 		Transport: t, self: self, logs: logs, broken: broken,
@@ -52,19 +50,18 @@ func NewInbox(t raft.Transport, self raft.ServerID, logs raft.LogStore, broken f
 	}
 }
 
-// Open lets messages pass to Raft; it is called once.
+// Open starts to pass messages to Raft. Call it once.
 func (i *Inbox) Open(state State) {
 	i.state = state
 	i.Transport.SetHeartbeatHandler(i.heartbeat)
 	i.end.Go(i.pass)
 }
 
-// Shut lets nothing pass any more; Raft must have been told to end. The transport's
-// goroutines wait for the inbox until then, so it comes before the transport's end.
+// Shut stops the passing of messages. Call it after Raft's shutdown has begun and before the
+// transport is closed: the transport's goroutines wait for the inbox.
 func (i *Inbox) Shut() { i.shut.Do(func() { close(i.done) }) }
 
-// Stop waits until the inbox has ended; Raft and the transport must have ended
-// before.
+// Stop waits until the inbox has ended. Raft and the transport must have ended before.
 func (i *Inbox) Stop() {
 	i.Shut()
 	i.end.Wait()
@@ -74,7 +71,10 @@ func (i *Inbox) Stop() {
 func (i *Inbox) Consumer() <-chan raft.RPC { return i.rpcs }
 
 // RequestPreVote implements raft.WithPreVote.
-func (i *Inbox) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (i *Inbox) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	return preVoteOf(i.Transport, id, target, args, resp)
 }
 
@@ -118,7 +118,7 @@ func (i *Inbox) put(rpc raft.RPC) (taken bool) {
 	}
 }
 
-// ask hands Raft a message of the inbox's own and waits for its answer.
+// ask sends Raft a message of the inbox's own and waits for the answer.
 func (i *Inbox) ask(request *raft.AppendEntriesRequest) (*raft.AppendEntriesResponse, error) {
 	answer := make(chan raft.RPCResponse, 1)
 	if !i.put(raft.RPC{Command: request, RespChan: answer}) {
@@ -136,13 +136,13 @@ func (i *Inbox) ask(request *raft.AppendEntriesRequest) (*raft.AppendEntriesResp
 	}
 }
 
-// header is that of this member's answers.
+// header is the header of this member's answers.
 func (i *Inbox) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(i.self), Addr: i.EncodePeer(i.self, i.LocalAddr())}
 }
 
-// refuse reads what comes with a snapshot to its end, as its sender expects, and
-// then answers, beside what passes meanwhile.
+// refuse reads the snapshot to its end, as the sender expects, and then answers. It runs beside the
+// messages that follow.
 func (i *Inbox) refuse(rpc raft.RPC, response *raft.InstallSnapshotResponse, err error) {
 	i.end.Go(func() {
 		if rpc.Reader != nil {

@@ -95,7 +95,7 @@ func (a *asked) LeadershipTransferToServer(id raft.ServerID, _ raft.ServerAddres
 // TestStuck_OnlyWhatLastsIsStuck: a handover in progress is none.
 func TestStuck_OnlyWhatLastsIsStuck(t *testing.T) {
 	refused := fmt.Errorf("opening: %w", raft.ErrLeadershipTransferInProgress)
-	if Stuck(refused, StuckAfter) || Stuck(raft.ErrNotLeader, time.Hour) || !Stuck(refused, StuckAfter+1) {
+	if Stuck(refused, stuckAfter) || Stuck(raft.ErrNotLeader, time.Hour) || !Stuck(refused, stuckAfter+1) {
 		t.Error("misjudged")
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Pipelines is a transport that has none; it holds off hashicorp/raft issue 612.
-// When a pipeline's reader ends at a refusal, one more send can block for good: the
-// peer then gets no entries for as long as the leader leads, and the leader never
-// shuts down. Without pipelines each message is answered before the next, which
-// costs no throughput that could be measured, and is what Answers can check.
+// Pipelines is a transport without pipelines; it avoids hashicorp/raft issue 612. When a pipeline's
+// reader ends at a refusal, one more send can block for good. The peer then gets no entries while
+// the leader leads, and the leader never shuts down. Without pipelines each message is answered
+// before the next one. That costs no measurable throughput, and Answers can check each answer.
 type Pipelines struct{ raft.Transport }
 
 var _ raft.WithPreVote = (*Pipelines)(nil)
@@ -21,14 +20,20 @@ func (*Pipelines) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (p *Pipelines) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (p *Pipelines) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	return preVoteOf(p.Transport, id, target, args, resp)
 }
 
 // Close implements raft.WithClose.
 func (p *Pipelines) Close() error { return closeOf(p.Transport) }
 
-func preVoteOf(t raft.Transport, id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func preVoteOf(
+	t raft.Transport, id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	if p, ok := t.(raft.WithPreVote); ok {
 		return p.RequestPreVote(id, target, args, resp)
 	}

@@ -6,21 +6,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshot judges a snapshot that a leader sends; it holds off hashicorp/raft
-// issue 697. Raft compares it with nothing: one that comes late or twice takes the
-// store back, empties a monotonic log of entries that were acknowledged, and
-// leaves Raft claiming the end of the log that it had.
+// snapshot judges a leader's snapshot; it avoids hashicorp/raft issue 697. Raft installs every
+// snapshot. One that is late or repeated moves the store back, empties a monotonic log of
+// acknowledged entries, and leaves Raft with the former last index.
 //
-// The Raft paper has the receiver keep what it has (section 7, rule 6). So a
-// snapshot whose last entry is applied here, or is in this log with the same term,
-// is answered as taken and not handed on: all that it holds is here, durably,
-// which is what the leader notes. A log that has another entry there is no part of
-// the leader's from there on, and Raft has no way to forget its end: these entries,
-// which no leader can count, are deleted, and Raft must be started anew.
+// By the Raft paper the receiver keeps what it has (section 7, rule 6). A snapshot whose last entry
+// is applied here, or is in this log with the same term, is answered as installed and dropped: its
+// content is already durable here. If the log has another entry there, the rest of the log is not
+// the leader's. Raft can't forget its end, so these uncommitted entries are deleted and Raft must
+// be restarted.
 //
-// Before that Raft gets a heartbeat in the snapshot's place, so that it judges the
-// term, knows the leader, and has done what came before. An error is why Raft must
-// be started anew.
+// Raft first gets a heartbeat in the snapshot's place, so that it judges the term, knows the
+// leader, and has handled earlier messages. An error is the reason that Raft must be restarted.
 func (i *Inbox) snapshot(rpc raft.RPC, request *raft.InstallSnapshotRequest) error {
 	heard, err := i.ask(&raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term})
 	answer := &raft.InstallSnapshotResponse{RPCHeader: i.header()}
@@ -49,8 +46,7 @@ func (i *Inbox) snapshot(rpc raft.RPC, request *raft.InstallSnapshotRequest) err
 	return nil
 }
 
-// holds reports whether everything up to that entry is here, or another entry in
-// its place.
+// holds reports whether everything up to the entry is here, or another entry is in its place.
 func (i *Inbox) holds(index, term uint64) (held, conflict bool, err error) {
 	if index <= i.state.AppliedIndex() {
 		return true, false, nil
@@ -66,7 +62,7 @@ func (i *Inbox) holds(index, term uint64) (held, conflict bool, err error) {
 	return entry.Term == term, entry.Term != term, nil
 }
 
-// cut deletes the log from first on, and gives why.
+// cut deletes the log from first on, and returns why.
 func (i *Inbox) cut(first uint64, why error) error {
 	last, err := i.logs.LastIndex()
 	if err == nil {
@@ -78,13 +74,11 @@ func (i *Inbox) cut(first uint64, why error) error {
 	return why
 }
 
-// ahead makes a message with entries that Raft can judge when this node is further
-// than the leader believes; else it gives the message as it is. After a snapshot
-// that was answered as taken the leader goes on behind it, where this log may
-// begin later. Raft would refuse that, because it looks for the entry before in the
-// log alone, and the leader would send the snapshot again, for ever (issue 697).
-// What is applied here is committed, so the leader of this term or a later one has
-// the same: those entries need not be compared, or come again.
+// ahead rewrites an AppendEntries request when this node is ahead of what the leader assumes. After
+// a snapshot that was dropped the leader continues behind it, where this log may begin later. Raft
+// would refuse the request, as it looks for the previous entry in the log only, and the leader
+// would send the snapshot again without end (issue 697). Applied entries are committed, so they
+// need no comparison and are not needed again.
 func (i *Inbox) ahead(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	first := request.PrevLogEntry
 	if first == 0 && len(request.Entries) > 0 {

@@ -9,32 +9,31 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ErrTransferSpent is in the error of a handover that is not tried again.
+// ErrTransferSpent is in the error of a leadership transfer that can't be repeated in this term.
 var ErrTransferSpent = errors.New("handing over to it was tried in this term already")
 
-// StuckAfter is how long a leader may refuse its own entries because of a handover
-// that ended long ago, before its Raft must be started anew.
-const StuckAfter = 10 * time.Second
+// stuckAfter is how long a leader may refuse its own entries because of a finished transfer before
+// its Raft must be restarted.
+const stuckAfter = 10 * time.Second
 
-// Leader is what a handover needs of Raft; *raft.Raft has it.
+// Leader is what a transfer needs of Raft; *raft.Raft implements it.
 type Leader interface {
 	CurrentTerm() uint64
 	LeadershipTransferToServer(id raft.ServerID, address raft.ServerAddress) raft.Future
 }
 
-// Transfers hands leadership over; it holds off hashicorp/raft issue 696. Raft asks
-// the goroutine that sends a peer its entries to bring it up to date, through a
-// channel with one place, and nothing takes the question back when the handover
-// times out. The next handover to the peer then waits for that place, beyond its
-// own timeout and beyond the term, and as long as it waits Raft refuses every
-// entry. So each peer is asked once in a term.
+// Transfers begins leadership transfers; it avoids hashicorp/raft issue 696. Raft asks a peer's
+// replication goroutine to bring the peer up to date, through a channel of capacity one. When the
+// transfer times out, the request stays in the channel. The next transfer to the peer then blocks
+// beyond its timeout and its term, and Raft refuses every entry meanwhile. So each peer is asked
+// once in a term.
 type Transfers struct {
 	mu    sync.Mutex
 	term  uint64
 	asked map[raft.ServerID]bool
 }
 
-// To begins a handover to the first of the peers that was not asked in this term.
+// To begins a transfer to the first of the peers that was not asked in this term.
 func (t *Transfers) To(r Leader, peers []raft.Server) (raft.Future, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,8 +52,8 @@ func (t *Transfers) To(r Leader, peers []raft.Server) (raft.Future, error) {
 	return nil, fmt.Errorf("%s: %w", peers[0].ID, ErrTransferSpent)
 }
 
-// Stuck reports whether a leader that has got err for its entries since begin is
-// one that issue 696 keeps from ever writing again.
+// Stuck reports whether issue 696 blocks a leader whose entries have failed with err since that
+// long ago.
 func Stuck(err error, since time.Duration) bool {
-	return errors.Is(err, raft.ErrLeadershipTransferInProgress) && since > StuckAfter
+	return errors.Is(err, raft.ErrLeadershipTransferInProgress) && since > stuckAfter
 }

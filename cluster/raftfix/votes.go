@@ -2,10 +2,10 @@ package raftfix
 
 import "github.com/hashicorp/raft"
 
-// vote judges a request for a vote or a pre-vote: a member without a configuration
-// would give Raft's vote to whoever asks, because it takes that for the beginning
-// of its cluster. MayVote says for whom that is right. It reports whether the
-// message was refused; nothing of it reaches Raft then, not even its term.
+// vote answers a vote or pre-vote request that MayVote refuses, and reports whether it did. A
+// member without a configuration would otherwise vote for any candidate, because Raft takes the
+// request for the start of its cluster. Nothing of a refused request reaches Raft, not even its
+// term.
 func (i *Inbox) vote(rpc raft.RPC) (refused bool) {
 	if i.MayVote == nil {
 		return false
@@ -17,7 +17,9 @@ func (i *Inbox) vote(rpc raft.RPC) (refused bool) {
 		}
 	case *raft.RequestPreVoteRequest:
 		if refused = !i.MayVote(raft.ServerID(request.ID)); refused {
-			rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: i.header(), Term: i.state.CurrentTerm()}, nil)
+			rpc.Respond(
+				&raft.RequestPreVoteResponse{RPCHeader: i.header(), Term: i.state.CurrentTerm()}, nil,
+			)
 		}
 	}
 	return refused

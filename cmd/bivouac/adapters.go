@@ -11,7 +11,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// sandboxLogs implements httpapi.Logs with a runner's.
+// sandboxLogs implements httpapi.Logs with a runner's scheduler.Logs.
 type sandboxLogs struct{ logs scheduler.Logs }
 
 // Logs reads what a sandbox's task wrote.
@@ -19,10 +19,10 @@ func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID, stream stri
 	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, stream, tail, follow)
 }
 
-// agentServers implements httpapi.Agents with the client of agent servers.
+// agentServers implements httpapi.Agents with agent.Client.
 type agentServers struct{ client *agent.Client }
 
-// SendMessage gives a conversation a message.
+// SendMessage sends a message to a conversation.
 func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error {
 	m := agent.Message{Role: msg.Role, Run: msg.Run, Content: make([]agent.ContentBlock, len(msg.Content))}
 	for i, b := range msg.Content {
@@ -36,8 +36,8 @@ func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversatio
 	return err
 }
 
-// ExecutionStatuses gives the status of each conversation the agent server
-// knows, by its hex id.
+// ExecutionStatuses returns the status of each conversation that the agent server knows, by its
+// hex id.
 func (a agentServers) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
 	statuses := make(map[string]string, len(ids))
 	for len(ids) > 0 {

@@ -29,6 +29,9 @@ again. A copy that is older than what the other members know is still refused.`,
 			if err != nil {
 				return err
 			}
+			if err := ownedByCaller(found.dir); err != nil {
+				return err
+			}
 			release, err := lockDir(found.dir)
 			if err != nil {
 				return err
@@ -58,13 +61,13 @@ again. A copy that is older than what the other members know is still refused.`,
 	return cmd
 }
 
-// copies are the data directories to adopt, all below dir.
+// copies are the data directories to adopt.
 type copies struct {
 	dir, logStore string
 	nodes         []string
 }
 
-// adoptable finds what to adopt: one node's directory, or those of `bivouac dev`.
+// adoptable finds the data directories to adopt: one node's, or those of `bivouac dev`.
 func adoptable(configFile, devDir string) (copies, error) {
 	switch {
 	case (configFile == "") == (devDir == ""):

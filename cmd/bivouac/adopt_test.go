@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// A copied folder of `bivouac dev` is not started, says what to do, and goes on once
-// that is done.
+// A copied folder of `bivouac dev` does not start and says what to do. After that it starts.
 func TestDev_CopiedFolderIsAdoptedFirst(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "dev")
@@ -41,7 +40,7 @@ func TestDev_CopiedFolderIsAdoptedFirst(t *testing.T) {
 	}
 }
 
-// Likewise a node of `bivouac server`.
+// The same for a node of `bivouac server`.
 func TestServer_CopiedDirectoryIsAdoptedFirst(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})

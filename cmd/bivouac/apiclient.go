@@ -1,30 +1,22 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// defaultAddress is where the operator's commands look for a node: the first
-// one of `bivouac dev`.
+// defaultAddress is the address of the first node of `bivouac dev`.
 const defaultAddress = "http://127.0.0.1:8440"
 
-// maxAnswer bounds what an operator's command reads of an answer, in bytes.
-const maxAnswer = 16 << 20
-
-// apiFlags are the flags every command has that talks to a node's HTTP API.
+// apiFlags are the flags of every command that calls a node's HTTP API.
 type apiFlags struct {
 	address, keyFile, caFile string
 	asJSON                   bool
@@ -40,43 +32,37 @@ func (f *apiFlags) registerJSON(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
 }
 
-// apiClient calls the operator routes of one node.
-type apiClient struct {
-	address, key string
-	http         *http.Client
-}
-
-// client makes the client the flags and the environment describe. The key is
-// never an argument: arguments can be read by every user of the machine.
-func (p *program) client(f *apiFlags) (*apiClient, error) {
-	c := &apiClient{address: f.address}
-	if c.address == "" {
-		c.address = p.getenv("BIVOUAC_ADDR")
+// client makes the client that the flags and the environment describe. The key is never an
+// argument: every user of the machine can read arguments.
+func (p *program) client(f *apiFlags) (*client.Client, error) {
+	c := &client.Client{Address: f.address}
+	if c.Address == "" {
+		c.Address = p.getenv("BIVOUAC_ADDR")
 	}
-	if c.address == "" {
-		c.address = defaultAddress
+	if c.Address == "" {
+		c.Address = defaultAddress
 	}
-	if err := isHTTPAddress(c.address); err != nil {
+	if err := isHTTPAddress(c.Address); err != nil {
 		return nil, usagef("--address: %w", err)
 	}
-	c.address = strings.TrimRight(c.address, "/")
+	c.Address = strings.TrimRight(c.Address, "/")
 	if f.keyFile != "" {
 		b, err := os.ReadFile(f.keyFile)
 		if err != nil {
 			return nil, usagef("--api-key-file: %s", oneLine(err))
 		}
-		c.key = strings.TrimSpace(string(b))
+		c.Key = strings.TrimSpace(string(b))
 	} else {
-		c.key = strings.TrimSpace(p.getenv("BIVOUAC_API_KEY"))
+		c.Key = strings.TrimSpace(p.getenv("BIVOUAC_API_KEY"))
 	}
-	if c.key == "" {
+	if c.Key == "" {
 		return nil, usagef("an operator's API key is needed: set BIVOUAC_API_KEY or give --api-key-file")
 	}
 	transport, err := clientTransport(f.caFile)
 	if err != nil {
 		return nil, err
 	}
-	c.http = &http.Client{Transport: transport, Timeout: time.Minute}
+	c.HTTP = &http.Client{Transport: transport, Timeout: time.Minute}
 	return c, nil
 }
 
@@ -95,98 +81,4 @@ func clientTransport(caFile string) (*http.Transport, error) {
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return t, nil
-}
-
-// call sends in (nil for no body) and reads the answer into out (nil to
-// ignore it). An answer other than 2xx is an *apiError.
-func (c *apiClient) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encoding the request: %w", err)
-		}
-		body = bytes.NewReader(b)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.address+path, body)
-	if err != nil {
-		return fmt.Errorf("making the request: %w", err)
-	}
-	req.Header.Set("X-Session-API-Key", c.key)
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("asking %s: %w", c.address, unwrapURLError(err))
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", c.address, err)
-	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return newAPIError(c.address, resp.StatusCode, answer)
-	}
-	if out == nil || len(answer) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("the answer of %s is not what was expected: %w", c.address, err)
-	}
-	return nil
-}
-
-// unwrapURLError drops the method and URL that net/http puts in front.
-func unwrapURLError(err error) error {
-	var u interface{ Unwrap() error }
-	if errors.As(err, &u) && u.Unwrap() != nil {
-		return u.Unwrap()
-	}
-	return err
-}
-
-// apiError is a refusal by a node.
-type apiError struct {
-	address string
-	status  int
-	text    string
-}
-
-// Error implements error.
-func (e *apiError) Error() string {
-	switch e.status {
-	case http.StatusUnauthorized:
-		return e.address + " does not know this API key"
-	case http.StatusForbidden:
-		return "this API key is not an operator's"
-	}
-	return fmt.Sprintf("%s answered %d: %s", e.address, e.status, e.text)
-}
-
-// newAPIError takes the text out of the error bodies of api-contract.md A.0.3.
-func newAPIError(address string, status int, body []byte) *apiError {
-	e := &apiError{address: address, status: status, text: http.StatusText(status)}
-	var shape struct {
-		Detail json.RawMessage `json:"detail"`
-	}
-	if json.Unmarshal(body, &shape) != nil || shape.Detail == nil {
-		return e
-	}
-	var text string
-	var list []struct {
-		Loc []string `json:"loc"`
-		Msg string   `json:"msg"`
-	}
-	switch {
-	case json.Unmarshal(shape.Detail, &text) == nil:
-		e.text = text
-	case json.Unmarshal(shape.Detail, &list) == nil:
-		lines := make([]string, len(list))
-		for i, d := range list {
-			lines[i] = strings.Join(d.Loc, ".") + ": " + d.Msg
-		}
-		e.text = strings.Join(lines, "; ")
-	}
-	return e
 }

@@ -16,34 +16,34 @@ import (
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/starttask"
 	"bivouac.dev/bivouac/secrets"
 )
 
-// differencesPause is the time between two looks at whether a new term began.
+// differencesPause is the interval at which a node checks whether a new term began.
 const differencesPause = 5 * time.Second
 
-// marksPause is the time between two looks at the marks while they forbid the
-// node to lead.
+// marksPause is the interval at which a node reads the marks while they forbid it to lead.
 const marksPause = 10 * time.Second
 
-// stopGrace bounds the gentle part of stopping a node: handing leadership over
-// and finishing requests.
+// stopGrace bounds the graceful part of stopping a node: the leadership transfer and the
+// requests in progress.
 const stopGrace = 20 * time.Second
 
-// parts is what one node is made of, chosen by `bivouac server` and `bivouac
-// dev`. newApp hands the logger and the registry to each of them.
+// parts are what one node is made of, chosen by `bivouac server` or `bivouac dev`. newApp
+// passes the logger and the registry to each of them.
 type parts struct {
 	cluster   cluster.Config
 	scheduler scheduler.Config
 	api       httpapi.Config
-	// listener is the HTTP port, already bound. The app closes it.
+	// listener is the bound HTTP port. The app closes it.
 	listener net.Listener
 	secrets  secrets.Store
 	runner   scheduler.Backend
 	log      *slog.Logger
-	// backup is how the node makes backups while it leads; none without a Dir.
+	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
-	// registry takes the node's metrics; /metrics shows what is in it.
+	// registry collects the node's metrics; /metrics serves it.
 	registry *prometheus.Registry
 }
 
@@ -58,14 +58,14 @@ type app struct {
 	api      *httpapi.Server
 	agents   *agent.Client
 	touches  *scheduler.Touches
-	backups  *backup.Runner // nil for none
-	// differs names what the node's file has otherwise than the cluster.
+	backups  *backup.Runner // nil if there are none
+	// differs lists the settings in which the node's file differs from the cluster.
 	differs func(*fsm.View) []string
 }
 
-// newApp wires a node from its parts: store, cluster, scheduler, API, each from
-// the ones before it. It opens the data directory and starts nothing. It is one
-// straight function, because what flows where is the thing to see.
+// newApp wires a node from its parts: store, cluster, scheduler and API, each from the ones
+// before it. It opens the data directory and starts nothing. It stays one straight function so
+// that the wiring can be read from top to bottom.
 func newApp(p parts) (*app, error) {
 	log := p.log
 	store := fsm.NewStore()
@@ -86,9 +86,9 @@ func newApp(p parts) (*app, error) {
 	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	p.scheduler.ClocksAgree = node.ClocksAgree
-	taskConfig := scheduler.DefaultStartTaskConfig()
+	taskConfig := starttask.DefaultConfig()
 	taskConfig.Logger = log
-	tasks, err := scheduler.NewStartTasks(taskConfig, store, node, agents, kept)
+	tasks, err := starttask.New(taskConfig, store, node, agents, kept)
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}
@@ -98,7 +98,7 @@ func newApp(p parts) (*app, error) {
 	}
 
 	touches := scheduler.NewTouches(node, log)
-	p.api.Door.Activity, p.api.Membership = touches, node
+	p.api.Proxy.Activity, p.api.Membership = touches, node
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
@@ -124,11 +124,10 @@ func newApp(p parts) (*app, error) {
 	}, nil
 }
 
-// run starts the node and keeps it until ctx ends or a part of it fails; then
-// it stops everything, last started first. The API answers before the cluster
-// is ready, so that /ready can say what is missing; it is drained before the
-// cluster goes, which hands leadership over as the first thing it does. With
-// cluster.ErrAbrupt as the cause of ctx's end, nothing is handed over.
+// run starts the node and runs it until ctx ends or a part fails. Then it stops all parts in
+// reverse order. The API serves before the cluster is ready, so that /ready can say what is
+// missing. It is drained before the cluster stops and transfers leadership. If ctx ends with
+// cluster.ErrAbrupt as its cause, nothing is transferred.
 func (a *app) run(ctx context.Context) error {
 	l := newLifecycle()
 	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
@@ -156,20 +155,20 @@ func (a *app) run(ctx context.Context) error {
 	return err
 }
 
-// lead schedules in every term this node leads.
-// A mark of a newer history ends that, for as long as the mark says so.
+// lead runs the scheduler in every term that this node leads. A mark of a newer history ends
+// that until the mark changes.
 func (a *app) lead(ctx context.Context) error {
 	return a.whileLeading(ctx, func(ctx context.Context, term uint64) error {
 		err := a.sched.Run(ctx, term)
 		if newer := (*scheduler.NewerHistoryError)(nil); errors.As(err, &newer) {
-			a.node.Unfit(newer)
+			a.node.ForbidLeading(newer)
 			return nil
 		}
 		return err
 	})
 }
 
-// recheckMarks lets the node lead again when no mark speaks against it any more.
+// recheckMarks lets the node lead again once no mark forbids it.
 func (a *app) recheckMarks(ctx context.Context) error {
 	ticker := time.NewTicker(marksPause)
 	defer ticker.Stop()
@@ -179,14 +178,14 @@ func (a *app) recheckMarks(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			if a.node.MustNotLead() != nil && a.sched.CheckMarks(ctx) == nil {
-				a.node.Fit()
+				a.node.AllowLeading()
 			}
 		}
 	}
 }
 
-// whileLeading runs fn in every term this node leads. Lead also returns when the
-// cluster stops; then it is the cluster's end that is to be reported.
+// whileLeading runs fn in every term that this node leads. Lead also returns when the cluster
+// stops; then the cluster reports the reason.
 func (a *app) whileLeading(ctx context.Context, fn func(ctx context.Context, term uint64) error) error {
 	if err := a.node.Lead(ctx, fn); err != nil {
 		return err
@@ -195,7 +194,7 @@ func (a *app) whileLeading(ctx context.Context, fn func(ctx context.Context, ter
 	return nil
 }
 
-// tellDifferences logs, once a term, what the node's file has otherwise than the
+// tellDifferences logs, once per term, the settings in which the node's file differs from the
 // cluster.
 func (a *app) tellDifferences(ctx context.Context) error {
 	told := uint64(0)
@@ -218,21 +217,21 @@ func (a *app) tellDifferences(ctx context.Context) error {
 	}
 }
 
-// close ends a node that was never run.
+// close closes a node that was never run.
 func (a *app) close() error {
 	a.listener.Close()
 	return closeNode(a.node)
 }
 
-// closeNode closes the data directory of a node that was never run: Run is
-// what closes it, so it runs for no time at all.
+// closeNode closes the data directory of a node that was never run. Only Run closes it, so
+// closeNode calls Run with a context that has ended.
 func closeNode(n *cluster.Node) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(cluster.ErrAbrupt)
 	return n.Run(ctx)
 }
 
-// newBackups makes what makes the backups, nil where none are configured.
+// newBackups makes the backup runner, nil if no backups are configured.
 func newBackups(p parts, node *cluster.Node, log *slog.Logger) (*backup.Runner, error) {
 	if p.backup.Dir == "" {
 		return nil, nil

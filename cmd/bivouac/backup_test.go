@@ -12,8 +12,8 @@ import (
 	"bivouac.dev/bivouac/cluster/backup"
 )
 
-// TestServer_MakesBackups: of three nodes with a directory each, the leader makes
-// a backup, every node knows of it, and the next leader makes no second one.
+// TestServer_MakesBackups: of three nodes with a directory each, the leader makes a backup and
+// every node knows it. The next leader does not repeat it.
 func TestServer_MakesBackups(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t),

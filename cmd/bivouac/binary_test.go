@@ -18,14 +18,14 @@ import (
 	"testing"
 )
 
-// child is the program as a process of its own.
+// child is the program as a process.
 type child struct {
 	cmd            *exec.Cmd
 	stdout, stderr buffer
 	ended          chan struct{}
 }
 
-// startChild starts the program; it is killed with the test.
+// startChild starts the program. It is killed at the test's end.
 func startChild(t testing.TB, dir string, args ...string) *child {
 	t.Helper()
 	binary, err := os.Executable()
@@ -57,13 +57,13 @@ func (c *child) mustRun(t testing.TB) {
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
 	<-c.ended
 }
 
-// wait waits for the end and gives the exit code.
+// wait waits for the end and returns the exit code.
 func (c *child) wait(t testing.TB) int {
 	t.Helper()
 	eventually(t, "the program ends", func() error {
@@ -84,8 +84,7 @@ func devChild(t testing.TB, dir string, args ...string) (*child, []caller) {
 	var info devInfo
 	eventually(t, "bivouac dev is ready", func() error {
 		c.mustRun(t)
-		// A killed program leaves its dev.json; the new one's is there when it
-		// has greeted.
+		// A killed program leaves its dev.json. The greeting follows the new one.
 		if !strings.Contains(c.stdout.String(), "Ctrl-C") {
 			return errors.New("it has not greeted")
 		}
@@ -180,7 +179,7 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 			}
 		}
 	}
-	// Every acknowledged sandbox runs again, once; the killed program's are gone.
+	// Every acknowledged sandbox runs again, once. The killed program's processes are gone.
 	for _, id := range sandboxes {
 		nodes[0].awaitSandbox(t, id, "RUNNING")
 	}
@@ -229,8 +228,7 @@ func TestBinary_SecondSignalEndsItAtOnceAndHangupReadsTheLogLevel(t *testing.T) 
 	n.process.signal(t, syscall.SIGHUP)
 	n.process.awaitLog(t, "log level read again")
 
-	// A request whose body never comes keeps the first signal waiting, although
-	// it was answered.
+	// A request with an unfinished body delays the graceful stop, although it has its response.
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.base, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -264,9 +262,8 @@ func (c *child) awaitLog(t testing.TB, text string) {
 	})
 }
 
-// TestBinary_PeerPortTakenMeanwhile runs in processes of their own, because
-// hashicorp/raft v1.7.3 reads a peer's address for a log line while a change of
-// address writes it, which the race detector does not forgive.
+// TestBinary_PeerPortTakenMeanwhile uses processes because of a data race in hashicorp/raft
+// v1.7.3: it reads a peer's address for a log line while a change of address writes it.
 func TestBinary_PeerPortTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -297,13 +294,13 @@ func TestBinary_PeerPortTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// writer counts up in its user's settings.
+// writer increments a value in its user's settings.
 type writer struct {
 	key                string
 	sent, acknowledged int
 }
 
-// write goes on until the node is gone.
+// write writes until the node is gone.
 func (w *writer) write(n caller, acknowledged *atomic.Int64) {
 	for {
 		w.sent++
@@ -318,7 +315,7 @@ func (w *writer) write(n caller, acknowledged *atomic.Int64) {
 	}
 }
 
-// language reads the counter back; 0 when nothing was stored.
+// language reads the counter; 0 if nothing was stored.
 func (c caller) language(t testing.TB) int {
 	t.Helper()
 	var got struct {

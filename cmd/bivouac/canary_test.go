@@ -13,17 +13,17 @@ import (
 	"testing"
 )
 
-// canaries makes secret values that can be found again wherever they leak.
+// canaries generates secret values that can be recognized wherever they leak.
 type canaries struct{ values []string }
 
-// value gives a new canary; what names the field it goes through.
+// value returns a new canary; what names its field.
 func (c *canaries) value(what string) string {
 	v := fmt.Sprintf("canary-%s-%s", what, hex.EncodeToString([]byte(what)))
 	c.values = append(c.values, v)
 	return v
 }
 
-// settings gives a settings body with a canary in every secret field.
+// settings returns a settings body with a canary in every secret field.
 func (c *canaries) settings() map[string]any {
 	return map[string]any{
 		"language": "en", "llm_model": "m",
@@ -38,7 +38,7 @@ func (c *canaries) settings() map[string]any {
 	}
 }
 
-// mcp gives an MCP configuration with credentials everywhere it may have them.
+// mcp returns an MCP configuration with credentials in every place that allows them.
 func (c *canaries) mcp(where string) map[string]any {
 	return map[string]any{
 		"sse_servers":   []any{map[string]any{"url": "https://sse.example.org/?token=" + c.value(where+"-sse-url"), "api_key": c.value(where + "-sse")}},
@@ -48,7 +48,7 @@ func (c *canaries) mcp(where string) map[string]any {
 	}
 }
 
-// conversation gives a conversation body with a canary in every secret field.
+// conversation returns a conversation body with a canary in every secret field.
 func (c *canaries) conversation() map[string]any {
 	return map[string]any{
 		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": "hello"}}},
@@ -57,8 +57,7 @@ func (c *canaries) conversation() map[string]any {
 	}
 }
 
-// leak reports the first canary in b, in clear or in the encodings a careless
-// program would use.
+// leak returns the first canary in b, in plain text or in a usual encoding.
 func (c *canaries) leak(b []byte) string {
 	for _, v := range c.values {
 		for _, form := range []string{v, base64.StdEncoding.EncodeToString([]byte(v))[:16], hex.EncodeToString([]byte(v)[:12])} {
@@ -73,7 +72,7 @@ func (c *canaries) leak(b []byte) string {
 	return ""
 }
 
-// search looks through every file below dir and fails the test for each leak.
+// search reads every file below dir and fails the test for each leak.
 func (c *canaries) search(t *testing.T, dir string) (files int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -96,9 +95,9 @@ func (c *canaries) search(t *testing.T, dir string) (files int) {
 	return files
 }
 
-// answers sends the canaries through every field, also through wrong requests,
-// and checks what comes back. GET /api/settings shows the MCP configuration to
-// its owner, as the contract wants, and is left out.
+// answers sends the canaries through every field, also in invalid requests, and checks the
+// responses. GET /api/settings returns the MCP configuration to its owner (API.md, "Settings:
+// read") and is left out.
 func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 	t.Helper()
 	check := func(want int, method, path string, body any) answer {
@@ -160,7 +159,7 @@ func TestDev_NoSecretOutsideTheSealedFile(t *testing.T) {
 		t.Errorf("only %d files were searched", files)
 	}
 
-	// The key of the development cluster stands in the one file made for it.
+	// The development cluster's key is in one file only.
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || path == (devLayout{dir}).key() {
 			return err

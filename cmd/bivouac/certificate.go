@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 )
 
-// fileCertificate is the certificate of the HTTP port, read again when its
-// files change. A pair that can't be read leaves the last good one in use.
+// fileCertificate is the HTTP port's certificate. It is read again when its files change. If
+// the new pair does not load, the last good one stays in use.
 type fileCertificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -20,10 +20,10 @@ type fileCertificate struct {
 	mu      sync.Mutex
 	loaded  *tls.Certificate
 	changed [2]time.Time
-	told    string // what was last logged of files that do not load
+	told    string // the last logged reason why the files do not load
 }
 
-// loadCertificate reads the pair once, so that a mistake shows at the start.
+// loadCertificate reads the pair once, so that a mistake shows at startup.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*fileCertificate, error) {
 	c := &fileCertificate{certFile: certFile, keyFile: keyFile, log: log}
 	if _, err := c.reload(); err != nil {
@@ -32,8 +32,7 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*fileCertifica
 	return c, nil
 }
 
-// get serves tls.Config.GetCertificate: it is called for every handshake, from
-// many goroutines.
+// get implements tls.Config.GetCertificate. Every handshake calls it, from many goroutines.
 func (c *fileCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,23 +50,22 @@ func (c *fileCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// reload takes what the files hold, if they have changed. The caller holds mu or
-// owns c alone.
+// reload loads the files if they have changed. The caller holds mu or is c's only user.
 func (c *fileCertificate) reload() (changed bool, err error) {
 	var times [2]time.Time
 	for i, name := range []string{c.certFile, c.keyFile} {
 		info, err := os.Stat(name)
 		if err != nil {
-			return false, fmt.Errorf("reading the HTTP certificate: %s; put the file back", oneLine(err))
+			return false, fmt.Errorf("reading the HTTP certificate: %s; put the file back (bivouac runbook certificates)", oneLine(err))
 		}
 		times[i] = info.ModTime()
 	}
 	if c.loaded != nil && times == c.changed {
 		return false, nil
 	}
-	pair, err := cluster.ReadPair(c.certFile, c.keyFile)
+	pair, err := peernet.ReadPair(c.certFile, c.keyFile)
 	if err != nil {
-		return false, fmt.Errorf("reading the HTTP certificate: %w; put a certificate and its key there, as PEM", err)
+		return false, fmt.Errorf("reading the HTTP certificate: %w; put a certificate and its key there, as PEM (bivouac runbook certificates)", err)
 	}
 	c.loaded, c.changed = pair, times
 	return true, nil

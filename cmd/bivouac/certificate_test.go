@@ -17,18 +17,18 @@ import (
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 )
 
-// paper is a certificate and its key in files, and the CA that vouches for it.
+// paper is a certificate and its key in files, and its CA.
 type paper struct {
-	ca                cluster.PEM
+	ca                peernet.PEM
 	certFile, keyFile string
 }
 
 func newPaper(t testing.TB) *paper {
 	t.Helper()
-	ca, err := cluster.NewCA(time.Now(), time.Hour)
+	ca, err := peernet.NewCA(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,33 +38,32 @@ func newPaper(t testing.TB) *paper {
 	return p
 }
 
-func (p *paper) issue(t testing.TB) cluster.PEM {
+func (p *paper) issue(t testing.TB) peernet.PEM {
 	t.Helper()
-	pair, err := cluster.Issue(p.ca, "api", []string{"127.0.0.1"}, time.Now(), time.Hour)
+	pair, err := peernet.Issue(p.ca, "api", []string{"127.0.0.1"}, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pair
 }
 
-func (p *paper) write(t testing.TB, pair cluster.PEM) {
+func (p *paper) write(t testing.TB, pair peernet.PEM) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(p.certFile, pair.Certificate, 0o600), os.WriteFile(p.keyFile, pair.Key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// touch sets the times of the files that are there: the clock of a file system
-// may not have moved since the last change.
+// touch sets the files' times: a file system's clock may not have advanced since the last
+// change.
 func (p *paper) touch(at time.Time) {
 	for _, name := range []string{p.certFile, p.keyFile} {
 		_ = os.Chtimes(name, at, at)
 	}
 }
 
-// Damaged files of the HTTP port are refused at the start with the file's name
-// and what to do; a running server keeps the pair it has, says the same once, and
-// takes the mended files.
+// The start fails with damaged files of the HTTP port: the error names the file and the way
+// out. A running server keeps its pair, logs the reason once, and loads the repaired files.
 func TestCertificate_DamagedFilesAreNamedAndNotTaken(t *testing.T) {
 	other := newPaper(t)
 	otherPair := other.issue(t)
@@ -142,10 +141,10 @@ func cutHalf(name string) error {
 	return errors.Join(err, os.WriteFile(name, raw[:len(raw)/2], 0o600))
 }
 
-// flipBit flips one bit of a PEM file that nobody can overlook. In a node's
-// certificate that is one of the serial number, which only the signature covers;
-// in a CA's, whose own signature nobody checks, one of the public key; in a key
-// file one of the private key, since the file holds the public one besides.
+// flipBit flips one bit of a PEM file that a check must detect: in a node's certificate one of
+// the serial number, which only the signature covers; in a CA's, whose own signature is not
+// verified, one of the public key; in a key file one of the private key, because the file also
+// has the public one.
 func flipBit(name string) error {
 	raw, err := os.ReadFile(name)
 	if err != nil {
@@ -164,7 +163,7 @@ func flipBit(name string) error {
 	return os.WriteFile(name, pem.EncodeToMemory(block), 0o600)
 }
 
-// vitalField gives the content of the field that flipBit damages.
+// vitalField returns the content of the field that flipBit damages.
 func vitalField(block *pem.Block) ([]byte, error) {
 	if block.Type == "CERTIFICATE" {
 		c, err := x509.ParseCertificate(block.Bytes)
@@ -184,11 +183,11 @@ func vitalField(block *pem.Block) ([]byte, error) {
 	return key.(*ecdsa.PrivateKey).Bytes()
 }
 
-// makeDir makes a file unreadable for root too.
+// makeDir makes a file unreadable, for root too.
 func makeDir(name string) error { return errors.Join(os.Remove(name), os.Mkdir(name, 0o700)) }
 
-// Whatever one bit of the files' DER is flipped, the pair is refused by its name,
-// or by every client, or is as good as before.
+// Whichever bit of the files' DER is flipped: the pair is rejected with its file's name, or
+// every client rejects it, or it works as before.
 func TestCertificate_NoFlippedBitReachesAClient(t *testing.T) {
 	p := newPaper(t)
 	roots := x509.NewCertPool()
@@ -238,7 +237,7 @@ func TestCertificate_NoFlippedBitReachesAClient(t *testing.T) {
 	}
 }
 
-// shownTo gives the certificate that a client who trusts roots is shown and takes.
+// shownTo returns the certificate that a client with these roots accepts.
 func shownTo(t *testing.T, roots *x509.CertPool, c *fileCertificate) ([]byte, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -250,7 +249,7 @@ func shownTo(t *testing.T, roots *x509.CertPool, c *fileCertificate) ([]byte, er
 	go func() {
 		defer close(served)
 		if conn, err := l.Accept(); err == nil {
-			_ = tls.Server(conn, c.serverTLS()).Handshake() // the client says what came of it
+			_ = tls.Server(conn, c.serverTLS()).Handshake() // the client reports the result
 			_ = conn.Close()
 		}
 	}()
@@ -263,7 +262,7 @@ func shownTo(t *testing.T, roots *x509.CertPool, c *fileCertificate) ([]byte, er
 	return client.ConnectionState().PeerCertificates[0].Raw, nil
 }
 
-// A node with a damaged file does not start: one line, the file's name, exit 1.
+// A node with a damaged file does not start: one line, the file's name, exit code 1.
 func TestServer_DamagedCertificatesKeepItFromStarting(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
@@ -276,7 +275,7 @@ func TestServer_DamagedCertificatesKeepItFromStarting(t *testing.T) {
 	}{
 		{s, 0, "n1-key.pem", cutHalf}, {s, 1, "n2.pem", flipBit},
 		{secure, 0, "n1.pem", cutHalf}, {secure, 1, "n2-key.pem", flipBit},
-		{s, 2, "ca.pem", flipBit}, // n3's own files are whole
+		{s, 2, "ca.pem", flipBit}, // n3's own files are valid
 	} {
 		file := filepath.Join(test.s.dir, "tls", test.file)
 		if err := test.do(file); err != nil {

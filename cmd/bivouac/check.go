@@ -20,8 +20,8 @@ var (
 	envNamePattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// The rules of single values, for configuration and spec files and for flags.
-// Each error says what the value must be.
+// The rules for single values of configuration files, spec files and flags. Each error says
+// what the value must be.
 
 func notEmpty(s string) error {
 	if strings.TrimSpace(s) == "" {
@@ -50,7 +50,7 @@ func isListenAddress(s string) error {
 	return nil
 }
 
-// isPeerAddress accepts "host:port" that others can dial.
+// isPeerAddress accepts a "host:port" that other nodes can dial.
 func isPeerAddress(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err == nil {
@@ -132,10 +132,13 @@ func isAbsolutePath(s string) error {
 	return nil
 }
 
-// isSandboxURL accepts the door, and the pattern of a direct URL.
+// isSandboxURL accepts "proxy" and the pattern of a direct URL.
 func isSandboxURL(s string) error {
-	if s == httpapi.SandboxURLDoor {
+	switch s {
+	case httpapi.SandboxURLProxy:
 		return nil
+	case "door":
+		return fmt.Errorf("%q is called %q now", s, httpapi.SandboxURLProxy)
 	}
 	return isURLPattern(s)
 }
@@ -158,7 +161,7 @@ func isURLPattern(s string) error {
 	return nil
 }
 
-// isPrefix accepts "10.0.0.0/8", and one address alone.
+// isPrefix accepts a CIDR prefix such as "10.0.0.0/8", or a single address.
 func isPrefix(s string) error {
 	_, err := parsePrefix(s)
 	return err

@@ -37,6 +37,8 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"keys create --user a", "--name is required"},
 		{"keys revoke", "accepts 1 arg(s), received 0"},
 		{"keys revoke x", `"x" is not the id of a key`},
+		{"runbook dsk", `there is no runbook "dsk"; there are backup, `},
+		{"runbook disk hold", "accepts at most 1 arg(s), received 2"},
 		{"keys list", "an operator's API key is needed"},
 		{"keys list --address nonsense", `--address: "nonsense" must be "http://host:port"`},
 		{"keys bootstrap", "--config is required"},
@@ -69,8 +71,9 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 }
 
 func TestCommands_ServerReportsEveryMistakeOfItsConfig(t *testing.T) {
-	code, _, stderr := runCommand(t, nil, "server", "--config", "testdata/config/bad_type.hcl")
-	if code != exitUsage || strings.Count(stderr, "bivouac: testdata/config/bad_type.hcl:") < 3 {
+	bad := writeBadConfig(t, "type")
+	code, _, stderr := runCommand(t, nil, "server", "--config", bad)
+	if code != exitUsage || strings.Count(stderr, "bivouac: "+bad+":") < 3 {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
 	if code, _, stderr := runCommand(t, nil, "server", "--check", "--config", "testdata/config/good_full.hcl"); code != exitOK {

@@ -31,7 +31,7 @@ type Config struct {
 	Nomad     NomadConfig
 	Vault     VaultConfig
 	Sandboxes SandboxesConfig
-	// Policy is the installation's; see fsm.Installation.
+	// Policy is the installation's policy; see fsm.Installation.
 	Policy fsm.Policy
 	Limits LimitsConfig
 	Git    GitConfig
@@ -40,33 +40,32 @@ type Config struct {
 	Log    LogConfig
 }
 
-// HTTPConfig is where the API is served.
+// HTTPConfig configures the API's listener.
 type HTTPConfig struct {
 	Address string
-	// CertFile and KeyFile, both or neither: HTTPS.
+	// CertFile and KeyFile enable HTTPS. Both are set or neither.
 	CertFile, KeyFile string
 }
 
-// PeerConfig is the port between nodes.
+// PeerConfig configures the peer port.
 type PeerConfig struct {
 	Address, Advertise        string
 	CAFile, CertFile, KeyFile string
 }
 
-// RaftConfig tunes the cluster; a zero member means the default of package
-// cluster.
+// RaftConfig tunes Raft. A zero field means package cluster's default.
 type RaftConfig struct {
 	LogStore                                              string
 	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
 	SnapshotInterval                                      time.Duration
 	SnapshotThreshold, TrailingLogs                       uint64
 	ProposeTimeout, ReadTimeout                           time.Duration
-	// DeadAfter and Voters are cluster.Config's.
+	// DeadAfter and Voters are passed to cluster.Config.
 	DeadAfter time.Duration
 	Voters    int
 }
 
-// NomadConfig is where sandboxes run.
+// NomadConfig is the Nomad cluster that runs the sandboxes.
 type NomadConfig struct {
 	Address, Namespace, Region string
 	Datacenters                []string
@@ -74,82 +73,82 @@ type NomadConfig struct {
 	CAFile, CertFile, KeyFile  string
 	NodePool, VolumePlugin     string
 	VaultRole                  string
-	// Variable holds this installation's mark; see nomad.Config.
+	// Variable is the path of this installation's mark; see nomad.Config.
 	Variable  string
 	LostAfter time.Duration
 }
 
-// VaultConfig is where secret values are kept.
+// VaultConfig is the Vault that stores secret values.
 type VaultConfig struct {
 	Address, Mount, Prefix, Namespace, AuthMount string
 	RoleID, RoleIDFile, SecretIDFile             string
 	CAFile                                       string
-	// UnreferencedGrace is how old a version that nothing refers to must be
-	// before it is deleted, SecretRetention how long it can be undeleted before
-	// it is destroyed; CollectInterval is how often such are looked for.
+	// UnreferencedGrace is the age from which an unreferenced version is deleted.
+	// SecretRetention is how long it can be undeleted before it is destroyed. CollectInterval
+	// is the pause between two collections.
 	UnreferencedGrace, SecretRetention, CollectInterval time.Duration
 }
 
-// SandboxesConfig bounds the life of sandboxes.
+// SandboxesConfig bounds the lifecycle of sandboxes.
 type SandboxesConfig struct {
-	// These are scheduler.Config's: the deadlines of STARTING and of a pause,
-	// the time conversations get to pause before it, and how long a sandbox may
-	// wait for a client with room.
+	// These are passed to scheduler.Config: the deadlines of STARTING and of a pause, the time
+	// for a graceful pause of conversations before it, and how long a sandbox may wait for a
+	// client with capacity.
 	StartTimeout, StopTimeout, PauseGrace, PlacementGrace time.Duration
-	// OrphanRetention and RemovalsPerHour are scheduler.Config's.
+	// OrphanRetention and RemovalsPerHour are passed to scheduler.Config.
 	OrphanRetention time.Duration
 	RemovalsPerHour int
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
 	URL string
-	// Domain, PublicURL and Wake are httpapi.DoorConfig's.
+	// Domain, PublicURL and Wake configure the sandbox proxy; see proxy.Config.
 	Domain, PublicURL string
 	Wake              bool
 }
 
-// LimitsConfig bounds what one client may ask, and what sandboxes may use.
+// LimitsConfig bounds the requests of one client and the resources of sandboxes.
 type LimitsConfig struct {
-	// BodySize is in bytes, and so is SnapshotSize, of a file that is restored.
+	// BodySize and SnapshotSize are in bytes. SnapshotSize bounds a file to restore.
 	BodySize, SnapshotSize int64
-	// RatePerSecond counts requests of one client address; 0 means no limit.
+	// RatePerSecond is the request rate of one client address; 0 means no limit.
 	RatePerSecond float64
-	// Connections are those open at a time; 0 means package httpapi's default.
+	// Connections is the number of open connections; 0 means package httpapi's default.
 	Connections int
-	// TrustedProxies may name the client's address in X-Forwarded-For.
+	// TrustedProxies are the proxies whose X-Forwarded-For is trusted.
 	TrustedProxies []string
-	// User, Installation and OnLimit are fsm.Installation's.
+	// User, Installation and OnLimit are passed to fsm.Installation.
 	User, Installation fsm.Limits
 	OnLimit            fsm.OnLimit
 }
 
-// GitConfig says how provider tokens are checked.
+// GitConfig configures how provider tokens are verified.
 type GitConfig struct {
 	VerifyTokens bool
 	AllowedHosts []string
 }
 
-// CORSConfig names the web origins that may call the API.
+// CORSConfig lists the web origins that may call the API.
 type CORSConfig struct {
 	Origins []string
 }
 
-// BackupConfig is how the leader makes backups; none when Dir is "".
+// BackupConfig configures the leader's backups; none if Dir is "".
 type BackupConfig struct {
 	Dir      string
 	Interval time.Duration
 	Retain   int
 }
 
-// LogConfig says what is logged, to stderr.
+// LogConfig configures logging to stderr.
 type LogConfig struct {
 	Level, Format string
 }
 
-// leastGrace is twice as long as a command may be on its way: a secret is
-// written before the command that refers to it.
+// leastGrace is twice the time that a command may take: a secret is written before the command
+// that refers to it.
 const leastGrace = 2 * time.Minute
 
-// defaultConfig is what a file that names nothing but the required members
-// gives. Other zero members of Raft are filled in by package cluster.
+// defaultConfig returns the configuration of a file with only the required members. Package
+// cluster fills in the zero fields of Raft.
 func defaultConfig() Config {
 	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
 	return Config{
@@ -158,15 +157,15 @@ func defaultConfig() Config {
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
-			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Door.Wake},
+			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, OnLimit: fsm.OnLimitRefuse},
-		Git:    GitConfig{VerifyTokens: api.VerifyGitTokens},
+		Git:    GitConfig{VerifyTokens: api.Git.VerifyTokens},
 		Log:    LogConfig{Level: "info", Format: "text"},
 	}
 }
 
-// loadConfig reads a file. Its error is a usageError that names every mistake.
-// Relative paths inside are relative to the file's folder.
+// loadConfig reads a file. Its error is a usageError that lists every mistake. Relative paths
+// in the file are relative to the file's folder.
 func loadConfig(path string) (Config, error) {
 	body, err := parseHCLFile(path)
 	if err != nil {
@@ -180,8 +179,8 @@ func loadConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// resolvePaths makes the file names absolute, counted from the folder of the
-// configuration file, so that it does not matter where the program was started.
+// resolvePaths makes the paths absolute, relative to the folder of the configuration file. They
+// do not depend on the working directory.
 func (c *Config) resolvePaths(base string) {
 	for _, p := range []*string{
 		&c.DataDir, &c.Backup.Dir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
@@ -339,8 +338,8 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	if c.PauseGrace >= c.StopTimeout {
 		diags = append(diags, problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace, c.StopTimeout))
 	}
-	if c.Domain != "" && c.URL != httpapi.SandboxURLDoor {
-		diags = append(diags, problem(b.DefRange, "sandboxes: domain needs url = %q", httpapi.SandboxURLDoor))
+	if c.Domain != "" && c.URL != httpapi.SandboxURLProxy {
+		diags = append(diags, problem(b.DefRange, "sandboxes: domain needs url = %q", httpapi.SandboxURLProxy))
 	}
 	if u, err := url.Parse(c.PublicURL); err == nil && c.Domain != "" && strings.HasSuffix(strings.ToLower(u.Hostname()), "."+c.Domain) {
 		diags = append(diags, problem(b.DefRange, "sandboxes: public_url must not be below domain: every name there is a sandbox's"))
@@ -391,7 +390,7 @@ func (c *LogConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	}, nil)
 }
 
-// timers gives the three Raft timers with the defaults filled in.
+// timers returns the three Raft timers with the defaults filled in.
 func (c *RaftConfig) timers() (heartbeat, election, lease time.Duration) {
 	d := cluster.DefaultConfig()
 	return orDefault(c.HeartbeatTimeout, d.HeartbeatTimeout),
@@ -399,7 +398,7 @@ func (c *RaftConfig) timers() (heartbeat, election, lease time.Duration) {
 		orDefault(c.LeaderLeaseTimeout, d.LeaderLeaseTimeout)
 }
 
-// orDefault gives v, or d when v is zero.
+// orDefault returns v, or d if v is zero.
 func orDefault[T comparable](v, d T) T {
 	var zero T
 	if v == zero {

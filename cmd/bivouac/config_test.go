@@ -17,8 +17,8 @@ import (
 	"bivouac.dev/bivouac/httpapi"
 )
 
-// wanted reads the expectations of a file in testdata: every "# want: text" is
-// one mistake that must be reported for its own line.
+// wanted reads the expectations of a file in testdata: "# want: text" expects one mistake on
+// its line.
 func wanted(t *testing.T, path string) []string {
 	t.Helper()
 	src, err := os.ReadFile(path)
@@ -34,8 +34,8 @@ func wanted(t *testing.T, path string) []string {
 	return want
 }
 
-// checkMistakes compares an error's lines with the expectations: as many, and
-// each expectation met by a line of its own.
+// checkMistakes compares an error's lines with the expectations: the same number, and one line
+// for each.
 func checkMistakes(t *testing.T, path string, err error) {
 	t.Helper()
 	want := wanted(t, path)
@@ -87,6 +87,13 @@ func TestConfig_EveryRuleIsReportedWithItsLine(t *testing.T) {
 			checkMistakes(t, path, err)
 		})
 	}
+	for _, bad := range badConfigs {
+		t.Run(bad.name, func(t *testing.T) {
+			path := writeBadConfig(t, bad.name)
+			_, err := loadConfig(path)
+			checkMistakes(t, path, err)
+		})
+	}
 }
 
 func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
@@ -112,7 +119,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem"),
 			UnreferencedGrace: 5 * time.Minute, SecretRetention: 24 * time.Hour, CollectInterval: time.Minute},
 		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second, PauseGrace: 10 * time.Second,
-			PlacementGrace: 30 * time.Second, OrphanRetention: 24 * time.Hour, RemovalsPerHour: 20, URL: "door",
+			PlacementGrace: 30 * time.Second, OrphanRetention: 24 * time.Hour, RemovalsPerHour: 20, URL: "proxy",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
 		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
@@ -128,8 +135,8 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 	}
 }
 
-// TestConfig_ExampleIsGood keeps deploy/config/node.hcl in step: as it stands,
-// and with everything that is commented out in it switched on.
+// TestConfig_ExampleIsGood checks deploy/config/node.hcl, as it is and with everything
+// commented out switched on.
 func TestConfig_ExampleIsGood(t *testing.T) {
 	const example = "../../deploy/config/node.hcl"
 	if _, err := loadConfig(example); err != nil {

@@ -16,13 +16,13 @@ type devOptions struct {
 	httpPort int
 	nodes    int
 	logLevel string
-	// restore is a saved state to begin with, "" for none; keys is what becomes of
-	// the API keys in it.
+	// restore is a saved state to start from, "" for none. keys says what happens to the API
+	// keys in it.
 	restore, keys string
 }
 
-// readyTimeout bounds how long `bivouac dev` waits for its nodes. Three nodes
-// are ready within a second; a large log to replay takes longer.
+// readyTimeout bounds how long `bivouac dev` waits for its nodes. Three nodes are ready within
+// a second; replaying a large log takes longer.
 const readyTimeout = 2 * time.Minute
 
 func (p *program) devCommand() *cobra.Command {
@@ -61,7 +61,7 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 	return cmd
 }
 
-// check refuses wrong flags.
+// check rejects invalid flags.
 func (o devOptions) check() error {
 	if o.nodes < 1 || o.nodes > 9 || o.nodes%2 == 0 {
 		return usagef("--nodes must be an odd number between 1 and 9, got %d", o.nodes)
@@ -97,7 +97,7 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 		case err = <-failed:
 		}
 	} else if ctx.Err() != nil {
-		err = nil // stopped while starting, as asked
+		err = nil // asked to stop while starting
 	}
 	fmt.Fprintln(p.stderr, "stopping ...")
 	stopped := withProgress(context.WithoutCancel(ctx), p.stderr, "stopping", func(context.Context) error { return c.stop() })
@@ -110,7 +110,7 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 	return nil
 }
 
-// greet prints what a person needs to go on.
+// greet prints how to use the cluster.
 func (c *devCluster) greet(w io.Writer) {
 	info := c.info()
 	var b strings.Builder
@@ -121,5 +121,5 @@ func (c *devCluster) greet(w io.Writer) {
 	fmt.Fprintf(&b, "  %-8s %s\n\n", "API key", info.APIKey)
 	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey, info.Nodes[0].HTTP)
 	fmt.Fprintf(&b, "Ctrl-C stops everything, sandboxes too. Logs are in %s\n", c.layout.logs())
-	_, _ = io.WriteString(w, b.String()) // the terminal is gone: nobody reads it
+	_, _ = io.WriteString(w, b.String()) // nobody reads a closed terminal
 }

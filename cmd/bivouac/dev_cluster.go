@@ -19,12 +19,13 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/process"
 	"bivouac.dev/bivouac/secrets"
 )
 
-// devSpecs are the sandbox specs a new development cluster begins with.
+// devSpecs are the sandbox specs of a new development cluster.
 //
 //go:embed specs/dev.hcl
 var devSpecs []byte
@@ -32,28 +33,27 @@ var devSpecs []byte
 const (
 	// devUser owns the key of a development cluster.
 	devUser = "dev"
-	// devCollectGrace is how old an unreferenced secret must be before it is
-	// deleted; see secrets.SealedOptions.
+	// devCollectGrace is the age from which an unreferenced secret is deleted; see
+	// secrets.SealedOptions.
 	devCollectGrace = 15 * time.Minute
-	// readyPoll is the pause between two looks at nodes that are starting.
+	// readyPoll is the interval at which starting nodes are checked.
 	readyPoll = 10 * time.Millisecond
 )
 
-// devCluster is several nodes in this process, with the things they share.
+// devCluster is several nodes in this process with the resources they share.
 type devCluster struct {
 	layout devLayout
 	log    *slog.Logger
-	key    httpapi.APIKey
+	key    apikey.Key
 	specs  []fsm.Spec
 	nodes  []*devNode
-	life   *lifecycle // what the nodes share; stopped after them
+	life   *lifecycle // the shared resources, stopped after the nodes
 
 	sealed *secrets.Sealed
 	runner *process.Runner
 }
 
-// devNode is one node of a devCluster. Its addresses stay the same when it is
-// stopped and started again.
+// devNode is one node of a devCluster. It keeps its addresses over a restart.
 type devNode struct {
 	name, http, peer string
 	app              *app
@@ -61,9 +61,8 @@ type devNode struct {
 	done             chan error
 }
 
-// openDev takes the data directory and binds every port, so that what can be
-// wrong is wrong before anything runs. Whatever it opened is closed again when
-// it fails.
+// openDev locks the data directory and binds every port, so that mistakes show before anything
+// runs. If it fails it closes everything it opened.
 func openDev(o devOptions) (*devCluster, error) {
 	dir, err := filepath.Abs(o.dataDir)
 	if err != nil {
@@ -95,7 +94,7 @@ func (c *devCluster) open(o devOptions) (err error) {
 	return c.openNodes(o)
 }
 
-// openShared opens what the nodes have in common: log, key, secrets, runner.
+// openShared opens what the nodes share: log, key, secrets and runner.
 func (c *devCluster) openShared(o devOptions) (err error) {
 	file, err := openLogFile(c.layout.logs())
 	if err != nil {
@@ -125,7 +124,7 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 	return nil
 }
 
-// openNodes makes certificates, binds all ports and wires the nodes.
+// openNodes makes the certificates, binds all ports and wires the nodes.
 func (c *devCluster) openNodes(o devOptions) error {
 	names := nodeNames(o.nodes)
 	if err := c.layout.makeCertificates(names); err != nil {
@@ -147,7 +146,7 @@ func (c *devCluster) openNodes(o devOptions) error {
 	for i, n := range c.nodes {
 		expect := len(c.nodes)
 		if o.restore != "" && i == 0 {
-			expect = 1 // the others join it when it has the state
+			expect = 1 // the other nodes join after the restore
 		}
 		if err := c.wireExpecting(n, apiPorts[i], peerPorts[i], expect); err != nil {
 			return err
@@ -156,12 +155,12 @@ func (c *devCluster) openNodes(o devOptions) error {
 	return nil
 }
 
-// wire makes the node's app on ports that are bound.
+// wire makes the node's app on bound ports.
 func (c *devCluster) wire(n *devNode, api, peer net.Listener) error {
 	return c.wireExpecting(n, api, peer, len(c.nodes))
 }
 
-// wireExpecting is wire for a node that forms a cluster of so many.
+// wireExpecting is wire for a node whose first cluster has expect nodes.
 func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect int) (err error) {
 	cl := cluster.DefaultConfig()
 	cl.NodeName, cl.DataDir, cl.Listener = n.name, c.layout.node(n.name), peer
@@ -172,7 +171,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 		cl.RetryJoin = append(cl.RetryJoin, other.peer)
 	}
 	web := httpapi.DefaultConfig()
-	web.VerifyGitTokens = false // a development cluster asks nobody outside
+	web.Git.VerifyTokens = false // a development cluster calls no git provider
 	n.app, err = newApp(parts{
 		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
 		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
@@ -180,19 +179,8 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	return err
 }
 
-// start runs all nodes. The channel receives the error of a node that ends
-// without being asked to.
-func (c *devCluster) start() <-chan error {
-	failed := make(chan error, len(c.nodes))
-	for _, n := range c.nodes {
-		n.start(failed)
-	}
-	return failed
-}
-
-// begin runs all nodes, with a saved state where one is asked for, and returns
-// when they are ready. failed receives the error of a node that ends without being
-// asked to.
+// begin runs all nodes, from a saved state if the options name one, and returns when they are
+// ready. failed receives the error of a node that ends without being asked to.
 func (c *devCluster) begin(ctx context.Context, failed chan error, o devOptions) error {
 	if o.restore != "" {
 		if err := c.startRestored(ctx, failed, o); err != nil {
@@ -218,8 +206,8 @@ func (n *devNode) start(failed chan<- error) {
 	}()
 }
 
-// stop ends a node that runs and waits for it, or closes one that never ran.
-// With cluster.ErrAbrupt as the cause it hands nothing over.
+// stop stops a running node and waits for it, or closes one that never ran. With
+// cluster.ErrAbrupt as the cause it transfers no leadership.
 func (n *devNode) stop(cause error) error {
 	if n.app == nil {
 		return nil
@@ -234,8 +222,8 @@ func (n *devNode) stop(cause error) error {
 	return <-n.done
 }
 
-// stop ends all nodes at once, then what they share, the sandboxes among it.
-// No node hands leadership over, since none stays to take it.
+// stop stops all nodes at once and then the shared resources, including the sandboxes. No node
+// transfers leadership, since none remains.
 func (c *devCluster) stop() error {
 	errs := make([]error, len(c.nodes))
 	var stopping sync.WaitGroup
@@ -246,8 +234,8 @@ func (c *devCluster) stop() error {
 	return errors.Join(append(errs, c.life.stop(stopGrace))...)
 }
 
-// ready waits until every node can serve, gives a new cluster its specs and its
-// key, and publishes dev.json.
+// ready waits until every node can serve. It gives a new cluster its specs and its key, and
+// publishes dev.json.
 func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 	if err := c.wait(ctx, failed, func(n *devNode) error { return n.app.node.Ready() }); err != nil {
 		return err
@@ -264,7 +252,7 @@ func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 	return c.layout.writeInfo(c.info())
 }
 
-// wait looks at every node until check is content with it.
+// wait polls every node until check returns nil.
 func (c *devCluster) wait(ctx context.Context, failed <-chan error, check func(*devNode) error) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -286,8 +274,8 @@ func (c *devCluster) wait(ctx context.Context, failed <-chan error, check func(*
 	return nil
 }
 
-// provision gives the cluster the specs and the key, unless it has them. The
-// commands repeat safely: a crash at any point is mended by the next start.
+// provision gives the cluster the specs and the key unless it has them. The commands are
+// idempotent: after a crash the next start repeats them.
 func (c *devCluster) provision(ctx context.Context) error {
 	node := c.nodes[0].app.node
 	specs := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.SpecApplyBody{Specs: c.specs, OnlyIfNone: true})
@@ -302,7 +290,7 @@ func (c *devCluster) provision(ctx context.Context) error {
 		return nil
 	}
 	if view.AnyAPIKey() && view.APIKeyByLookup(c.key.Lookup) != nil {
-		if c.key, err = c.layout.newKey(); err != nil { // revoked: a key is never issued twice
+		if c.key, err = c.layout.newKey(); err != nil { // a revoked key is not reissued
 			return err
 		}
 	}
@@ -314,7 +302,7 @@ func (c *devCluster) provision(ctx context.Context) error {
 	return nil
 }
 
-// info is what dev.json says.
+// info is the content of dev.json.
 func (c *devCluster) info() devInfo {
 	info := devInfo{APIKey: c.key.Value}
 	for _, n := range c.nodes {

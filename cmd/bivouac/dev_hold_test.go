@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// putBack makes the nodes' directories below dir those below from.
+// putBack replaces the nodes' directories below dir with those below from.
 func putBack(t testing.TB, dir, from string) {
 	t.Helper()
 	for _, name := range nodeNames(3) {
@@ -26,7 +26,7 @@ func putBack(t testing.TB, dir, from string) {
 	}
 }
 
-// operatorJSON runs an operator's command and reads what it prints.
+// operatorJSON runs an operator command and decodes its output.
 func (r *running) operatorJSON(t testing.TB, out any, args ...string) {
 	t.Helper()
 	env := map[string]string{"BIVOUAC_ADDR": r.all[0].base, "BIVOUAC_API_KEY": r.key.Value}
@@ -54,8 +54,8 @@ func (r *running) awaitOrphan(t testing.TB, kind, sandbox, reason string) {
 	})
 }
 
-// Fault 2 of issue 9: the data directories of all nodes are put back, and a
-// sandbox that was made meanwhile lives on until an operator has decided.
+// Fault 2 of issue 9: the data directories of all nodes are rolled back. A sandbox that was
+// created meanwhile keeps running until an operator decides.
 func TestDev_OlderStateKillsNothing(t *testing.T) {
 	t.Parallel()
 	dir, kept := t.TempDir(), t.TempDir()
@@ -90,7 +90,7 @@ func TestDev_OlderStateKillsNothing(t *testing.T) {
 		t.Errorf("/ready says nothing of the hold: %v", ready.header)
 	}
 	jobs, err := r.runner.List(t.Context(), clusterID)
-	if err != nil || len(jobs) != 1 || !jobs[0].Exists { // `bivouac dev` itself stops jobs when it ends
+	if err != nil || len(jobs) != 1 || !jobs[0].Exists { // `bivouac dev` stops jobs when it ends
 		t.Fatalf("jobs under the hold: %+v, %v", jobs, err)
 	}
 
@@ -112,7 +112,7 @@ func TestDev_OlderStateKillsNothing(t *testing.T) {
 	})
 }
 
-// workspaceFile reads the one file of that name in the sandboxes' directories.
+// workspaceFile reads the only file with that name in the sandboxes' directories.
 func workspaceFile(t testing.TB, dir, name string) (content string) {
 	t.Helper()
 	found := 0

@@ -14,11 +14,12 @@ import (
 	"syscall"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
-	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/scheduler/durable"
 )
 
-// devLayout names what `bivouac dev` keeps in its data directory.
+// devLayout names the files in the data directory of `bivouac dev`.
 type devLayout struct{ dir string }
 
 func (l devLayout) path(names ...string) string {
@@ -30,18 +31,18 @@ func (l devLayout) secrets() string         { return l.path("secrets") }
 func (l devLayout) sandboxes() string       { return l.path("sandboxes") }
 func (l devLayout) logs() string            { return l.path("logs") }
 
-// info is dev.json: there while the nodes are ready, gone before they are.
+// info is the path of dev.json, which exists only while the nodes are ready.
 func (l devLayout) info() string { return l.path("dev.json") }
 
-// key holds the API key, from before it is issued, so that a crash in between
+// key is the file with the API key. It is written before the key is issued, so that a crash
 // does not lose it.
 func (l devLayout) key() string { return l.path("api-key") }
 
-// ports holds the nodes' peer addresses: Raft remembers them too, so they must
-// be the same after a restart.
+// ports is the file with the nodes' peer addresses. Raft stores them too, so they must stay the
+// same over a restart.
 func (l devLayout) ports() string { return l.path("peers.json") }
 
-// devInfo is the content of dev.json.
+// devInfo is the format of dev.json.
 type devInfo struct {
 	APIKey string        `json:"api_key"`
 	Nodes  []devInfoNode `json:"nodes"`
@@ -53,7 +54,7 @@ type devInfoNode struct {
 	HTTP string `json:"http"`
 }
 
-// nodeNames gives n1, n2, ...
+// nodeNames returns n1, n2, ...
 func nodeNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -62,11 +63,10 @@ func nodeNames(n int) []string {
 	return names
 }
 
-// httpPortStep is the distance between the HTTP ports of neighbours.
+// httpPortStep is the distance between the HTTP ports of two neighbouring nodes.
 const httpPortStep = 10
 
-// listenHTTP binds the HTTP ports, first, first+10, ...; first 0 takes any free
-// ports.
+// listenHTTP binds the HTTP ports first, first+10, ...; first 0 takes any free ports.
 func listenHTTP(first, nodes int) ([]net.Listener, error) {
 	var bound []net.Listener
 	for i := range nodes {
@@ -87,17 +87,16 @@ func listenHTTP(first, nodes int) ([]net.Listener, error) {
 	return bound, nil
 }
 
-// Peer ports are drawn from below the range from which the system gives ports
-// to outgoing connections, so that a port is still free after a restart.
+// Peer ports are below the range from which the system assigns ports to outgoing connections,
+// so that a port is likely to be free after a restart.
 const (
 	peerPortLow   = 20000
 	peerPortHigh  = 32000
 	peerPortTries = 200
 )
 
-// listenPeers binds the peer ports: the remembered ones, and free ones for nodes
-// that have none or whose port another program took meanwhile; those are
-// remembered, and the nodes tell each other that they moved.
+// listenPeers binds the stored peer ports. A node without one, or whose port another program
+// has taken, gets a free port, which is stored; the nodes tell each other their new addresses.
 func (l devLayout) listenPeers(names []string) ([]net.Listener, error) {
 	known := map[string]string{}
 	b, err := os.ReadFile(l.ports())
@@ -122,7 +121,7 @@ func (l devLayout) listenPeers(names []string) ([]net.Listener, error) {
 	}
 	b, err = json.MarshalIndent(known, "", "  ")
 	if err == nil {
-		err = writeFile(l.ports(), append(b, '\n'), 0o600)
+		err = durable.Replace(l.ports(), append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		closeAll(bound)
@@ -156,8 +155,8 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// checkNodes refuses to open a directory with another number of nodes than it
-// was made with: the cluster in it would wait for nodes that never come.
+// checkNodes rejects a number of nodes that differs from the directory's: the cluster in it
+// would wait for nodes that never come.
 func (l devLayout) checkNodes(nodes int) error {
 	b, err := os.ReadFile(l.ports())
 	if err != nil {
@@ -170,24 +169,24 @@ func (l devLayout) checkNodes(nodes int) error {
 	return nil
 }
 
-// loadKey gives the API key of the directory, made and kept on the first call.
-func (l devLayout) loadKey() (httpapi.APIKey, error) {
+// loadKey returns the directory's API key. The first call makes and stores it.
+func (l devLayout) loadKey() (apikey.Key, error) {
 	b, err := os.ReadFile(l.key())
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.newKey()
 	}
 	if err != nil {
-		return httpapi.APIKey{}, fmt.Errorf("reading the API key: %w", err)
+		return apikey.Key{}, fmt.Errorf("reading the API key: %w", err)
 	}
-	return httpapi.ParseAPIKey(strings.TrimSpace(string(b)))
+	return apikey.Parse(strings.TrimSpace(string(b)))
 }
 
-func (l devLayout) newKey() (httpapi.APIKey, error) {
+func (l devLayout) newKey() (apikey.Key, error) {
 	key, err := newAPIKey()
 	if err != nil {
-		return httpapi.APIKey{}, err
+		return apikey.Key{}, err
 	}
-	return key, writeFile(l.key(), []byte(key.Value+"\n"), 0o600)
+	return key, durable.Replace(l.key(), []byte(key.Value+"\n"), 0o600)
 }
 
 // writeInfo publishes dev.json.
@@ -196,10 +195,10 @@ func (l devLayout) writeInfo(info devInfo) error {
 	if err != nil {
 		return fmt.Errorf("writing dev.json: %w", err)
 	}
-	return writeFile(l.info(), append(b, '\n'), 0o600)
+	return durable.Replace(l.info(), append(b, '\n'), 0o600)
 }
 
-// removeInfo takes dev.json away; it is fine when there is none.
+// removeInfo removes dev.json, if there is one.
 func (l devLayout) removeInfo() error {
 	if err := os.Remove(l.info()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing dev.json: %w", err)
@@ -207,17 +206,17 @@ func (l devLayout) removeInfo() error {
 	return nil
 }
 
-// makeCertificates makes the development cluster's own CA, once, and the
-// certificates of nodes that have none.
+// makeCertificates makes the development cluster's CA once, and the certificates of nodes
+// without one.
 func (l devLayout) makeCertificates(names []string) error {
 	d := tlsDir(l.tls())
 	now := time.Now()
 	if _, err := os.Stat(d.ca()); errors.Is(err, fs.ErrNotExist) {
-		// A key without its certificate is what a crash left.
+		// A key without its certificate is left from a crash.
 		if err := os.Remove(d.caKey()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("making the CA: %w", err)
 		}
-		if err := d.init(now, cluster.DefaultCALifetime); err != nil {
+		if err := d.init(now, peernet.DefaultCALifetime); err != nil {
 			return err
 		}
 	}
@@ -225,15 +224,14 @@ func (l devLayout) makeCertificates(names []string) error {
 		if _, err := os.Stat(d.node(name).CertFile); err == nil {
 			continue
 		}
-		if _, err := d.issue(name, nil, now, cluster.DefaultCALifetime); err != nil {
+		if _, err := d.issue(name, nil, now, peernet.DefaultCALifetime); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// maxLogBytes is how large the log of earlier runs may be before it is put
-// aside as bivouac.log.1.
+// maxLogBytes is the size from which the log of earlier runs is rotated to bivouac.log.1.
 const maxLogBytes = 16 << 20
 
 // openLogFile opens the log in dir for appending.

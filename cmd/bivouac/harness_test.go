@@ -14,16 +14,15 @@ import (
 	"time"
 )
 
-// patience bounds every wait in these tests; it is generous, because the
-// machine may be busy, and is only ever reached by a failure.
+// patience bounds every wait in these tests. It is generous because the machine may be busy;
+// only a failure reaches it.
 const patience = 90 * time.Second
 
 // mainEnv makes the test binary behave as bivouac itself.
 const mainEnv = "BIVOUAC_TEST_MAIN"
 
-// TestMain lets the test binary stand in for the program: for child processes
-// of the tests, and for the sandboxes that `bivouac dev` starts with its own
-// binary.
+// TestMain lets the test binary act as the program: as child processes of the tests, and in the
+// sandboxes that `bivouac dev` starts with its own binary.
 func TestMain(m *testing.M) {
 	if os.Getenv(mainEnv) != "" || (len(os.Args) > 1 && os.Args[1] == sandboxAgentName) {
 		main()
@@ -31,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// eventually waits until check returns nil, looking again and again, and fails
-// the test with check's last word when patience ends.
+// eventually polls check until it returns nil. After patience it fails the test with check's
+// last error.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -57,14 +56,14 @@ type caller struct {
 	header    http.Header
 }
 
-// answer is what a node said.
+// answer is a node's response.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// json reads the body into out.
+// json decodes the body into out.
 func (a answer) json(t testing.TB, out any) {
 	t.Helper()
 	if err := json.Unmarshal(a.body, out); err != nil {
@@ -74,7 +73,7 @@ func (a answer) json(t testing.TB, out any) {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
 
-// try makes one request; body is nil, a string sent as it is, or a value sent
+// try sends one request. body is nil, a string that is sent unchanged, or a value that is sent
 // as JSON.
 func (c caller) try(method, path string, body any) (answer, error) {
 	var reader io.Reader
@@ -111,7 +110,7 @@ func (c caller) try(method, path string, body any) (answer, error) {
 	return answer{status: resp.StatusCode, header: resp.Header, body: b}, err
 }
 
-// do is try for a request that must get the given status.
+// do is try for a request that must have the given status.
 func (c caller) do(t testing.TB, want int, method, path string, body any) answer {
 	t.Helper()
 	a, err := c.try(method, path, body)
@@ -124,7 +123,7 @@ func (c caller) do(t testing.TB, want int, method, path string, body any) answer
 	return a
 }
 
-// with gives a caller that also sends a header.
+// with returns a caller that also sends a header.
 func (c caller) with(name, value string) caller {
 	h := c.header.Clone()
 	if h == nil {
@@ -135,7 +134,7 @@ func (c caller) with(name, value string) caller {
 	return c
 }
 
-// buffer is a bytes.Buffer for several goroutines.
+// buffer is a bytes.Buffer that is safe for concurrent use.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -153,13 +152,13 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// runCommand carries out a whole command line in this process.
+// runCommand runs a whole command line in this process.
 func runCommand(t testing.TB, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runCommandWith(t, env, "", args...)
 }
 
-// runCommandWith is runCommand for one that asks something.
+// runCommandWith is runCommand with an input.
 func runCommandWith(t testing.TB, env map[string]string, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs buffer

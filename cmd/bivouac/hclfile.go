@@ -14,31 +14,30 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// attr is one attribute a body may have: what it is called and what becomes of
-// its value. set converts, checks and stores; its error becomes a diagnostic
-// that points at the value.
+// attr is one attribute that a body may have. set converts, checks and stores its value; an
+// error of set becomes a diagnostic that points at the value.
 type attr struct {
 	name     string
 	required bool
 	set      func(v cty.Value) error
 }
 
-// nested is one kind of block a body may have.
+// nested is one type of block that a body may have.
 type nested struct {
 	name     string
-	label    string // the label's meaning, "" for a block without one
+	label    string // the label's meaning, "" for a block without a label
 	required bool
 	many     bool
 	decode   func(b *hcl.Block) hcl.Diagnostics
 }
 
-// decodeBody stores what body holds and reports everything that is wrong with
-// it: unknown members, missing ones, wrong types, values out of bounds.
+// decodeBody stores the attributes and blocks of a body and reports every mistake: unknown
+// members, missing ones, wrong types, values out of range.
 func decodeBody(body hcl.Body, attrs []attr, blocks []nested) hcl.Diagnostics {
 	return decodeBodyWith(nil, body, attrs, blocks)
 }
 
-// decodeBodyWith is decodeBody for expressions that may use the names of eval.
+// decodeBodyWith is decodeBody with the variables of eval.
 func decodeBodyWith(eval *hcl.EvalContext, body hcl.Body, attrs []attr, blocks []nested) hcl.Diagnostics {
 	schema := &hcl.BodySchema{}
 	for _, a := range attrs {
@@ -76,7 +75,7 @@ func decodeBodyWith(eval *hcl.EvalContext, body hcl.Body, attrs []attr, blocks [
 	return diags
 }
 
-// decodeAttr evaluates one attribute and hands it to its set function.
+// decodeAttr evaluates one attribute and calls its set function.
 func decodeAttr(eval *hcl.EvalContext, a attr, got *hcl.Attribute) hcl.Diagnostics {
 	v, diags := got.Expr.Value(eval)
 	if diags.HasErrors() {
@@ -91,13 +90,13 @@ func decodeAttr(eval *hcl.EvalContext, a attr, got *hcl.Attribute) hcl.Diagnosti
 	return nil
 }
 
-// problem is a diagnostic of our own.
+// problem makes a diagnostic.
 func problem(at hcl.Range, format string, args ...any) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: at.Ptr()}
 }
 
-// parseHCLFile reads and parses a file. The error is a usageError: each line
-// of it names file, line and reason.
+// parseHCLFile reads and parses a file. The error is a usageError with a line "file, line,
+// reason" for each mistake.
 func parseHCLFile(path string) (hcl.Body, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
@@ -114,8 +113,7 @@ func parseHCLFile(path string) (hcl.Body, error) {
 	return f.Body, nil
 }
 
-// diagsError turns diagnostics into one usageError with a line for each, nil
-// when there are none.
+// diagsError turns diagnostics into one usageError with a line for each, nil if there are none.
 func diagsError(diags hcl.Diagnostics) error {
 	if !diags.HasErrors() {
 		return nil
@@ -135,7 +133,7 @@ func diagsError(diags hcl.Diagnostics) error {
 	return &usageError{err: errors.New(strings.Join(lines, "\n"))}
 }
 
-// The setters. Each converts strictly: a number is not a string here.
+// The setters convert strictly: a number is not accepted as a string.
 
 func setString(to *string, checks ...func(string) error) func(cty.Value) error {
 	return func(v cty.Value) error {
@@ -234,8 +232,7 @@ func setStrings(to *[]string, checks ...func(string) error) func(cty.Value) erro
 	}
 }
 
-// setStringMap stores a map of strings; numbers and booleans become their text,
-// as in an environment.
+// setStringMap stores a map of strings. Numbers and booleans become text, as in an environment.
 func setStringMap(to *map[string]string, key func(string) error) func(cty.Value) error {
 	return func(v cty.Value) error {
 		if t := v.Type(); !t.IsObjectType() && !t.IsMapType() {

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// keyInfo is an API key as the operator routes show it. Key is set only in
-// the answer that made it.
+// keyInfo is an API key in the operator API. Key is set only in the response that issued it.
 type keyInfo struct {
 	ID          int        `json:"id"`
 	User        string     `json:"user"`
@@ -169,15 +170,14 @@ suspended: it was in the backup, and you know that it was not revoked since.`,
 	return cmd
 }
 
-// waiting calls the node and says so when it takes long.
-func (p *program) waiting(cmd *cobra.Command, c *apiClient, method, path string, in, out any) error {
-	return withProgress(cmd.Context(), p.stderr, "waiting for "+c.address, func(ctx context.Context) error {
-		return c.call(ctx, method, path, in, out)
+// waiting calls the node and prints a message if that takes long.
+func (p *program) waiting(cmd *cobra.Command, c *client.Client, method, path string, in, out any) error {
+	return withProgress(cmd.Context(), p.stderr, "waiting for "+c.Address, func(ctx context.Context) error {
+		return c.Call(ctx, method, path, in, out)
 	})
 }
 
-// mustRequire marks flags as required. A name that does not exist is a mistake
-// in this program.
+// mustRequire marks flags as required. It panics on an unknown name, which is a bug.
 func mustRequire(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if cmd.Flags().Lookup(name) == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -13,7 +14,8 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/scheduler/durable"
 )
 
 func (p *program) keysBootstrapCommand() *cobra.Command {
@@ -59,14 +61,14 @@ same file until it succeeds. A key that can't be printed to stdout is revoked.`,
 	return cmd
 }
 
-// bootstrapKey gives a new key, with a file written to it first. A file that is
-// there holds the key of a try before; made says that it was not.
-func bootstrapKey(file string) (key httpapi.APIKey, made bool, err error) {
+// bootstrapKey returns the cluster's first key. An existing file holds the key of an earlier
+// attempt. Otherwise the key is new and, if a file is named, written to it: then made is true.
+func bootstrapKey(file string) (key apikey.Key, made bool, err error) {
 	if file != "" {
-		text, err := os.ReadFile(file)
+		text, err := readKeyFile(file)
 		switch {
 		case err == nil:
-			if key, err = httpapi.ParseAPIKey(strings.TrimSpace(string(text))); err != nil {
+			if key, err = apikey.Parse(strings.TrimSpace(string(text))); err != nil {
 				return key, false, fmt.Errorf("%s is there and holds no key: name another file", file)
 			}
 			return key, false, nil
@@ -77,12 +79,25 @@ func bootstrapKey(file string) (key httpapi.APIKey, made bool, err error) {
 	if key, err = newAPIKey(); err != nil || file == "" {
 		return key, false, err
 	}
-	return key, true, writeFile(file, []byte(key.Value+"\n"), 0o600)
+	return key, true, durable.Replace(file, []byte(key.Value+"\n"), 0o600)
 }
 
-// bootstrap issues the key and, if asked to, prints it; a key that nobody got to
-// see is revoked, so that another can be issued.
-func (p *program) bootstrap(ctx context.Context, cfg Config, key httpapi.APIKey, user, name string, show bool) error {
+// maxKeyFile bounds the read of a key file: a device such as /dev/zero has no end.
+const maxKeyFile = 4 << 10
+
+// readKeyFile reads at most maxKeyFile bytes of a file.
+func readKeyFile(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxKeyFile))
+}
+
+// bootstrap issues the key and prints it if asked to. If the key could not be shown it is
+// revoked, so that another one can be issued.
+func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, user, name string, show bool) error {
 	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
 	client, err := peerClient(cfg)
@@ -107,11 +122,11 @@ func (p *program) bootstrap(ctx context.Context, cfg Config, key httpapi.APIKey,
 	return fmt.Errorf("the key could not be printed and is revoked; run this again, with --out FILE: %w", unseen)
 }
 
-var errHasFirstKey = errors.New("this cluster has its first key already; use an operator's key and \"bivouac keys create\"")
+var errHasFirstKey = errors.New("this cluster has an operator's key that may be used; use it, with \"bivouac keys create\"")
 
-// proposeUntilKnown has a command carried out through the peer port. It waits for
-// a leader; the same command is sent each time, so it is carried out once however
-// often it is sent.
+// proposeUntilKnown proposes a command through the peer port and retries until its outcome is
+// known. It waits for a leader. Each attempt sends the same command id, so the command is
+// applied once.
 func proposeUntilKnown(ctx context.Context, client *cluster.PeerClient, body fsm.Body) (fsm.Result, error) {
 	id := uuid.NewString()
 	for {

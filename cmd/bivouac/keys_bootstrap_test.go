@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// full is a disk without room.
+// full is a full disk.
 type full struct{}
 
 // Write implements io.Writer.
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// TestKeysBootstrap_LosesNoKey: a first key that nobody got to see is not the only
-// one that there ever is.
+// TestKeysBootstrap_LosesNoKey: after a first key that could not be shown, another one can be
+// issued.
 func TestKeysBootstrap_LosesNoKey(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
@@ -44,7 +44,7 @@ func TestKeysBootstrap_LosesNoKey(t *testing.T) {
 	}
 	operator := caller{base: n.base, key: strings.TrimSpace(string(text))}
 	operator.do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/keys", nil)
-	// With the same file it is the same key; with another it is refused.
+	// The same file gives the same key; another file is rejected.
 	mustRun(t, nil, "keys", "bootstrap", "--config", n.config, "--out", file)
 	again, err := os.ReadFile(file)
 	if err != nil || string(again) != string(text) {
@@ -52,8 +52,13 @@ func TestKeysBootstrap_LosesNoKey(t *testing.T) {
 	}
 	other := filepath.Join(s.dir, "other.key")
 	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", other)
-	if _, err := os.Stat(other); code != exitFailed || !strings.Contains(stderr, "has its first key already") || !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(other); code != exitFailed || !strings.Contains(stderr, "has an operator's key that may be used") || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a second bootstrap: exit %d, %q, the file: %v", code, stderr, err)
+	}
+	// A device has no end.
+	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", "/dev/zero")
+	if code == exitOK || !strings.Contains(stderr, "is there and holds no key") {
+		t.Errorf("a device: exit %d, %q", code, stderr)
 	}
 	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", filepath.Join(s.dir, "none", "x"))
 	if code == exitOK || strings.Contains(stderr, "has its first key") {

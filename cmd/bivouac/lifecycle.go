@@ -7,15 +7,13 @@ import (
 	"time"
 )
 
-// lifecycle is the story of starting and stopping: each thing that is started
-// names its undoing on the next line, and stop tells the story backwards.
-// It is used from one goroutine.
+// lifecycle starts and stops the parts of a program: each start registers its stop, and stop
+// runs them in reverse order. One goroutine uses it.
 type lifecycle struct {
 	undo []undoing
-	// cause is what the contexts of the parts end with; nil is an ordinary end.
+	// cause is the cause with which the contexts of the parts end; nil is a normal end.
 	cause error
-	// ended receives the name and error of a part that ended without being
-	// asked to.
+	// ended receives the name and error of a part that ended without being asked to.
 	ended chan error
 }
 
@@ -28,14 +26,14 @@ func newLifecycle() *lifecycle {
 	return &lifecycle{ended: make(chan error, 1)}
 }
 
-// onStop registers an undoing. Its context bounds how gently it may be done;
-// after that it must still be done, at once.
+// onStop registers a stop function. Its context bounds the graceful part. When that has ended,
+// fn still has to stop the part, at once.
 func (l *lifecycle) onStop(name string, fn func(context.Context) error) {
 	l.undo = append(l.undo, undoing{name: name, fn: fn})
 }
 
-// start runs fn in a goroutine until stop comes to it: then fn's context ends
-// and stop waits for fn. When fn ends earlier, ended hears of it.
+// start runs fn in a goroutine. stop ends fn's context and waits for fn. If fn ends earlier,
+// ended receives it.
 func (l *lifecycle) start(name string, fn func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
@@ -48,7 +46,7 @@ func (l *lifecycle) start(name string, fn func(context.Context) error) {
 			select {
 			case l.ended <- fmt.Errorf("%s: %w", name, err):
 				err = nil
-			default: // another was first; stop reports this one
+			default: // another part ended first; stop reports this one
 			}
 		}
 		if errors.Is(err, context.Canceled) {
@@ -62,9 +60,8 @@ func (l *lifecycle) start(name string, fn func(context.Context) error) {
 	})
 }
 
-// stop undoes everything, last first, and never skips a step. The gentle part
-// of all steps together is bounded by grace. Errors are joined, each with the
-// name of its step.
+// stop calls all stop functions in reverse order and skips none. grace bounds their graceful
+// parts together. The errors are joined, each with its part's name.
 func (l *lifecycle) stop(grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()

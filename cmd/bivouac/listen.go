@@ -6,7 +6,7 @@ import (
 	"net"
 )
 
-// listen binds an HTTP address. Its error is one line that names the address.
+// listen binds an HTTP address. Its error is one line with the address.
 func listen(address string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", address)
 	if err != nil {

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// lockDir makes sure that no other process uses dir: it holds a lock on the
-// file "lock" inside until release is called or the process ends, however it
-// ends. dir is created, with mode 0700, when it is not there.
+// lockDir excludes other processes from dir: it locks the file "lock" in it until release is
+// called or the process ends. dir is created with mode 0700 if it is missing.
 func lockDir(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the data directory can't be used: %s", oneLine(err))
@@ -29,34 +30,24 @@ func lockDir(dir string) (release func() error, err error) {
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
 	return func() error {
-		// Explicitly, because a process that is being started at this moment
-		// holds a copy of the file until it has become another program.
+		// Unlock explicitly: a child between fork and exec holds a copy of the file.
 		return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 	}, nil
 }
 
-// writeFile replaces path by data with the given mode: the old file or the new
-// one is there at any moment, also after a power cut.
-func writeFile(path string, data []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
+// ownedByCaller rejects a data directory of another user. A command run as root would leave
+// files that the node's user can't read.
+func ownedByCaller(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return fmt.Errorf("the data directory can't be used: %w", &os.PathError{Op: "stat", Path: dir, Err: err})
 	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if int(st.Uid) == os.Geteuid() {
+		return nil
 	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("writing %s: %w", path, err), os.Remove(f.Name()))
+	owner := "#" + strconv.Itoa(int(st.Uid)) // the notation of sudo -u
+	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
+		owner = u.Username
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("syncing %s: %w", dir, err)
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return fmt.Errorf("nothing was done: %s belongs to the user %s, who could not read what this user writes there; say: sudo -u %s bivouac ...", dir, owner, owner)
 }

@@ -5,8 +5,7 @@ import (
 	"log/slog"
 )
 
-// newLogger writes to w in the given format ("text" or "json") at a level that
-// may change while the program runs.
+// newLogger logs to w in the format "text" or "json". level may change while the program runs.
 func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -15,8 +14,8 @@ func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// logLevel translates the words of configuration and flags. The word was
-// checked before; anything else is info.
+// logLevel returns the level of a configuration word. The word was checked before; an unknown
+// one is info.
 func logLevel(word string) slog.Level {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(word)); err != nil {

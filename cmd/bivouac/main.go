@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// main turns flags and signals into a call of program.run. The first SIGINT or
-// SIGTERM ends the context, a second one the process; SIGHUP asks for the
-// configuration to be read again.
+// main maps flags and signals to program.run. The first SIGINT or SIGTERM ends the context, a
+// second one the process. SIGHUP reads the configuration again.
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ends := make(chan os.Signal, 2)

@@ -24,7 +24,8 @@ func (p *program) membersCommand(use string) *cobra.Command {
 		Long: `Show the members of the cluster. Each is asked how it is; one that does not answer
 within a second says why. LAG is how many log entries a member lacks, CONTACT how
 long ago the leader heard it. A newcomer beside a voter that is silent stays a
-nonvoter until that answers, is removed or replaced, or was silent for dead_after.`,
+nonvoter until that answers, is removed or replaced, or was silent for dead_after.
+See "bivouac runbook members".`,
 		Example: "  bivouac operator " + use + "\n  bivouac operator " + use + " --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.client(&api)
@@ -125,13 +126,13 @@ func (f *removeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
-// check puts the fingerprint into our spelling.
+// check normalizes the fingerprint.
 func (f *removeFlags) check() error {
 	if f.Fingerprint == "" {
 		return nil
 	}
 	text := f.Fingerprint
-	if _, value, ok := strings.Cut(text, "="); ok { // as openssl prints it
+	if _, value, ok := strings.Cut(text, "="); ok { // openssl prints "name=value"
 		text = value
 	}
 	text = strings.ToLower(strings.ReplaceAll(strings.TrimSpace(text), ":", ""))
@@ -184,7 +185,7 @@ whose configuration is given, and no key is needed; that may be any node that ru
 	return cmd
 }
 
-// warning says what else a removal does.
+// warning describes the other effects of a removal.
 func (f *removeFlags) warning() (text string) {
 	if f.Force {
 		text += " With --force the cluster may be left without a leader."
@@ -195,7 +196,7 @@ func (f *removeFlags) warning() (text string) {
 	return text
 }
 
-// remove asks the API, or with a node's configuration the peer port.
+// remove calls the API or, with a node's configuration, the peer port.
 func (p *program) remove(cmd *cobra.Command, api *apiFlags, configFile, name string, o cluster.RemoveOptions) error {
 	if configFile == "" {
 		c, err := p.client(api)
@@ -269,13 +270,11 @@ tolerates less than the one before.`,
 	return cmd
 }
 
-// raftCommand has the names that users of Consul and Nomad look for.
+// raftCommand offers the command names of Consul and Nomad.
 func (p *program) raftCommand() *cobra.Command {
 	peers := p.membersCommand("raft list-peers")
 	remove := p.removeCommand("raft remove-peer")
 	transfer := p.transferCommand("raft transfer-leadership")
-	for cmd, use := range map[*cobra.Command]string{peers: "list-peers", remove: "remove-peer NODE", transfer: "transfer-leadership [NODE]"} {
-		cmd.Use = use
-	}
+	peers.Use, remove.Use, transfer.Use = "list-peers", "remove-peer NODE", "transfer-leadership [NODE]"
 	return groupCommand("raft", "The same under the names that Consul and Nomad use", peers, remove, transfer)
 }

@@ -13,8 +13,8 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// members gives "n1 n2 [n3]" as a node's operator sees it, nonvoters in brackets,
-// silent ones with a star.
+// members returns "n1 n2 [n3]" as a node's operator sees it: nonvoters in brackets, silent ones
+// with a star.
 func (s *serverCluster) members(t testing.TB, n *serverNode) string {
 	t.Helper()
 	var list []cluster.Member
@@ -46,9 +46,8 @@ func (s *serverCluster) awaitMembers(t testing.TB, n *serverNode, want string) {
 	})
 }
 
-// An operator's day with the members, over the API: who they are, another leader, a
-// removal that is refused, a newcomer in a dead one's place, and a certificate that
-// is of no use any more.
+// An operator's work with the members over the API: listing them, transferring leadership, a
+// rejected removal, a new member in place of a dead one, and a revoked certificate.
 func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
@@ -63,7 +62,7 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q:\n%s", args, got, code, want, stderr)
 		}
 	}
-	// On a busy machine an election may come between, so these are tried again.
+	// A busy machine may hold an election in between, so these are retried.
 	lead := func(next int, command ...string) {
 		t.Helper()
 		eventually(t, s.nodes[next].name+" leads", func() error {
@@ -96,7 +95,7 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	refused(exitUsage, "nobody answered", "operator", "remove", "n3")
 	refused(exitUsage, "must be a SHA-256", "operator", "remove", "n3", "--revoke", "--fingerprint", "ff")
 
-	// n3 dies; without n2 the rest would stop, so that is refused.
+	// n3 dies. Without n2 there would be no quorum, so the removal of n2 is rejected.
 	lead(0, "transfer-leader")
 	third := s.nodes[2]
 	third.process.kill()
@@ -105,7 +104,7 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	refused(exitFailed, "n3 does not answer", "operator", "raft", "remove-peer", "n1", "--yes")
 	refused(exitFailed, "start it first", "operator", "replace", "n3", "n4", "--yes")
 
-	// n4 joins, waits beside the dead one, and takes its place when told.
+	// n4 joins, waits beside the dead member, and replaces it when the operator says so.
 	fourth := s.add(t, "n4", freeAddress(t))
 	fourth.start()
 	fourth.ready(t)
@@ -119,7 +118,7 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	})
 	s.awaitMembers(t, first, "n1 n2 n4")
 
-	// What it was refused for stays refused, also after a restart of all others.
+	// What was rejected stays rejected, also after a restart of all others.
 	for _, n := range []*serverNode{first, s.nodes[1], fourth} {
 		n.process.kill()
 	}
@@ -141,7 +140,7 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	if code != exitFailed {
 		t.Errorf("a removal by the removed node: exit %d: %s", code, stderr)
 	}
-	// With another certificate it is let in again, with an empty directory.
+	// With another certificate and an empty directory it can join again.
 	third.process.kill()
 	mustRun(t, nil, "tls", "issue", "--dir", filepath.Join(s.dir, "tls"), "--node", "n3", "--host", "127.0.0.1")
 	fresh := strings.Replace(readText(t, third.config), `data_dir         = "data"`, `data_dir         = "data2"`, 1)

@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// leastGarbage is how much a node's heap may grow before it is collected,
-	// however little is in it. A node with little state would collect dozens of
-	// times a second under load, a tenth of its time.
+	// leastGarbage is how much the heap may grow before a collection, however small it is.
+	// Without it a node with little state collects dozens of times a second under load, which
+	// takes a tenth of its time.
 	leastGarbage = 128 << 20
-	// usualPercent is the growth, in percent of what is alive, that Go itself has
-	// for its default.
+	// usualPercent is Go's default growth, in percent of the live heap.
 	usualPercent = 100
-	// mostPercent bounds the setting for a heap with next to nothing in it.
+	// mostPercent bounds the setting for a nearly empty heap.
 	mostPercent = 2000
 )
 
-// paceCollector keeps the collector's pace: it runs when the heap has doubled, as
-// usual, but not before leastGarbage has come. Whoever sets GOGC has decided
-// otherwise. The pace follows what is alive after each collection.
+// paceCollector adjusts GOGC after each collection: the next one runs when the heap has
+// doubled, but not before it has grown by leastGarbage. If GOGC is set in the environment, it
+// does nothing.
 func paceCollector() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -29,8 +28,7 @@ func paceCollector() {
 	followHeap(new(generation))
 }
 
-// generation becomes garbage once a collection; its finalizer is how the end of
-// one is heard of.
+// generation becomes garbage at each collection; its finalizer reports the collection's end.
 type generation struct{ _ [16]byte }
 
 func followHeap(g *generation) {
@@ -40,7 +38,7 @@ func followHeap(g *generation) {
 	runtime.SetFinalizer(g, followHeap)
 }
 
-// pacePercent gives the growth at which leastGarbage have come to a heap.
+// pacePercent returns the GOGC at which a heap grows by leastGarbage.
 func pacePercent(alive uint64) int {
 	return int(min(max(usualPercent, leastGarbage*100/max(alive, 1)), mostPercent))
 }

@@ -17,11 +17,11 @@ func TestPacePercent(t *testing.T) {
 	}
 }
 
-// The pace is set at once and follows the heap from one collection to the next.
+// The pace is set at once and follows the heap at each collection.
 func TestPaceCollector_FollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(usualPercent)
-	// The finalizer goes on for the life of the test program.
+	// The finalizer stays active until the test program ends.
 	defer debug.SetGCPercent(before)
 	paceCollector()
 	percent := func() int {

@@ -5,9 +5,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// newRegistry makes the registry of one node, with what the Go runtime and the
-// process say of themselves and which build this is. Several nodes in one
-// process (`bivouac dev`) have one each, so /metrics of a node shows that node.
+// newRegistry makes one node's registry with the metrics of the Go runtime, the process and the
+// build. Each node of `bivouac dev` has its own registry, so its /metrics shows that node.
 func newRegistry(b buildInfo) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -12,21 +12,21 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// bootstrapRetry is the pause between two tries to reach a cluster that has no
-// leader yet.
+// bootstrapRetry is the pause between two attempts while the cluster has no leader.
 const bootstrapRetry = 200 * time.Millisecond
 
 // bootstrapTimeout bounds `bivouac keys bootstrap`.
 const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
-	return groupCommand("operator", "Look after a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
+	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand(),
 		p.adoptCommand(), p.acceptWorkspaceCommand())
 }
 
-// peerClient speaks to the node whose configuration this is, as that node.
+// peerClient makes a client of the peer port of the node with this configuration. It uses that
+// node's certificate.
 func peerClient(cfg Config) (*cluster.PeerClient, error) {
 	return cluster.NewPeerClient(cfg.Peer.tls(), orDefault(cfg.Peer.Advertise, cfg.Peer.Address))
 }
@@ -58,7 +58,7 @@ func (p *program) operatorStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// statusReport is the answer of GET /api/v1/operator/status.
+// statusReport is the response of GET /api/v1/operator/status.
 type statusReport struct {
 	cluster.Status
 	Ready  bool    `json:"ready"`
@@ -89,7 +89,7 @@ func printStatus(w io.Writer, s statusReport) error {
 	return printTable(w, []string{"NODE", "PEER ADDRESS", "VOTER", "LEADER", "ID"}, rows)
 }
 
-// printTrouble says what keeps the leader from acting, and where a file differs.
+// printTrouble prints why the leader does not act, and where a file differs.
 func printTrouble(w io.Writer, s statusReport) error {
 	var lines []string
 	if h := s.Hold; h != nil {

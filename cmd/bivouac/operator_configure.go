@@ -22,7 +22,7 @@ type installationInfo struct {
 	OnLimit string     `json:"on_limit"`
 }
 
-// installationOf gives a configuration as the API has it.
+// installationOf converts a configuration for the API.
 func installationOf(i fsm.Installation) installationInfo {
 	text := func(d time.Duration) *string {
 		switch {
@@ -47,8 +47,8 @@ func limitsInfo(l fsm.Limits) userLimits {
 	return userLimits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory}
 }
 
-// differences names the fields in which a node's file differs from what is in
-// force, with both values.
+// differences lists the fields in which a node's file differs from the configuration in force,
+// with both values.
 func differences(inForce, file installationInfo) []string {
 	var list []string
 	one := func(name, has, wants string) {

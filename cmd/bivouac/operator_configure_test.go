@@ -13,8 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// installed is a node of which only the installation's configuration can be
-// asked and changed.
+// installed is a node that only serves the installation's configuration.
 type installed struct {
 	now     installationInfo
 	changes int
@@ -50,7 +49,7 @@ func (i *installed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// configured runs `operator configure` against a node and answers its question.
+// configured runs `operator configure` against a node with an input.
 func configured(t *testing.T, node *installed, config, stdin string, flags ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	server := httptest.NewServer(node)

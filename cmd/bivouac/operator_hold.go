@@ -12,11 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
 const holdPath = "/api/v1/operator/hold"
 
-// holdInfo is the hold in the answers of the API.
+// holdInfo is the hold in the API's responses.
 type holdInfo struct {
 	Index    uint64        `json:"index"`
 	Since    time.Time     `json:"since"`
@@ -24,7 +25,7 @@ type holdInfo struct {
 	More     int           `json:"more"`
 }
 
-// removalInfo is one kind of removals of the last hour.
+// removalInfo counts the removals of one kind in the last hour.
 type removalInfo struct {
 	Kind     string     `json:"kind"`
 	Removed  int        `json:"removed"`
@@ -32,7 +33,7 @@ type removalInfo struct {
 	Limit    *int       `json:"limit"`
 }
 
-// holdReport is the answer of GET /api/v1/operator/hold.
+// holdReport is the response of GET /api/v1/operator/hold.
 type holdReport struct {
 	Hold         *holdInfo     `json:"hold"`
 	Removals     []removalInfo `json:"removals"`
@@ -77,7 +78,7 @@ func (p *program) holdStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func (p *program) holdReport(cmd *cobra.Command, api *apiFlags) (*apiClient, holdReport, error) {
+func (p *program) holdReport(cmd *cobra.Command, api *apiFlags) (*client.Client, holdReport, error) {
 	var report holdReport
 	c, err := p.client(api)
 	if err != nil {
@@ -96,7 +97,7 @@ func (p *program) holdReleaseCommand() *cobra.Command {
 accord afterwards: which jobs it stops, starts and removes, and when which
 workspaces go. A new history begins, and what was found of this cluster becomes
 part of it: without a sandbox it is an orphan then, and is removed. See
-ops/runbooks/hold.md.`,
+"bivouac runbook hold".`,
 		Example: `  bivouac operator hold release
   bivouac operator hold release --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -130,7 +131,7 @@ ops/runbooks/hold.md.`,
 	return cmd
 }
 
-// printHold says what was found and what a release brings about.
+// printHold prints the findings and the effects of a release.
 func printHold(w io.Writer, r holdReport) error {
 	var b strings.Builder
 	if r.Hold == nil {
@@ -177,7 +178,7 @@ func printHold(w io.Writer, r holdReport) error {
 
 const orphansPath = "/api/v1/operator/orphans"
 
-// orphanInfo is an orphan in the answers of the API.
+// orphanInfo is an orphan in the API's responses.
 type orphanInfo struct {
 	Kind        string     `json:"kind"`
 	Sandbox     string     `json:"sandbox"`
@@ -196,8 +197,10 @@ func (p *program) orphansCommand() *cobra.Command {
 func (p *program) orphansListCommand() *cobra.Command {
 	var api apiFlags
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the jobs and workspaces that no sandbox owns",
+		Use:   "list",
+		Short: "List the jobs and workspaces that no sandbox owns",
+		Long: `List the jobs and workspaces in Nomad that no sandbox owns, why each is there and
+when the leader removes it. See "bivouac runbook orphans".`,
 		Example: "  bivouac operator orphans list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.client(&api)

@@ -28,7 +28,7 @@ type recoverOptions struct {
 // recoverReport is what the command prints with --json.
 type recoverReport struct {
 	Disk cluster.Survivor `json:"disk"`
-	// Furthest is the node to recover from, of those that were compared.
+	// Furthest is the compared node with the newest log, to recover from.
 	Furthest  string             `json:"furthest"`
 	Recovered *cluster.Recovered `json:"recovered,omitempty"`
 }
@@ -40,7 +40,7 @@ func (p *program) operatorRecoverCommand() *cobra.Command {
 		Short: "Make one surviving disk the cluster, when a majority is lost for good",
 		Long: `Make the data directory of a node that does not run the whole cluster, when a
 majority of the members is lost for good: no leader, no key and no other node is
-needed. ops/runbooks/recover.md has the whole procedure.
+needed. "bivouac runbook recover" has the whole procedure.
 
 It says what the disk holds, refuses while a former member answers, asks, and
 makes this node the only member, under a new id and in a new history of the
@@ -76,6 +76,9 @@ others' with --survivor: the one to recover from is the one that comes furthest.
 func (p *program) recover(cmd *cobra.Command, o recoverOptions) (err error) {
 	cfg, err := loadConfig(o.config)
 	if err != nil {
+		return err
+	}
+	if err := ownedByCaller(cfg.DataDir); err != nil {
 		return err
 	}
 	release, err := lockExisting(cfg.DataDir)
@@ -137,7 +140,7 @@ func lockExisting(dir string) (func() error, error) {
 	return lockDir(dir)
 }
 
-// compare reads the other survivors and names the node that comes furthest.
+// compare reads the other survivors and returns the name of the one with the newest log.
 func (o recoverOptions) compare(own cluster.Survivor, cfg cluster.Config) (string, error) {
 	disks := []cluster.Survivor{own}
 	for _, path := range o.survivors {
@@ -153,7 +156,7 @@ func (o recoverOptions) compare(own cluster.Survivor, cfg cluster.Config) (strin
 	return best.Node, err
 }
 
-// readSurvivor reads a description, or describes a directory.
+// readSurvivor reads a description file, or describes a data directory.
 func readSurvivor(path string, cfg cluster.Config) (d cluster.Survivor, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -181,7 +184,7 @@ func readSurvivor(path string, cfg cluster.Config) (d cluster.Survivor, err erro
 	return d, nil
 }
 
-// tail says what becomes of the last entries.
+// tail says what happens to the last entries.
 func (o recoverOptions) tail(d cluster.Survivor) string {
 	if o.until > 0 {
 		return fmt.Sprintf(", without its entries after %d (it has %d)", o.until, d.LastIndex)
@@ -189,7 +192,7 @@ func (o recoverOptions) tail(d cluster.Survivor) string {
 	return fmt.Sprintf(", and every entry up to %d committed", d.LastIndex)
 }
 
-// detail is what the hold says.
+// detail is the hold's detail.
 func (o recoverOptions) detail(d cluster.Survivor) string {
 	until := d.LastIndex
 	if o.until > 0 {
@@ -198,7 +201,7 @@ func (o recoverOptions) detail(d cluster.Survivor) string {
 	return fmt.Sprintf("recovered from the disk of %s alone, up to index %d; what the lost members had beyond it is lost", d.Node, until)
 }
 
-// printSurvivor says what a disk holds, for a person.
+// printSurvivor prints what a disk holds.
 func printSurvivor(w io.Writer, d cluster.Survivor, now time.Time) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s holds the state of node %s (%s)\n", d.Path, d.Node, d.ID)
@@ -237,7 +240,7 @@ The state is that of index %d%s: %d sandboxes; it goes on at index %d in history
 
 Start it with "bivouac server"; new nodes with empty data directories join it.
 It holds: "bivouac operator hold status" says what would go, "hold release" ends it.
-Never start a node on another former member's disk again (ops/runbooks/recover.md).
+Never start a node on another former member's disk again (bivouac runbook recover).
 `, r.Node, r.ID, r.Address, r.From, left, r.Sandboxes, r.Index, r.History.ID, r.Members, r.Unknown)
 	return err
 }

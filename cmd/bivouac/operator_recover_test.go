@@ -12,15 +12,15 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// TestRecover_KillAndDeleteTwoOfThree: two of three nodes are killed and their
-// disks deleted. `operator recover` makes the third the cluster, two new nodes
-// join, and every acknowledged write that the third had is there.
+// TestRecover_KillAndDeleteTwoOfThree: two of three nodes are killed and their disks deleted.
+// `operator recover` makes the third a cluster of one, two new nodes join, and every
+// acknowledged write that the third had is there.
 func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
 	s.up(t, 0, 1, 2)
 	last := s.nodes[2]
-	for i := range 40 { // more than one snapshot's worth
+	for i := range 40 { // more than one snapshot
 		last.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": fmt.Sprintf("l%d", i)})
 	}
 	index := last.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil).header.Get("X-Bivouac-Index")
@@ -40,7 +40,7 @@ func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 	for _, n := range s.nodes[1:] {
 		n.process.kill()
 	}
-	refused("n1 at ", "--yes") // it runs, though it has no leader
+	refused("n1 at ", "--yes") // it runs, although without a leader
 	s.nodes[0].process.kill()
 	for _, n := range s.nodes[:2] {
 		if err := os.RemoveAll(filepath.Join(n.dir, "data")); err != nil {

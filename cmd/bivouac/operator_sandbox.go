@@ -17,7 +17,7 @@ func (p *program) acceptWorkspaceCommand() *cobra.Command {
 		Long: `Accept the workspace of a sandbox that is in ERROR because its marker is missing,
 damaged or another sandbox's. Look at the workspace first: whoever owns the sandbox
 gets what lies there. The next resume marks the workspace anew. A workspace whose
-volume is gone can't be accepted. See ops/runbooks/workspace.md.`,
+volume is gone can't be accepted. See "bivouac runbook workspace".`,
 		Example: `  bivouac operator accept-workspace 5pYq0XbLr2kTc8Vn
   bivouac operator accept-workspace 5pYq0XbLr2kTc8Vn --yes`,
 		Args: cobra.ExactArgs(1),

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// progressDelay is how long a command may work in silence.
+// progressDelay is how long a command may run without output.
 const progressDelay = 2 * time.Second
 
-// printTable writes rows under a heading, columns aligned. Empty cells become
-// "-" so that every row has as many words as the heading.
+// printTable writes rows under a heading in aligned columns. An empty cell becomes "-", so that
+// every row has as many words as the heading.
 func printTable(w io.Writer, heading []string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(heading, "\t"))
@@ -30,7 +30,7 @@ func printTable(w io.Writer, heading []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// printJSON writes v indented, for programs and for patient people.
+// printJSON writes v as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -59,8 +59,8 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// withProgress runs fn and, when it takes longer than progressDelay, says on w
-// what is being waited for, again and again.
+// withProgress runs fn. While fn takes longer than progressDelay, it prints on w what the
+// command waits for.
 func withProgress(ctx context.Context, w io.Writer, what string, fn func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- fn(ctx) }()
@@ -77,7 +77,7 @@ func withProgress(ctx context.Context, w io.Writer, what string, fn func(context
 	}
 }
 
-// done says what a command has done: as JSON for programs, else in words.
+// done prints a command's result, as JSON with --json, else as text.
 func (p *program) done(api *apiFlags, result any, format string, args ...any) error {
 	if api.asJSON {
 		return printJSON(p.stdout, result)
@@ -86,7 +86,7 @@ func (p *program) done(api *apiFlags, result any, format string, args ...any) er
 	return err
 }
 
-// confirm asks before what can't be undone. Without an answer nothing is done.
+// confirm asks before an irreversible step. Without an answer it returns an error.
 func (p *program) confirm(yes bool, format string, args ...any) error {
 	if yes {
 		return nil

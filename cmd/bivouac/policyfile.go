@@ -11,16 +11,16 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// policyNever is how a policy says that something never happens by itself.
+// policyNever is a policy's word for "never".
 const policyNever = "never"
 
-// The bounds of a policy's times.
+// The bounds of a policy's durations.
 const (
 	minPolicyTime = time.Second
 	maxPolicyTime = 10 * 365 * 24 * time.Hour
 )
 
-// decodePolicy reads a policy block, of the node's configuration or of a spec.
+// decodePolicy reads the policy block of a node's configuration or of a spec.
 func decodePolicy(b *hcl.Block, p *fsm.Policy) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "idle_timeout", set: setPolicyTime(&p.IdleTimeout)},
@@ -29,7 +29,7 @@ func decodePolicy(b *hcl.Block, p *fsm.Policy) hcl.Diagnostics {
 	}, nil)
 }
 
-// setPolicyTime stores a duration, or a negative one for "never".
+// setPolicyTime stores a duration; "never" is stored as a negative one.
 func setPolicyTime(to *time.Duration) func(cty.Value) error {
 	return func(v cty.Value) error {
 		if v.Type() != cty.String {
@@ -44,7 +44,7 @@ func setPolicyTime(to *time.Duration) func(cty.Value) error {
 	}
 }
 
-// parsePolicyTime reads a time of a policy, for files and flags.
+// parsePolicyTime parses a policy's duration from a file or a flag.
 func parsePolicyTime(s string) (time.Duration, error) {
 	if s == policyNever {
 		return -1, nil
@@ -59,7 +59,7 @@ func parsePolicyTime(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// Bounds of limits in configuration files; fsm has the last word.
+// The bounds of limits in configuration files; fsm checks them again.
 const maxLimit = 1 << 30
 
 // decodeLimits reads the limits of one user, or of the installation.
@@ -73,7 +73,7 @@ func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
 	}, nil)
 }
 
-// installation is what the nodes' configuration says of all sandboxes.
+// installation returns the installation's configuration in a node's file.
 func (c Config) installation() fsm.Installation {
 	return fsm.Installation{
 		Policy: c.Policy, PerUser: c.Limits.User, Overall: c.Limits.Installation, OnLimit: c.Limits.OnLimit,

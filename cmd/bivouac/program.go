@@ -11,19 +11,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is the outside world as the commands see it, so that tests can run
-// whole commands without a process.
+// program is the process's environment as the commands see it. Tests run whole commands without
+// a process.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	// reload receives when the operator asks to read the configuration again
-	// (SIGHUP); nil never does.
+	// reload receives when the operator asks to read the configuration again (SIGHUP). A nil
+	// channel never receives.
 	reload <-chan struct{}
 }
 
-// run carries out one command line and returns the exit code. ctx ends when
-// the program is asked to stop.
+// run runs one command line and returns the exit code. ctx ends when the program is asked to
+// stop.
 func (p *program) run(ctx context.Context, args []string) int {
 	root := p.rootCommand()
 	root.SetArgs(args)
@@ -63,12 +63,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(),
-		p.tlsCommand(), p.operatorCommand(), p.versionCommand(), p.sandboxAgentCommand())
+		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.versionCommand(), p.sandboxAgentCommand())
 	usageArgs(root)
 	return root
 }
 
-// usageArgs makes wrong arguments of cmd and all below it usage errors.
+// usageArgs turns argument errors of cmd and its subcommands into usage errors.
 func usageArgs(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
@@ -85,7 +85,7 @@ func usageArgs(cmd *cobra.Command) {
 	}
 }
 
-// groupCommand is a command that only holds others.
+// groupCommand makes a command that only has subcommands.
 func groupCommand(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
@@ -99,8 +99,8 @@ func groupCommand(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// oneLine shortens the errors of the operating system to what the reader
-// needs: "open /x: permission denied" and not the chain of who called whom.
+// oneLine shortens the operating system's errors to what the reader needs: "open /x: permission
+// denied" without the chain of callers.
 func oneLine(err error) string {
 	var perr *os.PathError
 	if errors.As(err, &perr) {

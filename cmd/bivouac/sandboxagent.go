@@ -6,15 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/cmd/sandbox-agent/agentserver"
+	"bivouac.dev/bivouac/scheduler/agent/agentserver"
 )
 
-// sandboxAgentName is the hidden command as which this binary runs inside the
-// sandboxes of `bivouac dev`: one file is all there is to install.
+// sandboxAgentName is the hidden command that this binary runs in the sandboxes of `bivouac
+// dev`, so that one file is enough to install.
 const sandboxAgentName = "sandbox-agent"
 
-// sandboxAgentCommand hands the command line on to the agent server, which has
-// flags of its own.
+// sandboxAgentCommand passes the command line to the agent server, which parses its own flags.
 func (p *program) sandboxAgentCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                sandboxAgentName,
@@ -31,8 +30,7 @@ func (p *program) sandboxAgentCommand() *cobra.Command {
 	}
 }
 
-// exitStatus ends the program with a code of its own; what there was to say
-// has been said.
+// exitStatus ends the program with an exit code and prints nothing more.
 type exitStatus int
 
 // Error implements error.

@@ -11,37 +11,35 @@ import (
 	"bivouac.dev/bivouac/secrets"
 )
 
-// secretRetryAfter is what a client is told to wait when the secret store is
-// sealed or away.
+// secretRetryAfter is the Retry-After of responses while the secret store is sealed or
+// unavailable.
 const secretRetryAfter = 5 * time.Second
 
-// secretStore gives a secrets.Store the types and the error vocabulary of the
-// other packages: it implements scheduler.Secrets and httpapi.Secrets,
-// for one node, and keeps the node's mark there.
+// secretStore adapts a secrets.Store to the types and errors of the other packages, for one
+// node. It implements scheduler.Secrets and httpapi.Secrets and stores the node's mark.
 type secretStore struct {
 	store *secrets.Guard
-	// view is the node's newest view; it gives births and the cluster's id.
+	// view returns the node's newest view, for births and the cluster's id.
 	view func() *fsm.View
-	// backups tells which versions backups name; nil where none are made.
+	// backups knows which versions backups refer to; nil if no backups are made.
 	backups namer
 	log     *slog.Logger
 }
 
-// namer is a *backup.Runner.
+// namer is implemented by *backup.Runner.
 type namer interface {
 	Named(ctx context.Context) (func(path string, version int) bool, error)
 }
 
 var _ scheduler.Marks = secretStore{}
 
-// newSecretStore guards a store for one node.
+// newSecretStore wraps a store for one node.
 func newSecretStore(store secrets.Store, view func() *fsm.View, log *slog.Logger) secretStore {
 	return secretStore{store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log), view: view, log: log}
 }
 
-// Write stores a new version, with the birth of now, and refers to it. Below
-// protocol version 3 the reference says nothing of when it was written: older
-// nodes would not keep it.
+// Write stores a new version with the current birth and returns its reference. Below protocol
+// version 3 the reference has no creation time, because older nodes would drop it.
 func (s secretStore) Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error) {
 	birth := s.view().Birth()
 	version, err := s.store.Write(ctx, path, data, secrets.Birth(birth))
@@ -55,12 +53,12 @@ func (s secretStore) Write(ctx context.Context, path string, data map[string]str
 	return ref, nil
 }
 
-// Read gives one version.
+// Read returns the data of one version.
 func (s secretStore) Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	return readSecret(ctx, s.store, ref)
 }
 
-// Newest is the number of the newest version of an entry, 0 for none.
+// Newest returns the number of an entry's newest version, 0 for none.
 func (s secretStore) Newest(ctx context.Context, path string) (int, error) {
 	newest, err := s.store.Newest(ctx, path)
 	return newest, secretError(err)
@@ -71,29 +69,29 @@ func (s secretStore) Delete(ctx context.Context, path string) error {
 	return secretError(s.store.Delete(ctx, path))
 }
 
-// Undelete brings a version back that was deleted as unreferenced.
+// Undelete restores a version that was deleted as unreferenced.
 func (s secretStore) Undelete(ctx context.Context, path string, version int) error {
 	return secretError(s.store.Undelete(ctx, path, version))
 }
 
-// Collect asks judge about what is old. What a backup names is not destroyed,
-// and nothing is while the backups can't be read: a restore would want it back.
+// Collect asks judge about old versions. It does not destroy a version that a backup refers to,
+// because a restore would need it. While the backups can't be read it destroys nothing.
 func (s secretStore) Collect(ctx context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
 	named := s.named(ctx)
 	did, err := s.store.Collect(ctx, secrets.Birth(s.view().Birth()), func(e secrets.Entry) secrets.Verdict {
 		verdict := judge(scheduler.SecretEntry{
 			Ref:   fsm.SecretRef{Path: e.Path, Version: e.Version, Created: createdText(e.Created)},
-			Birth: fsm.Birth(e.Birth), DeletedAt: e.DeletedAt, Due: dues[e.Due],
+			Birth: fsm.Birth(e.Birth), DeletedAt: e.DeletedAt, Due: dueOf(e.Due),
 		})
 		if verdict == scheduler.SecretUnreferenced && e.Due == secrets.DueDestroy && named(e.Path, e.Version) {
 			verdict = scheduler.SecretLeave
 		}
-		return verdicts[verdict]
+		return verdictOf(verdict)
 	})
 	return scheduler.SecretsCollected(did), secretError(err)
 }
 
-// named tells which versions backups name: all, when that can't be found out.
+// named returns whether backups refer to a version: all versions if that is unknown.
 func (s secretStore) named(ctx context.Context) func(path string, version int) bool {
 	if s.backups == nil {
 		return func(string, int) bool { return false }
@@ -108,35 +106,51 @@ func (s secretStore) named(ctx context.Context) func(path string, version int) b
 	return named
 }
 
-// verdicts and dues are the same words in the two packages.
-var (
-	verdicts = map[scheduler.SecretVerdict]secrets.Verdict{
-		scheduler.SecretLeave: secrets.Leave, scheduler.SecretKeep: secrets.Keep,
-		scheduler.SecretStranger: secrets.Stranger, scheduler.SecretUnreferenced: secrets.Unreferenced,
+// verdictOf translates the scheduler's verdict.
+func verdictOf(v scheduler.SecretVerdict) secrets.Verdict {
+	//exhaustive:enforce
+	switch v {
+	case scheduler.SecretKeep:
+		return secrets.Keep
+	case scheduler.SecretStranger:
+		return secrets.Stranger
+	case scheduler.SecretUnreferenced:
+		return secrets.Unreferenced
+	case scheduler.SecretLeave:
 	}
-	dues = map[secrets.Due]scheduler.SecretDue{
-		secrets.DueNothing: scheduler.SecretDueNothing, secrets.DueDelete: scheduler.SecretDueDelete,
-		secrets.DueDestroy: scheduler.SecretDueDestroy,
-	}
-)
+	return secrets.Leave
+}
 
-// ReadMark gives the mark in the secret store, whether there is one, and what
-// WriteMark needs to replace it.
+// dueOf translates what is due to an entry.
+func dueOf(d secrets.Due) scheduler.SecretDue {
+	//exhaustive:enforce
+	switch d {
+	case secrets.DueDelete:
+		return scheduler.SecretDueDelete
+	case secrets.DueDestroy:
+		return scheduler.SecretDueDestroy
+	case secrets.DueNothing:
+	}
+	return scheduler.SecretDueNothing
+}
+
+// ReadMark returns the mark in the secret store, whether there is one, and the cas for
+// WriteMark.
 func (s secretStore) ReadMark(ctx context.Context) (mark fsm.Mark, cas uint64, found bool, err error) {
 	read, cas, found, err := s.store.ReadMark(ctx)
 	return fsm.Mark(read), cas, found, secretError(err)
 }
 
-// WriteMark replaces the mark that was read with cas; CodeConflict when it is
-// another by now.
+// WriteMark replaces the mark that was read with cas. It fails with CodeConflict if the mark
+// has changed.
 func (s secretStore) WriteMark(ctx context.Context, mark fsm.Mark, cas uint64) error {
 	return secretError(s.store.WriteMark(ctx, secrets.Mark(mark), cas))
 }
 
-// sharedSecrets reads secrets for what the nodes of a development cluster share.
+// sharedSecrets reads secrets for the shared runner of a development cluster.
 type sharedSecrets struct{ store *secrets.Guard }
 
-// Read gives one version.
+// Read returns the data of one version.
 func (s sharedSecrets) Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	return readSecret(ctx, s.store, ref)
 }
@@ -150,8 +164,8 @@ func readSecret(ctx context.Context, store *secrets.Guard, ref fsm.SecretRef) (m
 	return data, secretError(err)
 }
 
-// deniedError says that the secret store refuses a call for want of a
-// permission: an *fsm.Error to most, a *scheduler.Denied to who asks for it.
+// deniedError says that the secret store denied a call because a permission is missing. It is
+// an *fsm.Error and a *scheduler.Denied.
 type deniedError struct {
 	coded  fsm.Error
 	denied scheduler.Denied
@@ -160,13 +174,13 @@ type deniedError struct {
 // Error implements error.
 func (e *deniedError) Error() string { return e.coded.Error() }
 
-// Unwrap gives both; the code that callers see is the first one's.
+// Unwrap returns both. The first one's code is the error's code.
 func (e *deniedError) Unwrap() []error { return []error{&e.coded, &e.denied} }
 
-// createdText is the time of writing as fsm.SecretRef keeps it.
+// createdText formats the creation time for fsm.SecretRef.
 func createdText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// parseCreated is its reverse; "" is the zero time.
+// parseCreated parses createdText's format; "" is the zero time.
 func parseCreated(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -174,8 +188,8 @@ func parseCreated(text string) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, text)
 }
 
-// secretError translates the errors of package secrets. The text of most causes
-// stays behind: it is for the log, and what it holds is not ours.
+// secretError translates the errors of package secrets. It drops the text of most causes, which
+// may contain foreign data and belongs in the log.
 func secretError(err error) error {
 	var foreign *secrets.ForeignError
 	var denied *secrets.DeniedError

@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/secrets"
 )
 
-// oneNode is a state with a secret store of its own, without a cluster.
+// oneNode is a state with its own secret store and without a cluster.
 type oneNode struct {
 	secretStore
 	t     *testing.T
@@ -140,7 +140,7 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 	}
 }
 
-// namedBackups names every version, none, or can't be read.
+// namedBackups refers to every version, to none, or returns an error.
 type namedBackups struct {
 	named bool
 	err   error
@@ -150,8 +150,8 @@ func (b namedBackups) Named(context.Context) (func(string, int) bool, error) {
 	return func(path string, version int) bool { return b.named && path == testSecretPath && version == 1 }, b.err
 }
 
-// TestSecretStore_WhatABackupNamesIsNotDestroyed: it is deleted, and stays so
-// that it can be undeleted; likewise while the backups can't be read.
+// TestSecretStore_WhatABackupNamesIsNotDestroyed: a version that a backup refers to is deleted
+// and can be undeleted. The same holds while the backups can't be read.
 func TestSecretStore_WhatABackupNamesIsNotDestroyed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

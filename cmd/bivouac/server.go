@@ -13,6 +13,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/nomad"
@@ -83,8 +84,8 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	return node.run(ctx)
 }
 
-// reloadLevel sets the log level anew from the configuration file whenever the
-// operator asks. A file with mistakes in it changes nothing.
+// reloadLevel sets the log level from the configuration file at each SIGHUP. A file with
+// mistakes changes nothing.
 func (p *program) reloadLevel(ctx context.Context, configFile string, level *slog.LevelVar, log *slog.Logger) error {
 	for {
 		select {
@@ -102,14 +103,14 @@ func (p *program) reloadLevel(ctx context.Context, configFile string, level *slo
 	}
 }
 
-// serverParts are the parts of a node, with what `bivouac server` runs beside.
+// serverParts are the parts of a node and what `bivouac server` runs beside them.
 type serverParts struct {
 	parts
 	vault *secrets.Vault
 	nomad *nomad.Runner
 }
 
-// parts translates the configuration for the packages.
+// parts converts the configuration for the packages.
 func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	log = log.With("node", c.NodeName)
 	registry := newRegistry(readBuildInfo())
@@ -130,9 +131,9 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 		return serverParts{}, err
 	}
 	sched := scheduler.DefaultConfig()
-	box := c.Sandboxes
-	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = box.StartTimeout, box.StopTimeout, box.PauseGrace, box.PlacementGrace
-	sched.OrphanRetention, sched.RemovalsPerHour = box.OrphanRetention, box.RemovalsPerHour
+	sandboxes := c.Sandboxes
+	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = sandboxes.StartTimeout, sandboxes.StopTimeout, sandboxes.PauseGrace, sandboxes.PlacementGrace
+	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
@@ -158,8 +159,8 @@ func (c Config) clusterConfig() cluster.Config {
 	return cl
 }
 
-func (c *PeerConfig) tls() cluster.TLSConfig {
-	return cluster.TLSConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
+func (c *PeerConfig) tls() peernet.TLSFiles {
+	return peernet.TLSFiles{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
 }
 
 func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) secrets.VaultConfig {
@@ -195,9 +196,9 @@ func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 		api.TrustedProxies = append(api.TrustedProxies, prefix)
 	}
 	api.CORSOrigins = c.CORS.Origins
-	api.VerifyGitTokens, api.AllowedGitHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
+	api.Git.VerifyTokens, api.Git.AllowedHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
 	api.SandboxURL = c.Sandboxes.URL
-	api.Door.Domain, api.Door.PublicURL, api.Door.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
+	api.Proxy.Domain, api.Proxy.PublicURL, api.Proxy.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
 	if c.HTTP.CertFile != "" {
 		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)
 		if err != nil {
@@ -208,7 +209,7 @@ func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	return api, nil
 }
 
-// readSecretFile reads a file that holds one secret; "" for no file.
+// readSecretFile reads a file that holds one secret; "" means no file.
 func readSecretFile(path string) (string, error) {
 	if path == "" {
 		return "", nil

@@ -21,8 +21,7 @@ import (
 // serverNode is one `bivouac server` process.
 type serverNode struct {
 	name, config, dir string
-	// owner is the test at whose end the process is killed; a part of it may
-	// have started it.
+	// owner is the test at whose end the process is killed. A subtest may have started it.
 	owner   testing.TB
 	process *child
 	caller
@@ -33,17 +32,17 @@ type serverCluster struct {
 	dir, keyFile string
 	nodes        []*serverNode
 	options      serverOptions
-	// peers are the first nodes' peer addresses.
+	// peers are the peer addresses of the first nodes.
 	peers []string
 }
 
-// serverOptions say what the nodes' configurations name.
+// serverOptions are parts of the nodes' configurations.
 type serverOptions struct {
 	nomad, vault, roleID, secretID string
-	// logStore is the default's when empty.
+	// logStore is "" for the default.
 	logStore string
 	https    bool
-	// more is put behind each node's configuration.
+	// more is appended to each node's configuration.
 	more string
 }
 
@@ -86,8 +85,8 @@ log {
 }
 `
 
-// newServers writes the files of three nodes, with the program's own commands
-// where there are any, and starts nothing.
+// newServers writes the files of three nodes, with the program's own commands where possible,
+// and starts nothing.
 func newServers(t testing.TB, o serverOptions) *serverCluster {
 	t.Helper()
 	s := &serverCluster{dir: t.TempDir()}
@@ -139,7 +138,7 @@ func freeAddress(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// mustRun carries out a command that must succeed and gives its output.
+// mustRun runs a command that must succeed and returns its output.
 func mustRun(t testing.TB, env map[string]string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := runCommand(t, env, args...)
@@ -167,7 +166,7 @@ func (n *serverNode) ready(t testing.TB) {
 	})
 }
 
-// terminate stops the node as an operator would.
+// terminate stops the node as an operator does.
 func (n *serverNode) terminate(t testing.TB) {
 	t.Helper()
 	if err := n.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -178,8 +177,7 @@ func (n *serverNode) terminate(t testing.TB) {
 	}
 }
 
-// up starts all nodes, in the given order, and issues the first key unless
-// there is one.
+// up starts all nodes in the given order and issues the first key unless there is one.
 func (s *serverCluster) up(t testing.TB, order ...int) {
 	t.Helper()
 	for _, i := range order {
@@ -200,7 +198,7 @@ func (s *serverCluster) up(t testing.TB, order ...int) {
 	}
 }
 
-// all gives a caller for each node.
+// all returns a caller for each node.
 func (s *serverCluster) all() []caller {
 	var out []caller
 	for _, n := range s.nodes {
@@ -209,7 +207,7 @@ func (s *serverCluster) all() []caller {
 	return out
 }
 
-// leader waits for a leader all running nodes agree on, and gives its position.
+// leader waits for a leader on which all running nodes agree and returns its position.
 func (s *serverCluster) leader(t testing.TB) (leader int) {
 	t.Helper()
 	eventually(t, "a node leads", func() error {
@@ -242,8 +240,8 @@ func (s *serverCluster) leader(t testing.TB) (leader int) {
 	return leader
 }
 
-// TestServer_WithoutNomadAndVault is a cluster whose surroundings are away:
-// what needs neither goes on, what needs a secret is a clear 503.
+// TestServer_WithoutNomadAndVault runs a cluster whose Nomad and Vault are unreachable.
+// Requests that need neither succeed; those that need a secret get a clear 503.
 func TestServer_WithoutNomadAndVault(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
@@ -276,13 +274,13 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	}
 	operatorCommands(t, s)
 
-	// A second bootstrap is refused.
+	// A second bootstrap is rejected.
 	code, stdout, stderr := runCommand(t, nil, "keys", "bootstrap", "--config", s.nodes[0].config)
-	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "has its first key already") {
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "has an operator's key that may be used") {
 		t.Errorf("a second bootstrap: exit %d, %q, %q", code, stdout, stderr)
 	}
 
-	// Stopped in an orderly way and started in another order, all is there.
+	// After a graceful stop and a start in another order, all data is there.
 	for _, n := range s.nodes {
 		n.terminate(t)
 	}
@@ -310,7 +308,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 		t.Errorf("the node that came back shows %s", a)
 	}
 
-	// A node that is gone for good is taken out, through any other.
+	// A permanently lost node is removed through another one.
 	gone := s.nodes[s.leader(t)]
 	gone.process.kill()
 	left := s.nodes[0]
@@ -333,7 +331,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	}
 }
 
-// operatorCommands runs the operator's tools against a cluster.
+// operatorCommands runs the operator's commands against a cluster.
 func operatorCommands(t *testing.T, s *serverCluster) {
 	t.Helper()
 	flags := []string{"--address", s.nodes[0].base, "--api-key-file", s.keyFile}
@@ -464,7 +462,7 @@ func TestServer_ServesHTTPSWithACertificateThatMayChange(t *testing.T) {
 		}
 		return err
 	})
-	// No second node, no leader: alive but not ready, and it says why.
+	// Without a second node there is no leader: it is alive but not ready, and says why.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.base+"/ready", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,10 +15,10 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// The steps of a client's day, for every cluster the tests can start: the
-// nodes of `bivouac dev`, and those on real Nomad and Vault.
+// The steps of a client's session, for both kinds of test clusters: the nodes of `bivouac dev`,
+// and those on real Nomad and Vault.
 
-// sandboxInfo is the SandboxInfo of api-contract.md A.7.
+// sandboxInfo is the SandboxInfo of API.md, "Sandboxes: members".
 type sandboxInfo struct {
 	ID            string  `json:"id"`
 	SpecID        string  `json:"sandbox_spec_id"`
@@ -31,7 +32,7 @@ type sandboxInfo struct {
 	StatusDetail *string `json:"status_detail"`
 }
 
-// agentURL gives the address of the sandbox's agent server.
+// agentURL returns the address of the sandbox's agent server.
 func (s sandboxInfo) agentURL() string {
 	for _, u := range s.ExposedURLs {
 		if u.Name == "AGENT_SERVER" {
@@ -41,7 +42,8 @@ func (s sandboxInfo) agentURL() string {
 	return ""
 }
 
-// startTaskInfo is the AppConversationStartTask of api-contract.md A.5.
+// startTaskInfo is the AppConversationStartTask of
+// API.md, "Start tasks: members".
 type startTaskInfo struct {
 	ID             string  `json:"id"`
 	Status         string  `json:"status"`
@@ -50,7 +52,7 @@ type startTaskInfo struct {
 	SandboxID      *string `json:"sandbox_id"`
 }
 
-// conversationInfo is the part of an AppConversation the tests read.
+// conversationInfo is the part of an AppConversation that the tests read.
 type conversationInfo struct {
 	ID              string  `json:"id"`
 	SandboxID       string  `json:"sandbox_id"`
@@ -118,7 +120,7 @@ func (c caller) awaitTask(t testing.TB, id string) (task startTaskInfo) {
 	return task
 }
 
-// conversations lists everything the caller has.
+// conversations lists all of the caller's conversations.
 func (c caller) conversations() ([]conversationInfo, error) {
 	a, err := c.try(http.MethodGet, "/api/v1/app-conversations", nil)
 	if err != nil {
@@ -128,7 +130,7 @@ func (c caller) conversations() ([]conversationInfo, error) {
 	return list, decode(a, &list)
 }
 
-// sandboxes lists everything the caller has.
+// sandboxes lists all of the caller's sandboxes.
 func (c caller) sandboxes() ([]sandboxInfo, error) {
 	a, err := c.try(http.MethodGet, "/api/v1/sandboxes/search", nil)
 	if err != nil {
@@ -140,23 +142,41 @@ func (c caller) sandboxes() ([]sandboxInfo, error) {
 	return page.Items, decode(a, &page)
 }
 
-// startConversation creates a conversation and gives its start task's id.
+// create sends a POST until its outcome is known, as clients do: on a busy machine a leader may be
+// lost at any time.
+func (c caller) create(t testing.TB, path string, body any) answer {
+	t.Helper()
+	c = c.with("Idempotency-Key", rand.Text())
+	var a answer
+	eventually(t, "the answer to POST "+path, func() (err error) {
+		if a, err = c.try(http.MethodPost, path, body); err == nil && a.status == http.StatusServiceUnavailable {
+			err = errors.New(a.String())
+		}
+		return err
+	})
+	if a.status != http.StatusOK {
+		t.Fatalf("POST %s answered %s", path, a)
+	}
+	return a
+}
+
+// startConversation creates a conversation and returns its start task's id.
 func (c caller) startConversation(t testing.TB, message string) string {
 	t.Helper()
 	var task startTaskInfo
-	c.do(t, http.StatusOK, http.MethodPost, "/api/v1/app-conversations", map[string]any{
+	c.create(t, "/api/v1/app-conversations", map[string]any{
 		"initial_message": map[string]any{"content": []any{map[string]string{"type": "text", "text": message}}},
 	}).json(t, &task)
 	return task.ID
 }
 
-// startSandbox starts a sandbox of the default spec and gives its id.
+// startSandbox starts a sandbox of the default spec and returns its id.
 func (c caller) startSandbox(t testing.TB) string {
 	t.Helper()
 	return c.startSandboxOf(t, "")
 }
 
-// startSandboxOf starts a sandbox of a spec and gives its id.
+// startSandboxOf starts a sandbox of a spec and returns its id.
 func (c caller) startSandboxOf(t testing.TB, spec string) string {
 	t.Helper()
 	path := "/api/v1/sandboxes"
@@ -164,11 +184,11 @@ func (c caller) startSandboxOf(t testing.TB, spec string) string {
 		path += "?sandbox_spec_id=" + url.QueryEscape(spec)
 	}
 	var info sandboxInfo
-	c.do(t, http.StatusOK, http.MethodPost, path, nil).json(t, &info)
+	c.create(t, path, nil).json(t, &info)
 	return info.ID
 }
 
-// deleteSandbox deletes a sandbox and waits until no node shows it.
+// deleteSandbox deletes a sandbox and waits until it is gone on every node.
 func deleteSandbox(t testing.TB, nodes []caller, id string) {
 	t.Helper()
 	nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/sandboxes/"+id, nil)
@@ -180,7 +200,7 @@ func deleteSandbox(t testing.TB, nodes []caller, id string) {
 	}
 }
 
-// decode reads a 200 answer.
+// decode decodes a response with status 200.
 func decode(a answer, out any) error {
 	if a.status != http.StatusOK {
 		return errors.New(a.String())
@@ -195,8 +215,7 @@ func text(s *string) string {
 	return *s
 }
 
-// inSandbox runs a shell command in a RUNNING sandbox and gives what it
-// printed.
+// inSandbox runs a shell command in a RUNNING sandbox and returns its output.
 func inSandbox(t testing.TB, info sandboxInfo, command string) string {
 	t.Helper()
 	c := agent.New(agent.Config{})
@@ -213,9 +232,9 @@ func inSandbox(t testing.TB, info sandboxInfo, command string) string {
 	return out.Stdout
 }
 
-// keepFile writes a file into a RUNNING sandbox's workspace and gives its path.
-// dir is where to put it; "" asks the sandbox, which must not start its commands
-// in the directory of an allocation, where a file is kept for a while too.
+// keepFile writes a file into a RUNNING sandbox's workspace and returns its path. dir is the
+// folder. "" asks the sandbox, whose commands must not start in an allocation's directory,
+// which keeps files for a while too.
 func keepFile(t testing.TB, info sandboxInfo, dir, content string) string {
 	t.Helper()
 	if dir == "" {
@@ -240,9 +259,8 @@ func keptFile(t testing.TB, info sandboxInfo, path string) string {
 	return string(inside.do(t, http.StatusOK, http.MethodGet, "/api/file/download?path="+url.QueryEscape(path), nil).body)
 }
 
-// lifeOfASandbox starts, pauses, resumes and deletes a sandbox, each step
-// through another node, and finds its file and its id again. dir is as in
-// keepFile.
+// lifeOfASandbox starts, pauses, resumes and deletes a sandbox, each step through another node.
+// The file and the id must stay the same. dir is as in keepFile.
 func lifeOfASandbox(t *testing.T, nodes []caller, spec, dir string) {
 	t.Helper()
 	at := func(i int) caller { return nodes[i%len(nodes)] }
@@ -254,7 +272,7 @@ func lifeOfASandbox(t *testing.T, nodes []caller, spec, dir string) {
 	path := keepFile(t, info, dir, "kept")
 
 	for round := range 2 {
-		for range 2 { // a second pause is fine
+		for range 2 { // a second pause is allowed
 			at(2).do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+id+"/pause", "{}")
 		}
 		if paused := at(0).awaitSandbox(t, id, "PAUSED"); paused.SessionAPIKey != nil || paused.agentURL() != "" {
@@ -271,8 +289,8 @@ func lifeOfASandbox(t *testing.T, nodes []caller, spec, dir string) {
 	deleteSandbox(t, nodes, id)
 }
 
-// everySeedEndpoint calls each of the seed's eleven endpoints once on each
-// node, and checks that what was written through one is seen through the others.
+// everySeedEndpoint calls each of the seed's eleven endpoints once on each node. What was
+// written through one node must be visible through the others.
 func everySeedEndpoint(t *testing.T, nodes []caller) {
 	t.Helper()
 	for i, n := range nodes {
@@ -359,11 +377,11 @@ func conversationOnEveryNode(t *testing.T, n caller, others []caller) {
 	}
 }
 
-// plainID takes the dashes out of a UUID.
+// plainID removes the dashes of a UUID.
 func plainID(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) }
 
-// onlyConversation asks the agent server in the sandbox itself: it must hold
-// that one conversation and no other.
+// onlyConversation asks the agent server in the sandbox: it must have that conversation and no
+// other.
 func onlyConversation(t testing.TB, info sandboxInfo, conversationID string) {
 	t.Helper()
 	var page struct {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -17,9 +15,10 @@ import (
 
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// standardStream, in the place of a file's name, is stdin or stdout.
+// standardStream as a file name means stdin or stdout.
 const standardStream = "-"
 
 func (p *program) snapshotCommand() *cobra.Command {
@@ -37,7 +36,7 @@ func (p *program) snapshotSaveCommand() *cobra.Command {
 asked; the state has every write that was acknowledged before. The file has mode
 0600, holds references to secrets and no values, and is verified and loaded on
 trial before it gets its name. To lose nothing, keep Vault's and Nomad's data and
-the nodes' files too (ops/runbooks/backup.md).`,
+the nodes' files too ("bivouac runbook backup").`,
 		Example: `  bivouac operator snapshot save bivouac.snap
   bivouac operator snapshot save - | ssh backup 'cat > bivouac.snap'
   bivouac operator snapshot save --stale bivouac.snap    # the cluster has no leader`,
@@ -64,8 +63,8 @@ type saveOptions struct {
 	force, stale, asJSON bool
 }
 
-// saveSnapshot asks for a snapshot and keeps it.
-func (p *program) saveSnapshot(ctx context.Context, c *apiClient, o saveOptions) error {
+// saveSnapshot downloads a snapshot and stores it.
+func (p *program) saveSnapshot(ctx context.Context, c *client.Client, o saveOptions) error {
 	if err := p.canSave(o); err != nil {
 		return err
 	}
@@ -76,7 +75,7 @@ func (p *program) saveSnapshot(ctx context.Context, c *apiClient, o saveOptions)
 	progress := &transfer{}
 	var saved backup.Saved
 	err := progress.show(ctx, p.stderr, func(ctx context.Context) error {
-		body, size, err := c.download(ctx, path)
+		body, size, err := c.Download(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -106,7 +105,7 @@ func (p *program) saveSnapshot(ctx context.Context, c *apiClient, o saveOptions)
 	return err
 }
 
-// canSave refuses, before anything is asked, what could not be kept.
+// canSave checks, before the request, that the snapshot can be stored.
 func (p *program) canSave(o saveOptions) error {
 	if o.file == standardStream {
 		if f, ok := p.stdout.(*os.File); ok {
@@ -133,7 +132,7 @@ func errExists(file string) error {
 	return usagef("%s is there already: choose another name, or give --force", file)
 }
 
-// keepSnapshot writes what it reads to the file, or to stdout, verified.
+// keepSnapshot verifies what it reads and writes it to the file or to stdout.
 func (p *program) keepSnapshot(ctx context.Context, o saveOptions, from io.Reader) (backup.Saved, error) {
 	if o.file != standardStream {
 		return backup.WriteFile(ctx, o.file, o.force, func(w io.Writer) error {
@@ -146,70 +145,7 @@ func (p *program) keepSnapshot(ctx context.Context, o saveOptions, from io.Reade
 	return backup.Saved{Path: o.file, Size: out.n.Load(), Manifest: m, Trial: trial}, err
 }
 
-// downloadStall is how long a node may send nothing.
-const downloadStall = 5 * time.Minute
-
-// download asks for an answer of any length and duration. The caller closes it.
-func (c *apiClient) download(ctx context.Context, path string) (body io.ReadCloser, size int64, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stall := time.AfterFunc(downloadStall, func() { cancel(fmt.Errorf("%s sent nothing for %s", c.address, downloadStall)) })
-	d := &downloaded{cancel: cancel, stall: stall, ctx: ctx}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+path, nil)
-	if err != nil {
-		return nil, 0, fmt.Errorf("making the request: %w", err)
-	}
-	req.Header.Set("X-Session-API-Key", c.key)
-	untimed := *c.http
-	untimed.Timeout = 0
-	resp, err := untimed.Do(req)
-	if err != nil {
-		d.stop()
-		return nil, 0, fmt.Errorf("asking %s: %w", c.address, unwrapURLError(err))
-	}
-	d.ReadCloser = resp.Body
-	if resp.StatusCode == http.StatusOK {
-		return d, resp.ContentLength, nil
-	}
-	defer d.Close()
-	answer, err := io.ReadAll(io.LimitReader(d, maxAnswer))
-	if err != nil {
-		return nil, 0, fmt.Errorf("reading the answer of %s: %w", c.address, err)
-	}
-	return nil, 0, newAPIError(c.address, resp.StatusCode, bytes.TrimSpace(answer))
-}
-
-// downloaded is an answer that ends when nothing comes any more.
-type downloaded struct {
-	io.ReadCloser
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	stall  *time.Timer
-}
-
-// Read implements io.Reader.
-func (d *downloaded) Read(b []byte) (int, error) {
-	n, err := d.ReadCloser.Read(b)
-	if n > 0 {
-		d.stall.Reset(downloadStall)
-	}
-	if err != nil && !errors.Is(err, io.EOF) && d.ctx.Err() != nil {
-		err = context.Cause(d.ctx)
-	}
-	return n, err
-}
-
-// Close implements io.Closer.
-func (d *downloaded) Close() error {
-	d.stop()
-	return d.ReadCloser.Close()
-}
-
-func (d *downloaded) stop() {
-	d.stall.Stop()
-	d.cancel(context.Canceled)
-}
-
-// metered counts what is read through it.
+// metered counts the bytes read through it.
 type metered struct {
 	r io.Reader
 	n *atomic.Int64
@@ -222,10 +158,10 @@ func (m *metered) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// transfer is how far a download is. size is -1 or 0 while it is not known.
+// transfer is the progress of a download. size is at most 0 while it is unknown.
 type transfer struct{ done, size atomic.Int64 }
 
-// show runs fn and, when it takes longer than progressDelay, says how far it is.
+// show runs fn. While fn takes longer than progressDelay, it prints the progress.
 func (t *transfer) show(ctx context.Context, w io.Writer, fn func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- fn(ctx) }()
@@ -248,7 +184,7 @@ func (t *transfer) show(ctx context.Context, w io.Writer, fn func(context.Contex
 	}
 }
 
-// formatSize gives a number of bytes for people.
+// formatSize formats a number of bytes for people.
 func formatSize(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d bytes", n)

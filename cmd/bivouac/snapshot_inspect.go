@@ -53,7 +53,7 @@ be, 2 wrong usage.`,
 	return cmd
 }
 
-// loadSnapshot verifies a file and loads it on trial.
+// loadSnapshot verifies a file and loads it into a temporary store.
 func (p *program) loadSnapshot(ctx context.Context, file string) (backup.Saved, error) {
 	if file != standardStream {
 		return backup.ReadFile(ctx, file)
@@ -63,14 +63,13 @@ func (p *program) loadSnapshot(ctx context.Context, file string) (backup.Saved, 
 	return backup.Saved{Path: file, Size: in.n.Load(), Manifest: m, Trial: trial}, err
 }
 
-// snapshotReport is what `operator snapshot inspect --json` and `save --json`
-// print.
+// snapshotReport is the output of `operator snapshot inspect --json` and `save --json`.
 type snapshotReport struct {
 	File     string                `json:"file"`
 	Size     int64                 `json:"size"`
 	Manifest snapshotfile.Manifest `json:"manifest"`
 	Tables   []fsm.TableSize       `json:"tables"`
-	// SecretReferences counts the versions of secrets that the state refers to.
+	// SecretReferences is the number of secret versions that the state refers to.
 	SecretReferences int `json:"secret_references"`
 }
 

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -18,6 +14,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
 // restoreOptions are the arguments of `operator snapshot restore`.
@@ -34,7 +31,7 @@ func (p *program) snapshotRestoreCommand() *cobra.Command {
 		Short: "Replace the whole state of a new or recovered cluster by a saved one",
 		Long: `Replace the whole state of a cluster of one member, new or recovered, by that of a
 file; the others join it afterwards with empty data directories.
-ops/runbooks/restore.md has the whole procedure.
+"bivouac runbook restore" has the whole procedure.
 
 The file is verified and loaded on trial first. A new cluster is given its first
 key by "bivouac keys bootstrap"; that key, as any that is used to restore, stays
@@ -71,8 +68,8 @@ dev --restore FILE" begins a new one with a saved state.`,
 	return cmd
 }
 
-// restoreSnapshot verifies the file here, asks, and sends it.
-func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOptions) error {
+// restoreSnapshot verifies the file locally, asks for confirmation, and uploads it.
+func (p *program) restoreSnapshot(ctx context.Context, c *client.Client, o restoreOptions) error {
 	if err := oneOf("keep", "suspend")(o.keys); err != nil {
 		return usagef("--keys: %w", err)
 	}
@@ -92,7 +89,7 @@ func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOp
 		fmt.Fprintf(p.stdout, "%s holds cluster %s at index %d, saved %s (%s ago)\n", o.file, m.ClusterID, m.Index,
 			formatTime(m.Created), time.Since(m.Created).Round(time.Second))
 	}
-	if err := p.confirm(o.yes, "Replace the whole state of the cluster at %s by it? What the cluster has now is lost.", c.address); err != nil {
+	if err := p.confirm(o.yes, "Replace the whole state of the cluster at %s by it? What the cluster has now is lost.", c.Address); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekEnd)
@@ -108,7 +105,7 @@ func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOp
 	}
 	var done restoredReport
 	err = withProgress(ctx, p.stderr, "restoring", func(ctx context.Context) error {
-		return c.upload(ctx, "/api/v1/operator/restore?"+query.Encode(), f, size, &done)
+		return c.Upload(ctx, "/api/v1/operator/restore?"+query.Encode(), f, size, &done)
 	})
 	if err != nil {
 		return fmt.Errorf("restoring: %w", err)
@@ -119,42 +116,13 @@ func (p *program) restoreSnapshot(ctx context.Context, c *apiClient, o restoreOp
 	return printRestored(p.stdout, o, done)
 }
 
-// upload posts a file and reads the answer into out.
-func (c *apiClient) upload(ctx context.Context, path string, body io.Reader, size int64, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.address+path, io.NopCloser(body))
-	if err != nil {
-		return fmt.Errorf("making the request: %w", err)
-	}
-	req.ContentLength = size
-	req.Header.Set("X-Session-API-Key", c.key)
-	req.Header.Set("Content-Type", "application/x-tar")
-	untimed := *c.http
-	untimed.Timeout = 0
-	resp, err := untimed.Do(req)
-	if err != nil {
-		return fmt.Errorf("asking %s: %w", c.address, unwrapURLError(err))
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", c.address, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return newAPIError(c.address, resp.StatusCode, bytes.TrimSpace(answer))
-	}
-	if err := json.Unmarshal(answer, out); err != nil {
-		return errors.Join(fmt.Errorf("the answer of %s is not what was expected", c.address), err)
-	}
-	return nil
-}
-
-// restoredReport is the answer of POST /api/v1/operator/restore.
+// restoredReport is the response of POST /api/v1/operator/restore.
 type restoredReport struct {
 	cluster.Restored
 	Differences *httpapi.Differences `json:"differences,omitempty"`
 }
 
-// printDifferences says what differs from Nomad and the secret store.
+// printDifferences prints how the state differs from Nomad and the secret store.
 func printDifferences(w io.Writer, d *httpapi.Differences) error {
 	if d == nil {
 		return nil

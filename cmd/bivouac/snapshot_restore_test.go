@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// expectOne makes a node form a cluster by itself.
+// expectOne makes a node form a cluster of one.
 func (n *serverNode) expectOne(t *testing.T) {
 	t.Helper()
 	b, err := os.ReadFile(n.config)
@@ -26,9 +26,8 @@ func (n *serverNode) expectOne(t *testing.T) {
 	}
 }
 
-// TestRestore_ThreeNewDataDirectories: a state is saved, all three data
-// directories are lost, and it is restored on a new cluster of one that the others
-// join.
+// TestRestore_ThreeNewDataDirectories: a state is saved, all three data directories are lost,
+// and the state is restored on a new cluster of one, which the others join.
 func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
@@ -97,7 +96,8 @@ func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 		t.Errorf("the index was %d and is %d (%v)", was, now, err)
 	}
 	alice.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
-	again.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil) // the former operator's key
+	// The former operator's key.
+	again.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
 	run("keys", "enable", "1")
 	again.key = old
 	if a, err := again.try(http.MethodPost, "/api/settings", map[string]any{"language": "once"}); err != nil ||
@@ -123,7 +123,7 @@ func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 	s.nodes[1].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "after"})
 }
 
-// threeVoters waits until the node's cluster has three members that vote.
+// threeVoters waits until the node's cluster has three voters.
 func threeVoters(t *testing.T, n *serverNode) {
 	t.Helper()
 	eventually(t, "three voters", func() error {

@@ -17,7 +17,7 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
-// savedState saves through a node and gives the file's manifest and state.
+// savedState saves through a node and returns the file's manifest and state.
 func savedState(t *testing.T, n caller, file string) (snapshotfile.Manifest, []byte) {
 	t.Helper()
 	code, _, stderr := runCommand(t, map[string]string{"BIVOUAC_API_KEY": n.key}, "operator", "snapshot", "save", "--address", n.base, file)
@@ -40,8 +40,8 @@ func savedState(t *testing.T, n caller, file string) (snapshotfile.Manifest, []b
 	return r.Manifest(), state
 }
 
-// TestDev_SnapshotSave: every node gives the whole state, without a secret in it,
-// also the node that is asked while the leader has just been killed.
+// TestDev_SnapshotSave: every node returns the whole state without any secret, also right after
+// the leader was killed.
 func TestDev_SnapshotSave(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestDev_SnapshotSave(t *testing.T) {
 	}
 }
 
-// checkInspect looks at what inspect says of a good file.
+// checkInspect checks the output of inspect for a valid file.
 func checkInspect(t *testing.T, file string) {
 	t.Helper()
 	code, stdout, stderr := runCommand(t, nil, "operator", "snapshot", "inspect", file)
@@ -96,7 +96,7 @@ func checkInspect(t *testing.T, file string) {
 	}
 }
 
-// offeredSnapshot is a node that answers with what a file holds.
+// offeredSnapshot is a node that responds with the content of a file.
 func offeredSnapshot(t *testing.T, serve http.HandlerFunc) map[string]string {
 	t.Helper()
 	server := httptest.NewServer(serve)
@@ -104,7 +104,7 @@ func offeredSnapshot(t *testing.T, serve http.HandlerFunc) map[string]string {
 	return map[string]string{"BIVOUAC_ADDR": server.URL, "BIVOUAC_API_KEY": "k"}
 }
 
-// goodSnapshot is a whole file.
+// goodSnapshot returns a valid file.
 func goodSnapshot(t *testing.T) []byte {
 	t.Helper()
 	b, err := os.ReadFile("testdata/snapshot/good.snap")
@@ -123,7 +123,7 @@ func TestSnapshotSave_KeepsWhatIsGood(t *testing.T) {
 	if code != exitOK || !strings.Contains(stdout, "saved "+file) {
 		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
 	}
-	// It is not overwritten by mistake.
+	// An existing file is not overwritten.
 	code, _, stderr = runCommand(t, env, "operator", "snapshot", "save", file)
 	if code != exitUsage || !strings.Contains(stderr, "--force") {
 		t.Errorf("exit %d: %s", code, stderr)
@@ -131,7 +131,7 @@ func TestSnapshotSave_KeepsWhatIsGood(t *testing.T) {
 	if code, _, stderr = runCommand(t, env, "operator", "snapshot", "save", "--force", file); code != exitOK {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
-	// To stdout it is the same file.
+	// stdout receives the same content.
 	code, stdout, stderr = runCommand(t, env, "operator", "snapshot", "save", "-")
 	if code != exitOK || stdout != string(good) || !strings.Contains(stderr, "saved -") {
 		t.Errorf("exit %d, %d bytes: %s", code, len(stdout), stderr)
@@ -139,7 +139,7 @@ func TestSnapshotSave_KeepsWhatIsGood(t *testing.T) {
 	onlyFile(t, dir, "f.snap")
 }
 
-// onlyFile fails for everything else that is in dir.
+// onlyFile fails if dir contains anything else.
 func onlyFile(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	left, err := os.ReadDir(dir)
@@ -190,8 +190,8 @@ func TestSnapshotSave_KeepsNothingElse(t *testing.T) {
 	}
 }
 
-// TestSnapshotSave_Interrupted: a save that is told to stop leaves nothing, and
-// one that takes long says how far it is.
+// TestSnapshotSave_Interrupted: an interrupted save leaves nothing, and a slow one prints its
+// progress.
 func TestSnapshotSave_Interrupted(t *testing.T) {
 	good := goodSnapshot(t)
 	env := offeredSnapshot(t, func(w http.ResponseWriter, r *http.Request) {

@@ -15,18 +15,18 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// specIDPattern is what a spec id may be: a label or an image reference.
+// specIDPattern matches a spec id: a label or an image reference.
 var specIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`)
 
-// portNamePattern is what a port's name may be: it becomes the name of an
-// environment variable and, in lower case, of "${port.<name>}".
+// portNamePattern matches a port's name. The name is also that of an environment variable and,
+// in lower case, of "${port.<name>}".
 var portNamePattern = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,62}$`)
 
 // maxPool bounds a warm pool.
 const maxPool = 1000
 
-// loadSpecs reads the sandbox specs of an HCL file, in the file's order. Its
-// error is a usageError that names every mistake with file and line.
+// loadSpecs reads the sandbox specs of an HCL file, in the file's order. Its error is a
+// usageError that lists every mistake with file and line.
 func loadSpecs(path string) ([]fsm.Spec, error) {
 	body, err := parseHCLFile(path)
 	if err != nil {
@@ -113,9 +113,9 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 	return diags
 }
 
-// specNames lets a spec's texts name its ports and its workspace, which get
-// their values when a sandbox is placed: "${port.agent_server}" stands for
-// itself here, and a port that the spec does not have is a mistake with a line.
+// specNames lets a spec's texts refer to its ports and its workspace, whose values are known at
+// placement. "${port.agent_server}" evaluates to itself here. An unknown port is an error with
+// its line.
 func specNames(body hcl.Body) *hcl.EvalContext {
 	ports := map[string]cty.Value{}
 	content, _, _ := body.PartialContent(&hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "port", LabelNames: []string{"name"}}}})
@@ -143,8 +143,8 @@ func decodePort(b *hcl.Block, ports map[string]int) hcl.Diagnostics {
 	return diags
 }
 
-// checkTemplate holds the rules between members. fsm checks them again; here
-// they can be answered with the line of the block.
+// checkTemplate checks the rules between members. fsm checks them again; here the error has the
+// block's line.
 func checkTemplate(t fsm.Template) error {
 	var errs []error
 	say := func(wrong bool, format string, args ...any) {
@@ -170,14 +170,13 @@ func checkTemplate(t fsm.Template) error {
 	return errors.Join(errs...)
 }
 
-// projectInVolume reports whether the project is a directory below the
-// workspace's root.
+// projectInVolume reports whether the working directory is below the workspace's root.
 func projectInVolume(t fsm.Template) bool {
 	switch {
 	case t.Driver != fsm.DriverDocker:
 		return path.IsAbs(t.WorkingDir) || filepath.IsLocal(t.WorkingDir) && path.Clean(t.WorkingDir) != "."
 	case t.VolumePath == "" || !path.IsAbs(t.WorkingDir):
-		return true // said elsewhere
+		return true // another check reports it
 	}
 	return strings.HasPrefix(path.Clean(t.WorkingDir), strings.TrimSuffix(path.Clean(t.VolumePath), "/")+"/") &&
 		path.Clean(t.WorkingDir) != path.Clean(t.VolumePath)

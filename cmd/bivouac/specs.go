@@ -95,7 +95,7 @@ func (p *program) specsListCommand() *cobra.Command {
 	return cmd
 }
 
-// specInfo is a spec in the answers of the operator routes.
+// specInfo is a spec in the operator API's responses.
 type specInfo struct {
 	fsm.Spec
 	Members struct {

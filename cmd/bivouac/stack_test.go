@@ -17,8 +17,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// required reports whether the environment says that the program must be there
-// (.ci/run does); else its absence skips the test.
+// required reports whether the environment requires the program (.ci/run does). Otherwise a
+// test without it is skipped.
 func required(program string) bool {
 	return slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program)
 }
@@ -28,12 +28,11 @@ type stack struct {
 	*serverCluster
 	nomad *local.Nomad
 	vault *local.Vault
-	// specs are what sandboxes are made from: the driver's name, and the
-	// folder in the sandbox that is kept, "" to ask.
+	// specs maps a driver to the sandbox's folder that is kept, "" to ask the sandbox.
 	specs map[string]string
 }
 
-// startStack starts everything, and stops it with the test.
+// startStack starts everything and stops it at the test's end.
 func startStack(t *testing.T) *stack {
 	t.Helper()
 	if testing.Short() {
@@ -75,7 +74,7 @@ func closed(t testing.TB, what string, end func() error) {
 	}
 }
 
-// worldReadable gives a directory that tasks of any user may enter.
+// worldReadable returns a directory that tasks of any user can enter.
 func worldReadable(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bivouac-stack-")
@@ -89,8 +88,8 @@ func worldReadable(t testing.TB) string {
 	return dir
 }
 
-// loadSpecs builds the agent server, and the image around it where Docker is
-// reachable, and applies a spec for each driver with the program's own command.
+// loadSpecs builds the agent server, and its image if Docker is reachable, and applies a spec
+// for each driver with the program's own command.
 func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
 	t.Helper()
 	dir := worldReadable(t)
@@ -140,7 +139,7 @@ func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
 	mustRun(t, nil, "specs", "apply", file, "--replace", "--address", s.nodes[1].base, "--api-key-file", s.keyFile)
 }
 
-// nomadJob is the part of a job listing the tests read.
+// nomadJob is the part of a job listing that the tests read.
 type nomadJob struct {
 	ID, Status string
 	Stop       bool
@@ -155,8 +154,8 @@ func (s *stack) jobs(t testing.TB) (list []nomadJob) {
 	return list
 }
 
-// TestStack runs one stack through a hard day. The parts follow each other,
-// because each needs all of it.
+// TestStack runs one stack through several failures. Its parts run one after the other, because
+// each needs the whole stack.
 func TestStack(t *testing.T) {
 	t.Parallel()
 	s := startStack(t)
@@ -195,9 +194,8 @@ func (s *stack) keepsFiles(t *testing.T) {
 	}
 }
 
-// noSecretOutsideVault sends canaries through every field and then looks for
-// them in everything the nodes wrote and everything Nomad was told. A sandbox's
-// own key is one more.
+// noSecretOutsideVault sends canaries through every field and then looks for them in everything
+// that the nodes wrote and Nomad received. It also looks for a sandbox's own key.
 func (s *stack) noSecretOutsideVault(t *testing.T) {
 	var c canaries
 	tasks := c.answers(t, s.nodes[2].caller)
@@ -215,7 +213,7 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 				err = errors.New(n.name + " has none")
 			}
 			if err != nil {
-				// Snapshots follow writes.
+				// Writes lead to a snapshot.
 				_, err2 := s.nodes[0].try(http.MethodPost, "/api/settings", c.settings())
 				return errors.Join(err, err2)
 			}
@@ -230,7 +228,7 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 			t.Errorf("%s logged %s", n.name, v)
 		}
 	}
-	boxes, err := s.nodes[0].sandboxes()
+	sandboxes, err := s.nodes[0].sandboxes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +238,8 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 			searched++
 		}
 	}
-	if len(boxes) == 0 || searched < len(boxes) {
-		t.Errorf("%d jobs were searched, of %d sandboxes", searched, len(boxes))
+	if len(sandboxes) == 0 || searched < len(sandboxes) {
+		t.Errorf("%d jobs were searched, of %d sandboxes", searched, len(sandboxes))
 	}
 	var volumes json.RawMessage
 	if err := s.nomad.Do(t.Context(), http.MethodGet, "volumes?type=host", nil, &volumes); err != nil {
@@ -253,8 +251,8 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 	s.deleteAll(t)
 }
 
-// searchJob looks for canaries in all that Nomad has of the job, and says no when
-// the job went meanwhile: that of a sandbox deleted before.
+// searchJob looks for canaries in everything that Nomad has about the job. It returns false if
+// the job was deleted meanwhile.
 func (s *stack) searchJob(t *testing.T, c canaries, id string) bool {
 	t.Helper()
 	for _, path := range []string{"job/%s", "job/%s/versions", "job/%s/allocations", "job/%s/evaluations"} {
@@ -274,15 +272,15 @@ func (s *stack) searchJob(t *testing.T, c canaries, id string) bool {
 	return true
 }
 
-// deleteAll deletes every sandbox and waits until Nomad has forgotten them.
+// deleteAll deletes every sandbox and waits until Nomad has no job of them.
 func (s *stack) deleteAll(t testing.TB) {
 	t.Helper()
 	list, err := s.nodes[0].sandboxes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, box := range list {
-		s.nodes[1].do(t, http.StatusOK, http.MethodDelete, "/api/v1/sandboxes/"+box.ID, nil)
+	for _, sb := range list {
+		s.nodes[1].do(t, http.StatusOK, http.MethodDelete, "/api/v1/sandboxes/"+sb.ID, nil)
 	}
 	eventually(t, "Nomad has forgotten the sandboxes", func() error {
 		if jobs := s.jobs(t); len(jobs) > 0 {
@@ -292,9 +290,8 @@ func (s *stack) deleteAll(t testing.TB) {
 	})
 }
 
-// leaderKilledDuringCreation kills -9 the leader while it starts a
-// conversation's sandbox: the next one finishes the task, with one sandbox and
-// one conversation.
+// leaderKilledDuringCreation kills the leader with SIGKILL while it starts a conversation's
+// sandbox. The next leader finishes the task with one sandbox and one conversation.
 func (s *stack) leaderKilledDuringCreation(t *testing.T) {
 	known, err := s.nodes[0].conversations()
 	if err != nil {
@@ -324,9 +321,9 @@ func (s *stack) leaderKilledDuringCreation(t *testing.T) {
 			if err != nil || len(list) != len(known)+round+1 {
 				t.Errorf("%s lists %d conversations, want %d: %v", n.name, len(list), len(known)+round+1, err)
 			}
-			boxes, err := n.sandboxes()
-			if err != nil || len(boxes) != round+1 {
-				t.Errorf("%s lists %d sandboxes, want %d: %v", n.name, len(boxes), round+1, err)
+			sandboxes, err := n.sandboxes()
+			if err != nil || len(sandboxes) != round+1 {
+				t.Errorf("%s lists %d sandboxes, want %d: %v", n.name, len(sandboxes), round+1, err)
 			}
 		}
 		if jobs := s.jobs(t); len(jobs) != round+1 {
@@ -337,8 +334,8 @@ func (s *stack) leaderKilledDuringCreation(t *testing.T) {
 	s.deleteAll(t)
 }
 
-// vaultSealed: what needs a secret is a 503 that says when to come back, the
-// rest goes on, and all is well again by itself.
+// vaultSealed: a request that needs a secret gets a 503 with Retry-After, the others succeed,
+// and after the unseal everything works again.
 func (s *stack) vaultSealed(t *testing.T) {
 	nodes := s.all()
 	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "before", "llm_model": "m", "llm_api_key": "k"})
@@ -411,7 +408,7 @@ func (s *stack) nomadAway(t *testing.T) {
 	s.deleteAll(t)
 }
 
-// restart stops all nodes in an orderly way and starts them in another order.
+// restart stops all nodes gracefully and starts them in another order.
 func (s *stack) restart(t *testing.T) {
 	id := s.nodes[0].startSandbox(t)
 	s.nodes[0].awaitSandbox(t, id, "RUNNING")
@@ -432,7 +429,7 @@ func (s *stack) restart(t *testing.T) {
 	s.deleteAll(t)
 }
 
-// running gives the allocations of a sandbox that are or may yet be running.
+// running returns a sandbox's allocations that run or may still start.
 func (s *stack) running(t testing.TB, id string) (ids []string) {
 	t.Helper()
 	var list []struct{ ID, DesiredStatus string }
@@ -447,7 +444,7 @@ func (s *stack) running(t testing.TB, id string) (ids []string) {
 	return ids
 }
 
-// nothingIsLeft: no job and no volume of a deleted sandbox stays.
+// nothingIsLeft: a deleted sandbox leaves no job and no volume.
 func (s *stack) nothingIsLeft(t *testing.T) {
 	eventually(t, "the volumes are gone", func() error {
 		var volumes []struct{ Name string }

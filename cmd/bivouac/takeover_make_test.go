@@ -19,15 +19,15 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// takeoverFacts are what a kept data directory must show after an upgrade.
+// takeoverFacts is what must be found in a kept data directory after an upgrade.
 type takeoverFacts struct {
 	// Key is the operator's API key.
 	Key string `json:"key"`
-	// Version is the protocol version that the nodes left.
+	// Version is the nodes' protocol version.
 	Version int `json:"version"`
-	// Settings is the answer of GET /api/settings.
+	// Settings is the response of GET /api/settings.
 	Settings string `json:"settings"`
-	// Paused is a sandbox whose workspace holds kept.txt with the text "kept\n".
+	// Paused is a sandbox whose workspace has kept.txt with the text "kept\n".
 	Paused string `json:"paused"`
 	// Conversation runs in Sandbox.
 	Conversation string `json:"conversation"`
@@ -37,10 +37,9 @@ type takeoverFacts struct {
 	Specs []string `json:"specs"`
 }
 
-// TestTakeover_Make writes the data directories that TestTakeover_* start on, in
-// the format of the program that it is built with, to the folder in
-// BIVOUAC_TEST_MAKE_DATA. It is run once for a release, and its files are never
-// written again.
+// TestTakeover_Make writes the data directories for TestTakeover_* to the folder in
+// BIVOUAC_TEST_MAKE_DATA, in the format of the program that it is built with. Run it once for a
+// release. Its files are never rewritten.
 func TestTakeover_Make(t *testing.T) {
 	into := os.Getenv("BIVOUAC_TEST_MAKE_DATA")
 	if into == "" {
@@ -111,7 +110,7 @@ func startDevOn(t *testing.T, dir, store string) *running {
 			cl.RetryJoin = append(cl.RetryJoin, other.peer)
 		}
 		api := httpapi.DefaultConfig()
-		api.VerifyGitTokens = false
+		api.Git.VerifyTokens = false
 		n.app, err = newApp(parts{
 			cluster: cl, scheduler: scheduler.DefaultConfig(), api: api, listener: web[i],
 			secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
@@ -120,7 +119,7 @@ func startDevOn(t *testing.T, dir, store string) *running {
 			t.Fatal(err)
 		}
 	}
-	r := &running{devCluster: c, failed: c.start()}
+	r := &running{devCluster: c, failed: startAll(c)}
 	t.Cleanup(func() { r.end(t) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -133,7 +132,7 @@ func startDevOn(t *testing.T, dir, store string) *running {
 	return r
 }
 
-// fill writes through the API what takeoverFacts tells of, and stops the cluster.
+// fill writes the data of takeoverFacts through the API and stops the cluster.
 func fill(t *testing.T, r *running) takeoverFacts {
 	t.Helper()
 	n := r.all[0]
@@ -161,7 +160,7 @@ func fill(t *testing.T, r *running) takeoverFacts {
 			t.Fatal(err)
 		}
 	}
-	// A few entries behind the snapshot, so that the log counts too.
+	// A few entries after the snapshot, so that the log is replayed too.
 	for range 5 {
 		n.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "last"})
 	}
@@ -171,7 +170,7 @@ func fill(t *testing.T, r *running) takeoverFacts {
 	return facts
 }
 
-// listed gives the names of the API keys and the ids of the specs.
+// listed returns the names of the API keys and the ids of the specs.
 func listed(t *testing.T, n caller) (keys, specs []string) {
 	t.Helper()
 	var page struct {

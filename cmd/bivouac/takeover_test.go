@@ -23,8 +23,8 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// The data directories of earlier programs, made by TestTakeover_Make. Files of
-// one commit are in testdata/data/<commit>.
+// takeoverData has the data directories of earlier programs, made by TestTakeover_Make. Files
+// of one commit are in testdata/data/<commit>.
 const takeoverData = "testdata/data"
 
 // eachTakeover runs test for each kept file of that name.
@@ -63,8 +63,8 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 				s.up(t, 0, 1, 2)
 				facts.check(t, s.all())
 				s.nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "after"})
-				// The addresses in Raft's configuration are the new ones, so a restart of
-				// all finds each other without any other help.
+				// Raft's configuration has the new addresses, so after a restart the nodes find
+				// each other without help.
 				for _, n := range s.nodes {
 					n.process.kill()
 				}
@@ -98,20 +98,20 @@ func TestTakeover_DevStartsOnFoldersOfEarlierPrograms(t *testing.T) {
 		}
 		r.all[0].awaitSandbox(t, facts.Sandbox, "RUNNING")
 		r.onlyConversation(t, facts.Sandbox, facts.Conversation)
-		// A conversation needs the model's key, which is a sealed secret.
+		// A conversation needs the model's key, a secret.
 		r.all[2].awaitTask(t, r.all[1].startConversation(t, "once more"))
 	})
 }
 
-// check finds on every node what the earlier program left, and the newest
-// protocol version.
+// check checks on every node that the earlier program's data is there, and that the protocol
+// version is the newest.
 func (f takeoverFacts) check(t *testing.T, nodes []caller) {
 	t.Helper()
 	for _, n := range nodes {
 		before, after := map[string]any{}, map[string]any{}
 		answer{body: []byte(f.Settings)}.json(t, &before)
 		n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil).json(t, &after)
-		for name, was := range before { // today's program may say more
+		for name, was := range before { // the current program may have more members
 			if diff := cmp.Diff(was, after[name]); diff != "" {
 				t.Errorf("%s: settings: %s (-before +after)\n%s", n.base, name, diff)
 			}
@@ -123,12 +123,12 @@ func (f takeoverFacts) check(t *testing.T, nodes []caller) {
 		if list, err := n.conversations(); err != nil || len(list) != 1 || list[0].ID != f.Conversation || list[0].SandboxID != f.Sandbox {
 			t.Errorf("%s: conversations %+v, %v", n.base, list, err)
 		}
-		boxes, err := n.sandboxes()
+		sandboxes, err := n.sandboxes()
 		states := map[string]string{}
-		for _, b := range boxes {
+		for _, b := range sandboxes {
 			states[b.ID] = b.Status
 		}
-		if err != nil || len(boxes) != 2 || states[f.Paused] != "PAUSED" || states[f.Sandbox] == "" {
+		if err != nil || len(sandboxes) != 2 || states[f.Paused] != "PAUSED" || states[f.Sandbox] == "" {
 			t.Errorf("%s: sandboxes %v, %v", n.base, states, err)
 		}
 		eventually(t, "the protocol version rises", func() error {
@@ -145,8 +145,8 @@ func (f takeoverFacts) check(t *testing.T, nodes []caller) {
 	}
 }
 
-// unpack puts an archive into dir, and gives its facts. Zeros become holes: a
-// file of raft-wal's is mostly that.
+// unpack extracts an archive into dir and returns its facts. Zeros become holes, because most
+// of a raft-wal file is zeros.
 func unpack(t *testing.T, archive, dir string) (facts takeoverFacts) {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -188,8 +188,8 @@ func unpack(t *testing.T, archive, dir string) (facts takeoverFacts) {
 	return facts
 }
 
-// dropExpired removes certificates that are not valid now, so that the folder's
-// age does not fail the test: `bivouac dev` makes new ones.
+// dropExpired removes expired certificates, so that the archive's age does not fail the test:
+// `bivouac dev` makes new ones.
 func dropExpired(d tlsDir) error {
 	raw, err := os.ReadFile(d.ca())
 	if err != nil {

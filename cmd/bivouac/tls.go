@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/scheduler/durable"
 )
 
 const day = 24 * time.Hour
@@ -23,12 +24,12 @@ func (d tlsDir) file(name string) string { return filepath.Join(string(d), name)
 func (d tlsDir) ca() string              { return d.file("ca.pem") }
 func (d tlsDir) caKey() string           { return d.file("ca-key.pem") }
 
-// node gives the files of a node, as the cluster package wants them.
-func (d tlsDir) node(name string) cluster.TLSConfig {
-	return cluster.TLSConfig{CAFile: d.ca(), CertFile: d.file(name + ".pem"), KeyFile: d.file(name + "-key.pem")}
+// node returns the paths of a node's files.
+func (d tlsDir) node(name string) peernet.TLSFiles {
+	return peernet.TLSFiles{CAFile: d.ca(), CertFile: d.file(name + ".pem"), KeyFile: d.file(name + "-key.pem")}
 }
 
-// init makes the CA; it refuses when there is one.
+// init makes the CA. It fails if there is one.
 func (d tlsDir) init(now time.Time, lifetime time.Duration) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("making the CA: %s", oneLine(err))
@@ -38,19 +39,19 @@ func (d tlsDir) init(now time.Time, lifetime time.Duration) error {
 			return fmt.Errorf("making the CA: %s is there already", name)
 		}
 	}
-	ca, err := cluster.NewCA(now, lifetime)
+	ca, err := peernet.NewCA(now, lifetime)
 	if err != nil {
 		return fmt.Errorf("making the CA: %w", err)
 	}
-	// The certificate goes last: where it is, the key is.
-	if err := writeFile(d.caKey(), ca.Key, 0o600); err != nil {
+	// The certificate is written last: if it exists, so does the key.
+	if err := durable.Replace(d.caKey(), ca.Key, 0o600); err != nil {
 		return err
 	}
-	return writeFile(d.ca(), ca.Certificate, 0o644)
+	return durable.Replace(d.ca(), ca.Certificate, 0o644)
 }
 
-// issue makes a node's certificate and replaces the one that is there.
-func (d tlsDir) issue(node string, hosts []string, now time.Time, lifetime time.Duration) (cluster.TLSConfig, error) {
+// issue makes a node's certificate and replaces an existing one.
+func (d tlsDir) issue(node string, hosts []string, now time.Time, lifetime time.Duration) (peernet.TLSFiles, error) {
 	files := d.node(node)
 	certificate, err := os.ReadFile(d.ca())
 	if err != nil {
@@ -60,14 +61,14 @@ func (d tlsDir) issue(node string, hosts []string, now time.Time, lifetime time.
 	if err != nil {
 		return files, fmt.Errorf("reading the CA's key: %s", oneLine(err))
 	}
-	pair, err := cluster.Issue(cluster.PEM{Certificate: certificate, Key: key}, node, hosts, now, lifetime)
+	pair, err := peernet.Issue(peernet.PEM{Certificate: certificate, Key: key}, node, hosts, now, lifetime)
 	if err != nil {
 		return files, fmt.Errorf("issuing the certificate with %s and %s: %w", d.ca(), d.caKey(), err)
 	}
-	if err := writeFile(files.KeyFile, pair.Key, 0o600); err != nil {
+	if err := durable.Replace(files.KeyFile, pair.Key, 0o600); err != nil {
 		return files, err
 	}
-	return files, writeFile(files.CertFile, pair.Certificate, 0o644)
+	return files, durable.Replace(files.CertFile, pair.Certificate, 0o644)
 }
 
 func (p *program) tlsCommand() *cobra.Command {
@@ -97,7 +98,7 @@ Whoever has the key can let a node into the cluster.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the folder to make it in")
-	cmd.Flags().IntVar(&days, "days", int(cluster.DefaultCALifetime/day), "how long it is good for")
+	cmd.Flags().IntVar(&days, "days", int(peernet.DefaultCALifetime/day), "how long it is good for")
 	mustRequire(cmd, "dir")
 	return cmd
 }
@@ -132,7 +133,7 @@ certificate without a restart.`,
 	cmd.Flags().StringVar(&dir, "dir", "", "the folder with the CA")
 	cmd.Flags().StringVar(&node, "node", "", "the node's name")
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "a further name or address to put in; may be repeated")
-	cmd.Flags().IntVar(&days, "days", int(cluster.DefaultNodeLifetime/day), "how long it is good for")
+	cmd.Flags().IntVar(&days, "days", int(peernet.DefaultNodeLifetime/day), "how long it is good for")
 	mustRequire(cmd, "dir", "node")
 	return cmd
 }

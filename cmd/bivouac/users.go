@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// userInfo is a user in the answers of the operator routes.
+// userInfo is a user in the operator API's responses.
 type userInfo struct {
 	ID        string         `json:"id"`
 	CreatedAt time.Time      `json:"created_at"`
@@ -22,15 +24,14 @@ type userInfo struct {
 	Usage     map[string]int `json:"usage"`
 }
 
-// userPolicy is what is set for one user; nil is what the spec or the
-// installation says.
+// userPolicy is a user's own policy. A nil member means the spec's or the installation's.
 type userPolicy struct {
 	IdleTimeout       *string `json:"idle_timeout"`
 	MaxRunning        *string `json:"max_running"`
 	DeletePausedAfter *string `json:"delete_paused_after"`
 }
 
-// userLimits are one user's limits; 0 is none.
+// userLimits are one user's limits; 0 means no limit.
 type userLimits struct {
 	Running         int `json:"running_sandboxes"`
 	Total           int `json:"total_sandboxes"`
@@ -71,7 +72,7 @@ func (p *program) usersListCommand() *cobra.Command {
 	return cmd
 }
 
-func (p *program) users(cmd *cobra.Command, c *apiClient) ([]userInfo, error) {
+func (p *program) users(cmd *cobra.Command, c *client.Client) ([]userInfo, error) {
 	var page struct {
 		Items []userInfo `json:"items"`
 	}
@@ -90,7 +91,7 @@ func printUsers(w io.Writer, users []userInfo) error {
 	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "POLICY", "LIMITS", "CREATED"}, rows)
 }
 
-// describePolicy gives what is set of a policy, in one word of a table.
+// describePolicy formats a policy's set members as one word of a table.
 func describePolicy(p *userPolicy) string {
 	if p == nil {
 		return ""
@@ -107,7 +108,7 @@ func describePolicy(p *userPolicy) string {
 	return strings.Join(set, ",")
 }
 
-// describeLimits gives the limits there are, in one word of a table.
+// describeLimits formats the set limits as one word of a table.
 func describeLimits(l *userLimits) string {
 	if l == nil {
 		return ""
@@ -148,8 +149,8 @@ func (f *userFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&f.noLimits, "default-limits", false, "set no limits for the user any more")
 }
 
-// over changes what is set for a user to what the flags say. The installation's
-// limits are not mixed with a user's own: the first own one replaces them all.
+// over applies the flags to a user's settings. A user's own limits replace the installation's
+// as a whole.
 func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
 	if f.noPolicy {
 		u.Policy = nil

@@ -9,23 +9,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker: the Makefile gives what `git describe` says.
-// Nothing else changes it.
+// version is set by the linker only: the Makefile passes the output of `git describe`.
 var version = ""
 
-// buildInfo says which build this is.
+// buildInfo identifies this build.
 type buildInfo struct {
-	// Version is what the linker was given, else the module's version, "devel"
-	// when neither is known.
+	// Version is the linker's value, else the module's version, else "devel".
 	Version string `json:"version"`
-	// Revision is the commit, with "+dirty" when the tree had changes; "" when
-	// the build did not record it.
+	// Revision is the commit, with "+dirty" if the tree had changes, "" if the build did not
+	// record it.
 	Revision string `json:"revision"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-// readBuildInfo asks the linker and the binary itself.
+// readBuildInfo reads the linker's value and the build information of the binary.
 func readBuildInfo() buildInfo {
 	b := buildInfo{Version: orDefault(version, "devel"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

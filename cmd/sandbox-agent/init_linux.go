@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// initFailed is the exit code when the agent server can't be started at all.
+// initFailed is the exit code when the agent server can't be started.
 const initFailed = 126
 
-// runAsInit is process 1: it starts this program once more, hands signals on,
-// reaps every child it is given, and ends with the agent server's exit code
-// (128 and the signal's number when one ended it). It starts nothing else, so
-// no wait of os/exec's is stolen; with it the kernel ends all that is left.
+// runAsInit is process 1. It starts this program as its child, forwards signals, reaps all
+// children, and exits with the agent server's exit code (128 plus the signal's number if a
+// signal ended it). It starts no other child, so no os/exec wait loses its process. When it
+// exits, the kernel ends all remaining processes.
 func runAsInit(args, environ []string) (int, error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -29,7 +29,7 @@ func runAsInit(args, environ []string) (int, error) {
 	go func() {
 		for s := range signals {
 			if n, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child, n) // ended meanwhile: fine
+				_ = syscall.Kill(child, n) // an error means it has ended
 			}
 		}
 	}()

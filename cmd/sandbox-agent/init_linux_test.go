@@ -18,16 +18,16 @@ import (
 	"time"
 )
 
-// TestInit_ReapsOrphans runs the program as process 1 of a namespace of its
-// own, as a container does.
+// TestInit_ReapsOrphans runs the program as process 1 of its own PID namespace, as a container
+// does.
 func TestInit_ReapsOrphans(t *testing.T) {
 	cmd, url := startAsInit(t)
 	agent := children(t, cmd.Process.Pid)
 	if len(agent) != 1 {
 		t.Fatalf("process 1 has the children %v", agent)
 	}
-	// Orphans that end at once, and one that lives on: the shells between end
-	// first, so all come to process 1.
+	// Orphans that end at once, and one that keeps running. The shells between end first, so
+	// all become children of process 1.
 	body := execute(t, url, `for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 0' &) ; done; (setsid sleep 1000 >/dev/null 2>&1 &) ; echo done`)
 	if !strings.Contains(body, `"exit_code":0`) || !strings.Contains(body, `done\n`) {
 		t.Fatalf("the command: %s", body)
@@ -36,11 +36,11 @@ func TestInit_ReapsOrphans(t *testing.T) {
 		left := children(t, cmd.Process.Pid)
 		return len(left) == 2
 	})
-	// Waits of its own still work.
+	// It can still wait for its own children.
 	if body := execute(t, url, "exit 7"); !strings.Contains(body, `"exit_code":7`) {
 		t.Errorf("a command after it: %s", body)
 	}
-	// SIGTERM to process 1 is handed on: a clean stop, which ends the orphan.
+	// Process 1 forwards SIGTERM: a clean stop, which also ends the orphan.
 	all := children(t, cmd.Process.Pid)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -137,11 +137,10 @@ func execute(t *testing.T, url, command string) string {
 	return string(b)
 }
 
-// children gives the processes whose parent is pid, ended ones not waited for
-// too.
+// children returns the processes whose parent is pid, including zombies.
 func children(t *testing.T, pid int) []int {
 	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // one a thread
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // one per thread
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +161,7 @@ func children(t *testing.T, pid int) []int {
 	return out
 }
 
-// state is the process's state, "" when it is gone.
+// state returns the process's state, "" if there is no such process.
 func state(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command sandbox-agent is the agent server that runs inside a sandbox where
-// no other image is given (api-contract.md, Part C). It is static and needs
-// nothing beside it; see package agentserver for what it serves. As process 1
-// of a container it runs itself as its child and reaps the orphans that come
-// to process 1, so that an image needs no other init.
+// Command sandbox-agent is the agent server for sandboxes without another image (PROTOCOL.md,
+// "Sources"). It is a static binary without dependencies; see package agentserver for its
+// endpoints. As process 1 of a container it runs itself as its child and reaps orphaned
+// processes, so the image needs no init.
 package main
 
 import (
@@ -12,7 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"bivouac.dev/bivouac/cmd/sandbox-agent/agentserver"
+	"bivouac.dev/bivouac/scheduler/agent/agentserver"
 )
 
 func main() {

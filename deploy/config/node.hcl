@@ -50,8 +50,9 @@ peer {
 nomad {
   address = "http://127.0.0.1:4646"
   # One of its own for each cluster: whoever may submit jobs in it can read the
-  # sandboxes' keys (deploy/vault/nomad-workloads.hcl).
-  # namespace   = "default"
+  # sandboxes' keys (deploy/vault/nomad-workloads.hcl). The default is "default". A
+  # cluster with sandboxes keeps the one it has.
+  namespace = "sandboxes"
   # datacenters = ["*"]
   # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
   # ca_file     = "/etc/bivouac/nomad-ca.pem"
@@ -86,9 +87,9 @@ vault {
 #   # so long (bivouac operator orphans list).
 #   orphan_retention  = "168h"
 #   removals_per_hour = 0 # of each kind by itself; 0 is the larger of 5 and a tenth
-#   # How clients reach sandboxes. "door" is through the nodes, at
+#   # How clients reach sandboxes. "proxy" is through the nodes, at
 #   # <api>/sandboxes/<id>/<port>/; a pattern of a direct URL is possible, too.
-#   url        = "door"
+#   url        = "proxy"
 #   public_url = "https://bivouac.example.org" # default: as the request came
 #   # A host of its own for each port, "<port>-<id>.<domain>". Use it where people
 #   # open sandboxes in browsers: pages of different sandboxes then have different
@@ -111,7 +112,7 @@ limits {
   # What the load balancer says of the client's address is believed.
   trusted_proxies = ["10.0.0.10/32"]
 
-  # body_size       = 4194304
+  # body_size       = 6291456
   # snapshot_size   = 17179869184 # bytes of a file for `bivouac operator snapshot restore`
   # rate_per_second = 0 # of one client address; 0 is no limit
   # connections     = 16384 # open at a time; less if file descriptors are
@@ -142,7 +143,7 @@ limits {
 # The leader saves the whole state by itself: bivouac operator snapshot list.
 # A directory that all nodes share (on another machine) is best; with one on each
 # node, each keeps what it made while it led. Secret values are not in it: back up
-# Vault too (ops/runbooks/backup.md). The unit needs ReadWritePaths for it.
+# Vault too (bivouac runbook backup). The unit needs ReadWritePaths for it.
 # backup {
 #   dir      = "/var/lib/bivouac-backups"
 #   interval = "1h"

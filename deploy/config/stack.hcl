@@ -16,7 +16,9 @@ peer {
 }
 
 nomad {
-  address = "NOMAD_URL"
+  address    = "NOMAD_URL"
+  namespace  = "NAMESPACE"
+  token_file = "../nomad-token"
 }
 
 vault {

@@ -11,16 +11,15 @@ import (
 	"bivouac.dev/bivouac/deploy"
 )
 
-// DockerReachable reports whether the user may talk to a running Docker daemon.
+// DockerReachable reports whether the user may use a running Docker daemon.
 func DockerReachable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}").Run() == nil
 }
 
-// BuildImage builds the image of deploy/docker/Dockerfile around a static
-// sandbox-agent binary. It pulls nothing. The tag must not be latest, or Nomad
-// would try to pull it.
+// BuildImage builds the image of deploy/docker/Dockerfile with a static sandbox-agent binary.
+// It pulls nothing. The tag must not be latest, because Nomad would try to pull it.
 func BuildImage(ctx context.Context, agentBinary, tag string) error {
 	dir, err := os.MkdirTemp("", "bivouac-image-")
 	if err != nil {
@@ -38,7 +37,7 @@ func BuildImage(ctx context.Context, agentBinary, tag string) error {
 		return fmt.Errorf("building image %s: %w", tag, err)
 	}
 	cmd := exec.CommandContext(ctx, "docker", "build", "--quiet", "--tag", tag, dir)
-	// The classic builder is there with every daemon; buildx may not be.
+	// Every daemon has the classic builder; not every one has buildx.
 	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building image %s: %w\n%s", tag, err, out)
@@ -46,8 +45,7 @@ func BuildImage(ctx context.Context, agentBinary, tag string) error {
 	return nil
 }
 
-// RemoveImage removes an image and its tag; one that is not there is fine, and
-// so is a Docker that is not.
+// RemoveImage removes an image and its tag. A missing image, or a missing Docker, is no error.
 func RemoveImage(tag string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -60,8 +58,8 @@ func RemoveImage(tag string) error {
 	return nil
 }
 
-// BuildGo compiles one of our commands, statically, to out. pkg is relative to
-// the tree's root: "./cmd/sandbox-agent".
+// BuildGo compiles one of our commands statically to out. pkg is relative to the tree's root:
+// "./cmd/sandbox-agent".
 func BuildGo(ctx context.Context, pkg, out string) error {
 	root, err := Root()
 	if err != nil {

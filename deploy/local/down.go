@@ -7,15 +7,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
 
-// stopNode is how long a node may take to hand over and finish its requests.
+// stopNode is how long a node may take to transfer leadership and finish its requests.
 const stopNode = 30 * time.Second
 
-// stackParts are the folders of a stack with the program that runs in each, in
-// the order in which they are stopped; the nodes are stopped together.
+// stackParts are the folders of a stack, each with its program, in the order in which they are
+// stopped. The nodes are stopped together.
 func stackParts() (balancer string, nodes []string, nomad, vault string) {
 	for i := range stackNodes {
 		nodes = append(nodes, nodeName(i))
@@ -39,7 +40,7 @@ func running(dir string) bool {
 	return false
 }
 
-// ReadStack reads what Up left in dir.
+// ReadStack reads the stack.json that Up left in dir.
 func ReadStack(dir string) (*Stack, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "stack.json"))
 	if err != nil {
@@ -52,9 +53,8 @@ func ReadStack(dir string) (*Stack, error) {
 	return s, nil
 }
 
-// Down stops what Up started in dir, sandboxes included, and removes dir and
-// the image. Nothing there is fine. What it could not stop is in the error,
-// and then dir stays.
+// Down stops what Up started in dir, including the sandboxes, and removes dir and the image. A
+// missing dir is no error. If something could not be stopped, the error names it and dir stays.
 func Down(dir string, progress io.Writer) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -81,6 +81,9 @@ func Down(dir string, progress io.Writer) error {
 	stack, err := ReadStack(dir)
 	if err == nil {
 		n.Address = stack.Nomad
+		// Without the token the sandboxes are found by their directories.
+		token, _ := os.ReadFile(stack.NomadTokenFile)
+		n.Token = strings.TrimSpace(string(token))
 	}
 	errs = append(errs, n.Close())
 
@@ -95,8 +98,8 @@ func Down(dir string, progress io.Writer) error {
 	return clear(dir)
 }
 
-// clear removes the directory of a stack that does not run. Anything else in
-// its place is left alone.
+// clear removes the directory of a stopped stack. It does not touch a directory that is not a
+// stack's.
 func clear(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

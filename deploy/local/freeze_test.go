@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestFreeze: the agent and what it runs stop and go on together.
+// TestFreeze: the agent and its tasks stop and continue together.
 func TestFreeze(t *testing.T) {
 	dir := t.TempDir()
 	start := func(env ...string) int {
@@ -32,7 +32,7 @@ func TestFreeze(t *testing.T) {
 	agent, task := start(), start("NOMAD_ALLOC_DIR="+filepath.Join(dir, "data", "alloc", "a", "alloc"))
 	other := start("NOMAD_ALLOC_DIR=/elsewhere/data/alloc")
 	n := &Nomad{Dir: dir, proc: &process{pid: agent}}
-	// A stopped process shows it when it would have run next.
+	// A process shows as stopped only after it was scheduled again.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	is := func(pid int, stopped bool) error {

@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/deploy"
 )
 
-// HAProxyInstalled gives the program's path, "" when there is none.
+// HAProxyInstalled returns the program's path, "" if it is not installed.
 func HAProxyInstalled() string {
 	path, err := exec.LookPath("haproxy")
 	if err != nil && isFile("/usr/sbin/haproxy") { // not on an ordinary user's PATH
@@ -26,13 +26,13 @@ func HAProxyInstalled() string {
 	return path
 }
 
-// HAProxyOptions say what to balance over.
+// HAProxyOptions configures StartHAProxy.
 type HAProxyOptions struct {
-	// Dir takes the configuration and the log.
+	// Dir receives the configuration and the log.
 	Dir string
-	// Port is where clients come, on 127.0.0.1; 0 is a free one.
+	// Port is the port for clients on 127.0.0.1; 0 is a free one.
 	Port int
-	// Nodes are the HTTP addresses, host:port.
+	// Nodes are the nodes' HTTP addresses, host:port.
 	Nodes []string
 	// Detach lets it outlive this process.
 	Detach bool
@@ -40,7 +40,7 @@ type HAProxyOptions struct {
 
 // HAProxy is a running load balancer with deploy/haproxy/haproxy.cfg.
 type HAProxy struct {
-	// Address is where clients come: http://127.0.0.1:<port>.
+	// Address is the URL for clients: http://127.0.0.1:<port>.
 	Address string
 	Log     string
 
@@ -48,8 +48,8 @@ type HAProxy struct {
 	proc *process
 }
 
-// StartHAProxy starts it and returns when it accepts connections; the nodes
-// need not be ready. The caller must Close.
+// StartHAProxy starts HAProxy and returns when it accepts connections. The nodes need not be
+// ready. The caller calls Close.
 func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	binary := HAProxyInstalled()
 	if binary == "" {
@@ -97,8 +97,8 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	return h, nil
 }
 
-// haproxyConfig fills in the words LISTEN and NODES, which stand alone on their
-// lines but for the comment that explains them.
+// haproxyConfig replaces the template's placeholders LISTEN and NODES. Its comments may mention
+// them too.
 func haproxyConfig(text string, port int, nodes []string) []byte {
 	var servers []string
 	for i, n := range nodes {
@@ -109,8 +109,8 @@ func haproxyConfig(text string, port int, nodes []string) []byte {
 	return []byte(text)
 }
 
-// Kill is kill -9.
+// Kill sends SIGKILL.
 func (h *HAProxy) Kill() error { return h.proc.kill() }
 
-// Close ends it. It may be called again.
+// Close stops HAProxy. It may be called again.
 func (h *HAProxy) Close() error { return h.proc.stop(2 * time.Second) }

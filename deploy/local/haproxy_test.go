@@ -14,8 +14,7 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// mandatory turns a skip into a failure where the environment says that the
-// program must be there (.ci/run does).
+// mandatory turns a skip into a failure if the environment requires the program (.ci/run does).
 func mandatory(t *testing.T, program, why string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program) {

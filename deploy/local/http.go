@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// call is one request of a JSON API.
+// call is one request to a JSON API.
 type call struct {
 	method, url string
 	header      map[string]string
-	in, out     any // nil: no body, or not of interest
+	in, out     any // nil: no body, or ignored
 }
 
-// StatusError is an answer other than 2xx.
+// StatusError is a response other than 2xx.
 type StatusError struct {
 	Status int
 	Method string
 	URL    string
-	Body   string // what the server said, at most 4 KiB
+	Body   string // the body, at most 4 KiB
 }
 
 // Error implements error.
@@ -50,8 +50,7 @@ func (c call) do(ctx context.Context) error {
 	for k, v := range c.header {
 		req.Header.Set(k, v)
 	}
-	// No kept connection: a server that was killed and started again must not
-	// be met through the old one.
+	// No kept connection: one to a process that was killed must not be used for its successor.
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -74,8 +73,7 @@ func (c call) do(ctx context.Context) error {
 	return nil
 }
 
-// until asks again and again, until the condition holds, the process is gone
-// or ctx ends.
+// until polls until the condition holds, the process has ended or ctx ends.
 func until(ctx context.Context, p *process, what string, cond func(context.Context) error) error {
 	ticker := time.NewTicker(25 * time.Millisecond)
 	defer ticker.Stop()

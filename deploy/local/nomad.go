@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,55 +18,56 @@ import (
 	"bivouac.dev/bivouac/deploy"
 )
 
-// NomadOptions say how a Nomad is started. Only Dir is needed.
+// NomadOptions configures StartNomad. Only Dir is required.
 type NomadOptions struct {
-	// Dir takes the data, the log and the configuration. Start again on the
-	// same Dir and Port to have the same Nomad.
+	// Dir receives the data, the log and the configuration. The same Dir and Port give the same
+	// Nomad again.
 	Dir string
-	// Port is the API's on 127.0.0.1; 0 is a free one.
+	// Port is the API's port on 127.0.0.1; 0 is a free one.
 	Port int
-	// Vault, when given, is where tasks get their secrets with their workload
-	// identity; StartNomad sets both sides up. Stop Nomad before this Vault.
+	// Vault, if set, is the source of the tasks' secrets by workload identity. StartNomad
+	// configures both sides. Stop Nomad before this Vault.
 	Vault *Vault
-	// Namespace is where sandboxes run: Vault trusts the tasks of it, and of no
-	// other. It is made when it is not there; "" is default.
+	// Namespace is the sandboxes' namespace: Vault trusts only its tasks. It is created if it
+	// is missing; "" is default.
 	Namespace string
 	// Detach lets Nomad outlive this process.
 	Detach bool
-	// ACL turns access control on; Nomad.Token may then do everything.
+	// ACL turns access control on. Nomad.Token then has all permissions.
 	ACL bool
 	// Extra is HCL of a second configuration file, merged over the first.
 	Extra string
-	// Join makes it a client of that Nomad and no server: one more machine.
+	// Join makes it a client of that Nomad without a server: one more machine.
 	Join *Nomad
-	// Binary is the program; "" asks Tool.
+	// Binary is the program; "" calls Tool.
 	Binary string
-	// Progress takes lines about what takes long; nil is silent.
+	// Progress receives lines about slow steps; nil is silent.
 	Progress io.Writer
 }
 
-// Nomad is one running agent, server and client at once, at 127.0.0.1. Drivers:
-// raw_exec always, docker where the user may talk to a Docker daemon; dynamic
-// host volumes with the mkdir plugin. Its state is on disk, unlike in -dev mode.
+// Nomad is one running agent at 127.0.0.1, server and client at once. Drivers: raw_exec always,
+// docker if the user may use a Docker daemon; dynamic host volumes with the mkdir plugin. Its
+// state is on disk, unlike in -dev mode.
 type Nomad struct {
-	// Address is the API's: http://127.0.0.1:<port>.
+	// Address is the API's URL: http://127.0.0.1:<port>.
 	Address string
-	// Dir is where its files are; Log is its log file.
+	// Dir has its files; Log is its log file.
 	Dir string
 	Log string
-	// Token is the management token, empty without ACLs.
+	// Token is the management token, "" without ACLs.
 	Token string
 
 	cmd   command
 	proc  *process
 	ports portRange
-	rpc   string // where clients find its server
-	acl   bool   // to be bootstrapped
+	rpc   string // the address for clients
+	acl   bool   // not yet bootstrapped
+	// namespace is the sandboxes' Nomad namespace.
+	namespace string
 }
 
-// StartNomad starts a Nomad and returns when its client takes jobs. ctx bounds
-// the start, not the life: the caller must Close. On an error nothing is left
-// running.
+// StartNomad starts a Nomad and returns when its client is ready for jobs. ctx bounds the start
+// only: the caller calls Close. On an error nothing keeps running.
 func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	if o.Binary == "" {
 		var err error
@@ -97,6 +99,8 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		ports:   dynamic,
 		rpc:     "127.0.0.1:" + strconv.Itoa(ports[1]),
 		acl:     o.ACL,
+
+		namespace: cmp.Or(o.Namespace, "default"),
 	}
 	text, err := nomadConfig(n, ports, o)
 	if err == nil {
@@ -124,7 +128,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	return n, nil
 }
 
-// nomadConfig is the agent's configuration file.
+// nomadConfig returns the agent's configuration file.
 func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 	text, err := deploy.Files.ReadFile("config/stack-nomad.hcl")
 	if err != nil {
@@ -162,8 +166,8 @@ vault {
 }
 `
 
-// Start starts a Nomad that was stopped or killed: same address, same data;
-// tasks that survived are found again.
+// Start starts a stopped or killed Nomad with the same address and data. It finds its surviving
+// tasks again.
 func (n *Nomad) Start(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(n.Dir, "data"), 0o700); err != nil {
 		return fmt.Errorf("starting nomad: %w", err)
@@ -185,12 +189,12 @@ func (n *Nomad) Start(ctx context.Context) error {
 		case err == nil || n.proc.alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
 			return err
 		}
-		// A helper of the agent before, killed between its fork and its exec, can
-		// hold the ports for a moment more.
+		// A helper of the former agent, killed between fork and exec, can hold the ports for a
+		// moment.
 	}
 }
 
-// pause waits; false when ctx ended first.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -202,7 +206,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// logged reports whether the log says text after the offset.
+// logged reports whether the log contains text after the offset.
 func (n *Nomad) logged(offset int64, text string) bool {
 	f, err := os.Open(n.Log)
 	if err != nil {
@@ -213,14 +217,12 @@ func (n *Nomad) logged(offset int64, text string) bool {
 	return err == nil && bytes.Contains(raw, []byte(text))
 }
 
-// errNotRegistered: the client asked to be registered before the server's
-// keyring was there, and tries again only after 15 to 30 s. Starting the agent
-// again takes two.
+// errNotRegistered: the client tried to register before the server's keyring existed, and
+// retries only after 15 to 30 s. A restart of the agent takes two.
 var errNotRegistered = errors.New("the client was not registered")
 
-// waitReady waits until there is a leader and the client is ready, with the
-// docker driver healthy where Docker is reachable. The log is that of this
-// start from the offset logged.
+// waitReady waits until there is a leader and the client is ready, with the docker driver
+// healthy if Docker is reachable. The log of this start begins at the offset logged.
 func (n *Nomad) waitReady(ctx context.Context, logged int64) error {
 	docker := DockerReachable(ctx)
 	var again bool
@@ -238,7 +240,7 @@ func (n *Nomad) waitReady(ctx context.Context, logged int64) error {
 	return err
 }
 
-// nomadSelf is the part of what an agent says of itself that is used here.
+// nomadSelf is the part of an agent's self-description that is used here.
 type nomadSelf struct {
 	Stats struct {
 		Client struct {
@@ -274,8 +276,8 @@ func (n *Nomad) clientReady(ctx context.Context, docker bool) error {
 	return nil
 }
 
-// registrationFailed reports whether the client now waits before it tries
-// again although the server could register it.
+// registrationFailed reports whether the client waits for its retry although the server could
+// register it.
 func (n *Nomad) registrationFailed(ctx context.Context, logged int64) bool {
 	if !n.logged(logged, "client: error registering") {
 		return false
@@ -292,9 +294,8 @@ func size(path string) int64 {
 	return fi.Size()
 }
 
-// Do makes a request: path is what follows /v1/, in is the body and out takes
-// the answer, both JSON and both may be nil. An answer other than 2xx is a
-// *StatusError.
+// Do sends a request. path is relative to /v1/, in is the body and out receives the response;
+// both are JSON and may be nil. A response other than 2xx is a *StatusError.
 func (n *Nomad) Do(ctx context.Context, method, path string, in, out any) error {
 	return n.DoAs(ctx, n.Token, method, path, in, out)
 }
@@ -308,7 +309,7 @@ func (n *Nomad) DoAs(ctx context.Context, token, method, path string, in, out an
 	return c.do(ctx)
 }
 
-// RunHCL registers the job written in HCL, as `nomad job run -detach`.
+// RunHCL registers an HCL job like `nomad job run -detach`.
 func (n *Nomad) RunHCL(ctx context.Context, hcl string) error {
 	var job json.RawMessage
 	in := map[string]any{"JobHCL": hcl, "Canonicalize": true}
@@ -318,19 +319,19 @@ func (n *Nomad) RunHCL(ctx context.Context, hcl string) error {
 	return n.Do(ctx, http.MethodPost, "jobs", map[string]any{"Job": job}, nil)
 }
 
-// Stop ends the agent in good order. Its tasks run on, as they do for any
-// Nomad client that is restarted; Start finds them again.
+// Stop stops the agent gracefully. Its tasks keep running, as with any Nomad client that
+// restarts; Start finds them again.
 func (n *Nomad) Stop() error { return n.proc.stop(20 * time.Second) }
 
-// Kill is kill -9; Start starts it again.
+// Kill sends SIGKILL. Start starts the agent again.
 func (n *Nomad) Kill() error { return n.proc.kill() }
 
-// NodeID is the id of the agent's client.
+// NodeID returns the id of the agent's client.
 func (n *Nomad) NodeID(ctx context.Context) (string, error) {
 	var self nomadSelf
 	err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self)
 	return self.Stats.Client.NodeID, err
 }
 
-// Pid is the running agent's.
+// Pid returns the running agent's process id.
 func (n *Nomad) Pid() int { return n.proc.pid }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"bivouac.dev/bivouac/deploy"
 )
 
-// bootstrapACL gets the management token of a Nomad that was just made.
+// bootstrapACL gets the management token of a new Nomad.
 func (n *Nomad) bootstrapACL(ctx context.Context) error {
 	if !n.acl {
 		return nil
@@ -21,14 +22,15 @@ func (n *Nomad) bootstrapACL(ctx context.Context) error {
 	return nil
 }
 
-// NewToken writes the policy of deploy/nomad/bivouac.policy.hcl and issues a
-// token that carries it, for a Nomad with ACLs.
+// NewToken writes the policy of deploy/nomad/bivouac.policy.hcl for this Nomad's namespace and
+// issues a token with it. It requires ACLs.
 func (n *Nomad) NewToken(ctx context.Context) (string, error) {
 	policy, err := deploy.Files.ReadFile("nomad/bivouac.policy.hcl")
 	if err != nil {
 		return "", fmt.Errorf("making a token: %w", err)
 	}
-	in := map[string]string{"Name": "bivouac", "Rules": string(policy)}
+	rules := strings.Replace(string(policy), `namespace "sandboxes"`, fmt.Sprintf("namespace %q", n.namespace), 1)
+	in := map[string]string{"Name": "bivouac", "Rules": rules}
 	if err := n.Do(ctx, http.MethodPost, "acl/policy/bivouac", in, nil); err != nil {
 		return "", fmt.Errorf("making a token: %w", err)
 	}

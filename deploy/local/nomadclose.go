@@ -21,17 +21,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Close ends the agent and everything it ran: jobs are purged while it still
-// answers, and what is left after that (the agent may have been killed) is
-// found by the data directory and ended: executors, tasks, containers, mounts.
-// The files stay. It may be called again.
+// Close stops the agent and everything that it runs. It purges the jobs while the agent
+// responds. Then it finds leftovers by the data directory (the agent may have been killed) and
+// removes executors, tasks, containers and mounts. The files stay. It may be called again.
 func (n *Nomad) Close() error {
 	defer n.ports.release()
 	var errs []error
 	if n.proc != nil && n.proc.alive() {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 		defer cancel()
-		// A failure here is mended by the sweep.
+		// The sweep handles what a failure here leaves.
 		_ = n.purgeJobs(ctx)
 		errs = append(errs, n.proc.stop(10*time.Second))
 	}
@@ -39,8 +38,8 @@ func (n *Nomad) Close() error {
 	return errors.Join(errs...)
 }
 
-// purgeJobs stops every job and waits until no task runs. Stale reads do not
-// wait for a leader that an agent which just started does not have.
+// purgeJobs stops every job and waits until no task runs. It uses stale reads, because an agent
+// that has just started may have no leader.
 func (n *Nomad) purgeJobs(ctx context.Context) error {
 	var jobs []struct{ ID, Namespace string }
 	if err := n.Do(ctx, http.MethodGet, "jobs?namespace=*&stale", nil, &jobs); err != nil {
@@ -66,8 +65,8 @@ func (n *Nomad) purgeJobs(ctx context.Context) error {
 	})
 }
 
-// sweep ends what a Nomad with that directory may have left: containers first,
-// then executors and tasks, then mounts.
+// sweep removes the leftovers of a Nomad with that directory: first containers, then executors
+// and tasks, then mounts.
 func sweep(dir string) error {
 	data := filepath.Join(dir, "data")
 	var errs []error
@@ -87,9 +86,9 @@ func sweep(dir string) error {
 	return errors.Join(append(errs, unmountBelow(data))...)
 }
 
-// processesOf finds what a Nomad leaves when it ends: tasks (the data directory
-// is in their NOMAD_ALLOC_DIR), and its helpers, which are the same program with
-// another word and run where the agent ran.
+// processesOf finds the processes that a Nomad leaves when it ends: tasks (their
+// NOMAD_ALLOC_DIR is in the data directory), and helpers, which are the same program with
+// another argument and the agent's working directory.
 func processesOf(data string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -110,8 +109,7 @@ func processesOf(data string) []int {
 	return pids
 }
 
-// helperOf reports whether a process is a helper of the Nomad agent that ran in
-// that directory.
+// helperOf reports whether a process is a helper of the Nomad agent that ran in that directory.
 func helperOf(pid, dir string) bool {
 	raw, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
 	args := strings.Split(string(raw), "\x00")
@@ -122,7 +120,7 @@ func helperOf(pid, dir string) bool {
 	return err == nil && cwd == dir || args[1] == "executor" && strings.Contains(string(raw), dir+"/")
 }
 
-// removeContainers removes Nomad's containers that mount something below data.
+// removeContainers removes Nomad's containers with a mount below data.
 func removeContainers(data string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -137,7 +135,7 @@ func removeContainers(data string) error {
 	for _, id := range strings.Fields(string(out)) {
 		raw, err := exec.CommandContext(ctx, "docker", "inspect", "--format", "{{json .Mounts}}", id).Output()
 		if err != nil {
-			continue // gone in the meantime
+			continue // removed meanwhile
 		}
 		var mounts []struct{ Source string }
 		if err := json.Unmarshal(raw, &mounts); err != nil {
@@ -154,8 +152,8 @@ func removeContainers(data string) error {
 	return errors.Join(errs...)
 }
 
-// unmountBelow detaches mounts below a directory, the deepest first, so that
-// the directory can be deleted.
+// unmountBelow detaches the mounts below a directory, the deepest first, so that the directory
+// can be deleted.
 func unmountBelow(dir string) error {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -177,8 +175,8 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Freeze stops the agent and what it runs in their tracks, as when the machine
-// hangs; Thaw lets them go on.
+// Freeze stops the agent and its tasks with SIGSTOP, like a machine that hangs. Thaw continues
+// them.
 func (n *Nomad) Freeze() error { return n.signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.
@@ -194,10 +192,9 @@ func (n *Nomad) signal(s syscall.Signal) error {
 	return errors.Join(errs...)
 }
 
-// WipeServer is the loss of the servers' state alone: it kills the agent,
-// removes what its server knew, and starts it again at the same address. What
-// the client has on its disk stays, and tasks run until the client hears that
-// nobody knows them. As after Wipe, a Vault must be told again.
+// WipeServer simulates the loss of the servers' state: it kills the agent, removes its server's
+// data, and starts it at the same address. The client's data stays, and tasks run until the
+// client learns that the server does not know them. As after Wipe, call Vault.TrustNomad again.
 func (n *Nomad) WipeServer(ctx context.Context) error {
 	err := n.Kill()
 	if err == nil {
@@ -209,13 +206,12 @@ func (n *Nomad) WipeServer(ctx context.Context) error {
 	return n.Start(ctx)
 }
 
-// Crash is the crash of the machine: it kills the agent and what it ran. Start
-// starts it again with what was on its disk.
+// Crash simulates a crash of the machine: it kills the agent and its tasks. Start starts it
+// with the data on its disk.
 func (n *Nomad) Crash() error { return errors.Join(n.Kill(), sweep(n.Dir)) }
 
-// Wipe is the loss of everything: it kills the agent and what it ran, removes
-// its data, and starts it again at the same address. A Vault that trusts it
-// must be told again (Vault.TrustNomad): the keys are new.
+// Wipe simulates the loss of everything: it kills the agent and its tasks, removes its data,
+// and starts it at the same address. The keys are new: call Vault.TrustNomad again.
 func (n *Nomad) Wipe(ctx context.Context) error {
 	err := errors.Join(n.Kill(), sweep(n.Dir))
 	if err == nil {

@@ -46,7 +46,7 @@ func startNomad(t *testing.T, o local.NomadOptions) *local.Nomad {
 	return n
 }
 
-// eventually waits for a condition, at most half a minute.
+// eventually waits for a condition for at most half a minute.
 func eventually(t *testing.T, what string, cond func() error) {
 	t.Helper()
 	end := time.Now().Add(30 * time.Second)
@@ -100,7 +100,7 @@ func TestVault_SealedStoppedKilled_KeepsItsData(t *testing.T) {
 	}
 }
 
-// job writes its secret to a file and stays.
+// job is a job that writes its secret to a file and keeps running.
 func job(id, entry, file string) string {
 	return fmt.Sprintf(`
 job %q {
@@ -159,7 +159,7 @@ func TestNomad_TaskReadsOnlyItsOwnJobsSecrets(t *testing.T) {
 		}
 		return err
 	})
-	// The same job reading another's entry, whose name even begins alike.
+	// The same job reads the entry of another job whose name has the same prefix.
 	if err := n.RunHCL(ctx, job("sandbox-x", "secret/data/default/sandbox-xy/session", other)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,17 +10,15 @@ import (
 	"syscall"
 )
 
-// Ports of servers come from [portMin, portMax): below Nomad's dynamic ports
-// and below the kernel's ephemeral ones, so that a server that is stopped and
-// started again finds its port free.
+// The servers' ports are in [portMin, portMax), below Nomad's dynamic ports and the kernel's
+// ephemeral ones, so that a restarted server finds its port free.
 const (
 	portMin = 10000
 	portMax = 20000
 )
 
-// FreePort finds a TCP port of the loopback interface that nobody listens on
-// and that no process has claimed in this way before. The claim lasts as long
-// as this process.
+// FreePort returns a free TCP port of the loopback interface that no other process has claimed
+// with it. The claim lasts as long as this process.
 func FreePort() (int, error) {
 	for range 200 {
 		port := portMin + rand.IntN(portMax-portMin)
@@ -35,8 +33,8 @@ func FreePort() (int, error) {
 	return 0, fmt.Errorf("finding a free port: 200 ports between %d and %d are all in use", portMin, portMax)
 }
 
-// claimPort locks the port's file for the life of this process and reports
-// whether nobody had. The descriptor is left open on purpose.
+// claimPort locks the port's file for the life of this process. It returns false if another
+// process has the lock. The descriptor stays open on purpose.
 func claimPort(port int) (bool, error) {
 	dir, err := claimsDir()
 	if err != nil {
@@ -53,7 +51,7 @@ func claimPort(port int) (bool, error) {
 	return true, nil
 }
 
-// claimsDir is where this user's processes lock what they claim.
+// claimsDir is the folder of this user's lock files.
 func claimsDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("bivouac-ports-%d", os.Getuid()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -62,7 +60,7 @@ func claimsDir() (string, error) {
 	return dir, nil
 }
 
-// freePorts finds n of them.
+// freePorts returns n of them.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -82,7 +80,7 @@ func portFree(port int) bool {
 	return l.Close() == nil
 }
 
-// preferPort is the wanted port when it is free, else another.
+// preferPort returns the wanted port if it is free, else another.
 func preferPort(want int) (int, error) {
 	if portFree(want) {
 		mine, err := claimPort(want)
@@ -93,10 +91,9 @@ func preferPort(want int) (int, error) {
 	return FreePort()
 }
 
-// portRange is a stretch of dynamic ports that one Nomad agent hands to its
-// tasks. Agents don't know of each other, so the stretches are claimed with
-// file locks that last as long as any process has the file open: we, and the
-// agent.
+// portRange is the range of dynamic ports that one Nomad agent assigns to its tasks. Agents
+// don't know each other, so each range is claimed with a file lock, which lasts while this
+// process or the agent has the file open.
 type portRange struct {
 	min, max int // both included
 	lock     *os.File

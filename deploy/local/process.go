@@ -12,25 +12,26 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/google/renameio/v2"
 )
 
-// command is how a program is started.
+// command says how a program is started.
 type command struct {
-	name string // also names its log and pid file: <dir>/<name>.log, .pid
+	name string // also of its files: <dir>/<name>.log, .pid
 	dir  string
 	path string
 	args []string
 	env  []string // added to cleanEnv
-	// detach lets the program outlive this process; otherwise the kernel kills
-	// it when we die, so that a test run that panics leaves nothing behind.
+	// detach lets the program outlive this process. Otherwise the kernel kills it with this
+	// process, so that a panic in a test leaves nothing running.
 	detach bool
-	// inherit is a file the program keeps open while it lives; nil is none.
+	// inherit is a file that the program keeps open, or nil.
 	inherit *os.File
 }
 
-// process is a program that was started, by this process or by an earlier one
-// that wrote the pid file. It is known by pid and start time: a pid alone may
-// have been given to somebody else since.
+// process is a program started by this process, or by an earlier one that wrote the pid file.
+// It is identified by pid and start time, because pids are reused.
 type process struct {
 	name    string
 	pid     int
@@ -39,7 +40,7 @@ type process struct {
 	pidFile string
 }
 
-// start runs the command with its output appended to its log.
+// start runs the command and appends its output to its log.
 func (c command) start() (*process, error) {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.name, err)
@@ -54,7 +55,7 @@ func (c command) start() (*process, error) {
 	cmd.Dir = c.dir
 	cmd.Env = append(cleanEnv(), c.env...)
 	cmd.Stdout, cmd.Stderr = out, out
-	// A process group of its own: Ctrl-C in the terminal is ours to handle.
+	// Its own process group: Ctrl-C in the terminal is for this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if !c.detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
@@ -73,10 +74,10 @@ func (c command) start() (*process, error) {
 	return p, nil
 }
 
-// startAndReap starts cmd and waits for its end in the background; how it
-// ended is read from its log. A thread is kept for it meanwhile: the death
-// signal comes when the thread that started a process ends, and other code may
-// end threads (scheduler/process does, on purpose).
+// startAndReap starts cmd and waits for its end in the background; its log tells how it ended.
+// A thread is kept for it meanwhile: the kernel sends the death signal when the thread that
+// started the process ends, and other code may end threads (scheduler/process does so on
+// purpose).
 func startAndReap(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	go func() {
@@ -91,7 +92,7 @@ func startAndReap(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// findProcess reads a pid file; nil when there is none or it has ended.
+// findProcess reads a pid file. It returns nil if there is none or the process has ended.
 func findProcess(dir, name string) *process {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), pidFile: filepath.Join(dir, name+".pid")}
 	raw, err := os.ReadFile(p.pidFile)
@@ -116,7 +117,7 @@ func (p *process) alive() bool {
 	return t != "" && t == p.started
 }
 
-// stop asks the process to end, waits, and after the grace period kills it.
+// stop sends SIGTERM and waits; after the grace period it sends SIGKILL.
 func (p *process) stop(grace time.Duration) error {
 	if p == nil || !p.alive() {
 		return nil
@@ -130,7 +131,7 @@ func (p *process) stop(grace time.Duration) error {
 	return p.kill()
 }
 
-// kill ends the process the hard way, as a power cut would.
+// kill sends SIGKILL and waits.
 func (p *process) kill() error {
 	if p == nil || !p.alive() {
 		return nil
@@ -160,13 +161,12 @@ func (p *process) waitGone(limit time.Duration) bool {
 	return true
 }
 
-// failure is what to say of a process that is not what it should be: the last
-// lines of its log.
+// failure returns an error about a process with the last lines of its log.
 func (p *process) failure(what string) error {
 	return fmt.Errorf("%s %s; the end of %s:\n%s", p.name, what, p.log, tail(p.log, 15))
 }
 
-// startTime is empty when there is no such process or it is a zombie.
+// startTime returns "" if there is no such process or it is a zombie.
 func startTime(pid int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -175,12 +175,11 @@ func startTime(pid int) string {
 	return startTimeOf(raw)
 }
 
-// startTimeOf reads a process's stat file (proc(5)). A killed process passes for
-// a zombie as soon as its first thread has ended; as long as others have not, its
-// sockets are open.
+// startTimeOf parses a process's stat file (proc(5)). A killed process is shown as a zombie
+// when its first thread has ended; while other threads have not, its sockets are open.
 func startTimeOf(stat []byte) string {
 	const state, threads, started = 0, 17, 19
-	// The name in parentheses may hold anything; the fields follow the last ")".
+	// The name in parentheses may contain anything; the fields follow the last ")".
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) <= started {
 		return ""
@@ -194,7 +193,7 @@ func startTimeOf(stat []byte) string {
 	return string(fields[started])
 }
 
-// tail gives the last lines of a file.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -204,8 +203,8 @@ func tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// cleanEnv is our environment without what would point the programs at another
-// Vault, Nomad or cloud.
+// cleanEnv returns our environment without variables that point the programs to another Vault,
+// Nomad or cloud.
 func cleanEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -217,17 +216,10 @@ func cleanEnv() []string {
 	return env
 }
 
-// writeFile replaces a file in one step.
+// writeFile replaces a file atomically.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, data, mode); err != nil {
-		return err
-	}
-	if err := os.Chmod(tmp, mode); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return renameio.WriteFile(path, data, mode, renameio.WithTempDir(filepath.Dir(path)), renameio.IgnoreUmask())
 }

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// tool is a program that is built from deploy/tools when it is not there.
+// tool is a program that is built from deploy/tools if it is missing.
 type tool struct {
 	name    string
-	version string // the pinned one, which also names the file in the cache
-	oldest  string // the oldest on PATH that will do
+	version string // the pinned version, also in the cached file's name
+	oldest  string // the oldest accepted on PATH
 	pkg     string
 	flags   []string
 	minutes int    // a cold build on two cores
@@ -27,18 +27,19 @@ type tool struct {
 }
 
 // tools are the pinned programs; the flags are those of deploy/tools.
-var tools = []tool{
-	{name: "nomad", version: "1.11.3", oldest: "1.10.0", pkg: "github.com/hashicorp/nomad", flags: []string{"-ldflags", "-s -w"}, minutes: 4},
-	{name: "vault", version: "1.21.0", oldest: "1.16.0", pkg: "github.com/hashicorp/vault", flags: []string{"-tags", "minimal", "-ldflags", "-s -w"}, minutes: 4},
+func tools() []tool {
+	return []tool{
+		{name: "nomad", version: "1.11.3", oldest: "1.10.0", pkg: "github.com/hashicorp/nomad", flags: []string{"-ldflags", "-s -w"}, minutes: 4},
+		{name: "vault", version: "1.21.0", oldest: "1.16.0", pkg: "github.com/hashicorp/vault", flags: []string{"-tags", "minimal", "-ldflags", "-s -w"}, minutes: 4},
+	}
 }
 
-// Tool gives the path of "nomad" or "vault": the one on PATH when it is recent
-// enough, else the one in the cache, which is built first when it is missing
-// (minutes; progress says so, line by line; nil is silent). Processes that ask
-// at the same time build once. The cache is $BIVOUAC_CACHE/bin, by default
-// bivouac/bin in the user's cache directory.
+// Tool returns the path of "nomad" or "vault": the one on PATH if it is recent enough, else the
+// one in the cache. If that is missing it is built, which takes minutes; progress receives
+// lines about it, and nil is silent. Concurrent processes build it once. The cache is
+// $BIVOUAC_CACHE/bin, by default bivouac/bin in the user's cache directory.
 func Tool(ctx context.Context, name string, progress io.Writer) (string, error) {
-	for _, t := range tools {
+	for _, t := range tools() {
 		if t.name == name {
 			return t.find(ctx, progress)
 		}
@@ -66,14 +67,14 @@ func (t tool) find(ctx context.Context, progress io.Writer) (string, error) {
 		return "", fmt.Errorf("building %s: %w", t.name, err)
 	}
 	defer unlock()
-	if isFile(path) { // somebody built it while we waited
+	if isFile(path) { // another process built it meanwhile
 		return path, nil
 	}
 	return path, t.build(ctx, path, progress)
 }
 
-// build writes the program next to its final name and renames it, so that a
-// build that is interrupted leaves nothing that looks finished.
+// build builds the program beside its final path and renames it, so that an interrupted build
+// leaves no incomplete program.
 func (t tool) build(ctx context.Context, path string, progress io.Writer) error {
 	source := t.source
 	if source == "" {
@@ -136,7 +137,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "bin"), nil
 }
 
-// Root is the top folder of the Bivouac tree the working directory is in.
+// Root returns the root of the Bivouac tree that contains the working directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -157,7 +158,7 @@ func Root() (string, error) {
 
 var versionRE = regexp.MustCompile(`v(\d+\.\d+\.\d+)`)
 
-// recent reports whether the program says it is at least of that version.
+// recent reports whether the program's version is at least oldest.
 func recent(ctx context.Context, path, oldest string) bool {
 	out, err := exec.CommandContext(ctx, path, "version").Output()
 	if err != nil {
@@ -184,8 +185,7 @@ func isFile(path string) bool {
 	return err == nil && fi.Mode().IsRegular()
 }
 
-// lockFile waits for an exclusive lock that ends with the process at the
-// latest.
+// lockFile waits for an exclusive lock. The lock ends with the process at the latest.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -21,26 +21,31 @@ import (
 // stackNodes is how many Bivouac nodes the stack has.
 const stackNodes = 3
 
-// The ports of the stack, when they are free; otherwise others are taken.
+// The preferred ports of the stack; taken ones are replaced.
 const (
 	balancerPort = 8400
-	nodePort     = 8401 // and the following two; peer ports are ten higher
+	nodePort     = 8401 // and the next two; peer ports are ten higher
 	vaultPort    = 8200
 	nomadPort    = 4646
 )
+
+// stackNamespace is the Nomad namespace of the stack's sandboxes.
+const stackNamespace = "sandboxes"
 
 // Stack is what Up started: the content of stack.json in its directory.
 type Stack struct {
 	Dir   string `json:"dir"`
 	Vault string `json:"vault,omitempty"`
 	Nomad string `json:"nomad,omitempty"`
+	// NomadTokenFile holds Nomad's management token.
+	NomadTokenFile string `json:"nomad_token_file,omitempty"`
 	// Nodes are Bivouac's.
 	Nodes []StackNode `json:"nodes,omitempty"`
-	// Balancer is HAProxy's address, empty where it is not installed.
+	// Balancer is HAProxy's address, "" if it is not installed.
 	Balancer string `json:"balancer,omitempty"`
 	// APIKeyFile holds an operator's key.
 	APIKeyFile string `json:"api_key_file,omitempty"`
-	// Image is the sandbox image that was built, empty without Docker.
+	// Image is the sandbox image that was built, "" without Docker.
 	Image string `json:"image,omitempty"`
 }
 
@@ -52,7 +57,7 @@ type StackNode struct {
 	Log  string `json:"log"`
 }
 
-// Address is where a client goes: the load balancer, else the first node.
+// Address returns the URL for clients: the load balancer's, else the first node's.
 func (s *Stack) Address() string {
 	if s.Balancer != "" {
 		return s.Balancer
@@ -60,7 +65,7 @@ func (s *Stack) Address() string {
 	return s.Nodes[0].HTTP
 }
 
-// builder is one Up under way.
+// builder is an Up in progress.
 type builder struct {
 	stack    *Stack
 	progress io.Writer
@@ -69,14 +74,13 @@ type builder struct {
 	nomad    *Nomad
 }
 
-// ErrAlreadyUp: something of a stack runs in that directory.
+// ErrAlreadyUp means that a program of a stack runs in that directory.
 var ErrAlreadyUp = errors.New("the stack is already up; stop it first (make stack-down)")
 
-// Up starts the real stack on this machine in dir, which it makes: Vault and
-// Nomad, three Bivouac nodes with mutual TLS, and HAProxy when it is installed;
-// loads the sandbox specs; and returns when all is ready. The programs outlive
-// this process; Down stops them. When it fails, or ctx ends, it stops what it
-// had started and leaves the logs. Lines about what goes on are written to
+// Up starts the real stack on this machine in dir, which it creates: Vault, Nomad, three
+// Bivouac nodes with mutual TLS, and HAProxy if it is installed. It loads the sandbox specs and
+// returns when all is ready. The programs outlive this process; Down stops them. If it fails,
+// or ctx ends, it stops what it had started and leaves the logs. It writes its progress to
 // progress.
 func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err error) {
 	dir, err = filepath.Abs(dir)
@@ -143,8 +147,7 @@ func (b *builder) save() error {
 
 func (b *builder) onFail(fn func() error) { b.undo = append(b.undo, fn) }
 
-// build makes copies of the stack's own, so that `make build` does not change
-// what runs.
+// build makes the stack's own copies, so that `make build` does not change running programs.
 func (b *builder) build(ctx context.Context) error {
 	for _, name := range []string{"bivouac", "sandbox-agent"} {
 		if err := BuildGo(ctx, "./cmd/"+name, b.path("bin", name)); err != nil {
@@ -173,16 +176,23 @@ func (b *builder) startNomad(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.nomad, err = StartNomad(ctx, NomadOptions{Dir: b.path("nomad"), Port: port, Vault: b.vault, Detach: true, Progress: b.progress})
+	b.nomad, err = StartNomad(ctx, NomadOptions{
+		Dir: b.path("nomad"), Port: port, Vault: b.vault, Namespace: stackNamespace, ACL: true, Detach: true, Progress: b.progress,
+	})
 	if err != nil {
 		return err
 	}
 	b.onFail(b.nomad.Close)
-	b.stack.Nomad = b.nomad.Address
-	return nil
+	b.stack.Nomad, b.stack.NomadTokenFile = b.nomad.Address, b.path("nomad-management-token")
+	token, err := b.nomad.NewToken(ctx)
+	return errors.Join(
+		err,
+		writeFile(b.stack.NomadTokenFile, []byte(b.nomad.Token+"\n"), 0o600),
+		writeFile(b.path("nomad-token"), []byte(token+"\n"), 0o600),
+	)
 }
 
-// bivouac runs one of our own commands.
+// bivouac runs a command of our program.
 func (b *builder) bivouac(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, b.path("bin", "bivouac"), args...)
 	cmd.Env = cleanEnv()
@@ -204,7 +214,7 @@ func (b *builder) makeKeys(ctx context.Context) error {
 			return err
 		}
 	}
-	role, err := b.vault.NewAppRole(ctx, AppRoleOptions{})
+	role, err := b.vault.NewAppRole(ctx, AppRoleOptions{NomadNamespace: stackNamespace})
 	if err != nil {
 		return err
 	}
@@ -260,7 +270,7 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 	config := b.path(name, "node.hcl")
 	filled := strings.NewReplacer(
 		"NODE_NAME", name, "HTTP_ADDRESS", httpAddress, "PEER_ADDRESS", peerAddress,
-		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "VAULT_URL", b.vault.Address,
+		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "NAMESPACE", stackNamespace, "VAULT_URL", b.vault.Address,
 	).Replace(string(text))
 	if err := writeFile(config, []byte(filled), 0o600); err != nil {
 		return nil, err
@@ -309,15 +319,15 @@ func (b *builder) bootstrap(ctx context.Context) error {
 	return writeFile(b.stack.APIKeyFile, []byte(key+"\n"), 0o600)
 }
 
-// imageOf is the tag of the sandbox image of a stack: each has its own, so that
-// one can be taken down beside another.
+// imageOf returns the tag of a stack's sandbox image. Each stack has its own, so that one can
+// be removed beside another.
 func imageOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return fmt.Sprintf("bivouac/sandbox-agent:stack-%x", sum[:4])
 }
 
-// loadSpecs loads the docker spec, as the default, where Docker is reachable,
-// and the raw_exec one everywhere.
+// loadSpecs loads the docker spec as the default if Docker is reachable, and the raw_exec spec
+// always.
 func (b *builder) loadSpecs(ctx context.Context) error {
 	agent := b.path("bin", "sandbox-agent")
 	var text strings.Builder

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -17,7 +18,7 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// progress notes what Up says, and calls a function when it says a word.
+// progress records Up's messages and calls a function at a given word.
 type progress struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -42,7 +43,7 @@ func (p *progress) String() string {
 	return p.text.String()
 }
 
-// stackProcesses finds processes that have to do with the directory.
+// stackProcesses finds the processes that use the directory.
 func stackProcesses(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -164,7 +165,9 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 		return nil
 	})
 
-	// The example for operators is a configuration the program takes.
+	keepsKeys(t, s, api)
+
+	// The program accepts the operators' example configuration.
 	root, err := local.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -182,6 +185,85 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	wantNothingLeft(t, dir)
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("%s is still there", dir)
+	}
+}
+
+// keepsKeys checks that a job with a sandbox's name gets the sandbox's key in the stack's
+// namespace only, and that registering one there needs Nomad's permission.
+func keepsKeys(t *testing.T, s *local.Stack, api client) {
+	t.Helper()
+	token, err := os.ReadFile(s.NomadTokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &local.Nomad{Address: s.Nomad, Token: strings.TrimSpace(string(token))}
+	var found struct{ Items []struct{ ID string } }
+	if err := api.do(http.MethodGet, "/api/v1/sandboxes/search", &found); err != nil {
+		t.Fatal(err)
+	}
+	id := "sandbox-" + found.Items[0].ID
+	var own []struct{ ID string }
+	if err := n.Do(t.Context(), http.MethodGet, "jobs?namespace=sandboxes&prefix="+id, nil, &own); err != nil || len(own) != 1 {
+		t.Fatalf("the job of %s in the stack's namespace: %v, %v", id, own, err)
+	}
+	thief := func(namespace string) string {
+		return fmt.Sprintf(`
+job %q {
+  namespace = %q
+  group "sandbox" {
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "agent" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["600"]
+      }
+      vault {}
+      template {
+        data        = "{{ with secret \"secret/data/sandboxes/%s/session\" }}{{ .Data.data.key }}{{ end }}"
+        destination = "secrets/stolen"
+      }
+    }
+  }
+}`, id, namespace, id)
+	}
+	if err := n.RunHCL(t.Context(), thief("default")); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	eventually(t, "Vault's refusal", func() error {
+		var allocs []struct {
+			TaskStates map[string]struct {
+				Events []struct{ DisplayMessage string }
+			}
+		}
+		if err := n.Do(t.Context(), http.MethodGet, "job/"+id+"/allocations?namespace=default", nil, &allocs); err != nil {
+			return err
+		}
+		for _, a := range allocs {
+			for _, e := range a.TaskStates["agent"].Events {
+				last = e.DisplayMessage
+				if strings.Contains(last, "nomad_namespace") && strings.Contains(last, "claim") {
+					return nil
+				}
+			}
+		}
+		return errorf("the task's last event: %s", last)
+	})
+	t.Logf("a job of the sandbox's name in another namespace: %s", last)
+	var parsed map[string]any
+	in := map[string]any{"JobHCL": thief("sandboxes"), "Canonicalize": true}
+	if err := n.Do(t.Context(), http.MethodPost, "jobs/parse", in, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	var status *local.StatusError
+	err = n.DoAs(t.Context(), "", http.MethodPost, "jobs", map[string]any{"Job": parsed}, nil)
+	t.Logf("a job of the sandbox's name in its namespace, without a token: %v", err)
+	if !errors.As(err, &status) || status.Status != http.StatusForbidden {
+		t.Errorf("Nomad takes it: %v", err)
 	}
 }
 

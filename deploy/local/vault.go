@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// VaultOptions say how a Vault is started. Only Dir is needed.
+// VaultOptions configures StartVault. Only Dir is required.
 type VaultOptions struct {
-	// Dir takes the data, the log and the keys. Start again on the same Dir and
-	// Port, with Durable, to have the same Vault.
+	// Dir receives the data, the log and the keys. The same Dir and Port give the same Vault
+	// again, with Durable.
 	Dir string
-	// Port is the API's on 127.0.0.1; 0 is a free one.
+	// Port is the API's port on 127.0.0.1; 0 is a free one.
 	Port int
-	// Durable keeps the data on disk (raft storage), so that they survive Kill
-	// and Start. Otherwise they are in memory; sealing works either way.
+	// Durable keeps the data on disk (raft storage) over Kill and Start. Otherwise they are in
+	// memory. Sealing works either way.
 	Durable bool
 	// Detach lets Vault outlive this process.
 	Detach bool
-	// Binary is the program; "" asks Tool.
+	// Binary is the program; "" calls Tool.
 	Binary string
-	// Progress takes lines about what takes long; nil is silent.
+	// Progress receives lines about slow steps; nil is silent.
 	Progress io.Writer
 }
 
-// Vault is a running Vault server: initialised, unsealed, with KV version 2 at
-// secret/ and AppRole at auth/approle/.
+// Vault is a running Vault server, initialised and unsealed, with KV version 2 at secret/ and
+// AppRole at auth/approle/.
 type Vault struct {
-	// Address is the API's: http://127.0.0.1:<port>.
+	// Address is the API's URL: http://127.0.0.1:<port>.
 	Address string
-	// RootToken may do everything; UnsealKey is the only share there is.
+	// RootToken has all permissions; UnsealKey is the only key share.
 	RootToken string
 	UnsealKey string
-	// Dir is where its files are; Log is its log file.
+	// Dir has its files; Log is its log file.
 	Dir string
 	Log string
 
@@ -47,14 +47,14 @@ type Vault struct {
 	proc *process
 }
 
-// vaultKeys is keys.json of a Vault's directory.
+// vaultKeys is the format of keys.json in a Vault's directory.
 type vaultKeys struct {
 	RootToken string `json:"root_token"`
 	UnsealKey string `json:"unseal_key"`
 }
 
-// StartVault starts a Vault and returns when it serves. ctx bounds the start,
-// not the life: the caller must Close. On an error nothing is left running.
+// StartVault starts a Vault and returns when it serves. ctx bounds the start only: the caller
+// calls Close. On an error nothing keeps running.
 func StartVault(ctx context.Context, o VaultOptions) (*Vault, error) {
 	if o.Binary == "" {
 		var err error
@@ -89,7 +89,7 @@ func StartVault(ctx context.Context, o VaultOptions) (*Vault, error) {
 	return v, nil
 }
 
-// vaultConfig is the server's configuration file.
+// vaultConfig returns the server's configuration file.
 func vaultConfig(dir string, port, clusterPort int, durable bool) []byte {
 	storage := map[string]any{"inmem": map[string]any{}}
 	if durable {
@@ -107,13 +107,13 @@ func vaultConfig(dir string, port, clusterPort int, durable bool) []byte {
 		"log_level":     "info",
 	}, "", "  ")
 	if err != nil {
-		panic(err) // a map of strings
+		panic(err) // a map of strings can't fail
 	}
 	return raw
 }
 
-// Start starts a Vault that was stopped or killed, on the same address, and
-// unseals it. A Vault that is not Durable comes back empty and with other keys.
+// Start starts a stopped or killed Vault on the same address and unseals it. Without Durable it
+// is empty and has other keys.
 func (v *Vault) Start(ctx context.Context) error {
 	if err := v.StartSealed(ctx); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (v *Vault) Start(ctx context.Context) error {
 	return v.enable(ctx)
 }
 
-// StartSealed starts a Vault that was stopped or killed and leaves it sealed.
+// StartSealed starts a stopped or killed Vault and leaves it sealed.
 func (v *Vault) StartSealed(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(v.Dir, "data"), 0o700); err != nil {
 		return fmt.Errorf("starting vault: %w", err)
@@ -145,7 +145,7 @@ func (v *Vault) StartSealed(ctx context.Context) error {
 	})
 }
 
-// initialise makes the keys on the first start and reads them on later ones.
+// initialise initialises Vault on the first start and reads the keys on later ones.
 func (v *Vault) initialise(ctx context.Context) error {
 	file := filepath.Join(v.Dir, "keys.json")
 	var status struct{ Initialized bool }
@@ -183,12 +183,12 @@ func (v *Vault) initialise(ctx context.Context) error {
 	return nil
 }
 
-// Seal seals it: every request is answered 503 until Unseal.
+// Seal seals Vault: it responds 503 to every request until Unseal.
 func (v *Vault) Seal(ctx context.Context) error {
 	return v.Do(ctx, http.MethodPost, "sys/seal", nil, nil)
 }
 
-// Unseal opens a sealed Vault and returns when it serves requests.
+// Unseal unseals Vault and returns when it serves requests.
 func (v *Vault) Unseal(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -197,12 +197,12 @@ func (v *Vault) Unseal(ctx context.Context) error {
 		if err := v.Do(ctx, http.MethodPost, "sys/unseal", map[string]string{"key": v.UnsealKey}, &status); err != nil {
 			return err
 		}
-		// 200 for the active node only: after unsealing it elects itself first.
+		// Only the active node returns 200; after unsealing it has to be elected.
 		return v.Do(ctx, http.MethodGet, "sys/health", nil, nil)
 	})
 }
 
-// enable mounts what Bivouac needs; what is there already stays.
+// enable mounts what Bivouac needs and keeps what exists.
 func (v *Vault) enable(ctx context.Context) error {
 	var mounts, auths map[string]any
 	if err := v.Do(ctx, http.MethodGet, "sys/mounts", nil, &mounts); err != nil {
@@ -222,15 +222,14 @@ func (v *Vault) enable(ctx context.Context) error {
 			return fmt.Errorf("enabling approle: %w", err)
 		}
 	}
-	// A new KV mount answers 400 until its upgrade is through.
+	// A new KV mount responds 400 until its upgrade has finished.
 	return until(ctx, v.proc, "serving secret/", func(ctx context.Context) error {
 		return v.Do(ctx, http.MethodGet, "secret/config", nil, nil)
 	})
 }
 
-// Do makes a request as root: path is what follows /v1/, in is the body and
-// out takes the answer, both JSON and both may be nil. An answer other than
-// 2xx is a *StatusError.
+// Do sends a request as root. path is relative to /v1/, in is the body and out receives the
+// response; both are JSON and may be nil. A response other than 2xx is a *StatusError.
 func (v *Vault) Do(ctx context.Context, method, path string, in, out any) error {
 	return v.DoAs(ctx, v.RootToken, method, path, in, out)
 }
@@ -244,14 +243,14 @@ func (v *Vault) DoAs(ctx context.Context, token, method, path string, in, out an
 	return c.do(ctx)
 }
 
-// Stop ends it in good order; Start starts it again.
+// Stop stops Vault gracefully. Start starts it again.
 func (v *Vault) Stop() error { return v.proc.stop(10 * time.Second) }
 
-// Kill is kill -9; Start starts it again.
+// Kill sends SIGKILL. Start starts Vault again.
 func (v *Vault) Kill() error { return v.proc.kill() }
 
-// Pid is the running process's.
+// Pid returns the running server's process id.
 func (v *Vault) Pid() int { return v.proc.pid }
 
-// Close ends it for good. It may be called again, and after Kill.
+// Close stops Vault for good. It may be called again, and after Kill.
 func (v *Vault) Close() error { return v.Stop() }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// nomadAuthPath is where `nomad setup vault` mounts JWT, too.
+	// nomadAuthPath is the mount path that `nomad setup vault` uses, too.
 	nomadAuthPath = "jwt-nomad"
 	nomadPolicy   = "nomad-workloads"
 )
@@ -21,10 +21,10 @@ func (v *Vault) TrustNomad(ctx context.Context, nomadAddress string) error {
 	return v.TrustNamespace(ctx, nomadAddress, "")
 }
 
-// TrustNamespace lets the sandboxes' tasks in that namespace of the Nomad at that
-// address, and no others, log in with their workload identity and read their own
-// job's entries, as `nomad setup vault` does for all. "" is default. It may be
-// called again. Nomad must be up: Vault asks it for its keys.
+// TrustNamespace lets the sandboxes' tasks in that namespace of the Nomad at that address, and
+// no others, log in with their workload identity and read their own job's entries. `nomad setup
+// vault` does the same for all namespaces. "" is default. It may be called again. Nomad must
+// run, because Vault fetches its keys.
 func (v *Vault) TrustNamespace(ctx context.Context, nomadAddress, namespace string) error {
 	namespace = cmp.Or(namespace, "default")
 	var auths map[string]any
@@ -75,25 +75,24 @@ func (v *Vault) TrustNamespace(ctx context.Context, nomadAddress, namespace stri
 	return nil
 }
 
-// AppRoleOptions say what a Bivouac node's AppRole may touch.
+// AppRoleOptions says what a Bivouac node's AppRole may access.
 type AppRoleOptions struct {
-	// Name of the role and its policy; "" is bivouac.
+	// Name is the name of the role and its policy; "" is bivouac.
 	Name string
 	// Mount, Prefix and NomadNamespace: "" is secret, bivouac and default.
 	Mount, Prefix, NomadNamespace string
-	// Period is the token's renewal period, "" is 1h: a token that is renewed
-	// in time lives on.
+	// Period is the token's renewal period, "" is 1h. A token that is renewed in time does not
+	// expire.
 	Period string
-	// MaxTTL ends a token for good however often it is renewed; "" is never.
+	// MaxTTL bounds a token's life in spite of renewals; "" is no bound.
 	MaxTTL string
 }
 
-// AppRole is what a node logs in with.
+// AppRole is a node's login.
 type AppRole struct{ RoleID, SecretID string }
 
-// NewAppRole writes the policy of deploy/vault/bivouac.hcl and an AppRole that
-// carries it, and issues a secret id. It may be called again: the role id
-// stays, the secret id is new.
+// NewAppRole writes the policy of deploy/vault/bivouac.hcl and an AppRole with it, and issues a
+// secret id. It may be called again: the role id stays, the secret id is new.
 func (v *Vault) NewAppRole(ctx context.Context, o AppRoleOptions) (AppRole, error) {
 	or := func(s *string, def string) {
 		if *s == "" {
@@ -138,8 +137,8 @@ func (v *Vault) NewAppRole(ctx context.Context, o AppRoleOptions) (AppRole, erro
 	return AppRole{RoleID: roleID.Data.RoleID, SecretID: secretID.Data.SecretID}, nil
 }
 
-// writePolicy fills in a policy file of deploy and stores it. pairs are the
-// words to replace and what to put there; whole words only, outside comments.
+// writePolicy fills in a policy file of deploy and stores it. pairs are words and their
+// replacements; only whole words outside comments are replaced.
 func (v *Vault) writePolicy(ctx context.Context, name, file string, pairs ...string) error {
 	raw, err := deploy.Files.ReadFile(file)
 	if err != nil {

@@ -1,12 +1,15 @@
 # What a Bivouac node may do in Nomad, where ACLs are on:
 #
+#   nomad namespace apply sandboxes
 #   nomad acl policy apply bivouac bivouac.policy.hcl
 #   nomad acl token create -name bivouac -policy bivouac
 #
-# The namespace is that of the node's configuration. Give the cluster one of its
-# own, with nobody else who may submit jobs in it: a job "sandbox-<id>" there reads
-# that sandbox's key (deploy/vault/nomad-workloads.hcl).
-namespace "default" {
+# The namespace is that of the node's configuration, nomad { namespace }: one of its
+# own for each cluster. Give nobody else submit-job or alloc-exec in it, nor a policy
+# of "write": a job "sandbox-<id>" there reads that sandbox's key
+# (deploy/vault/nomad-workloads.hcl). A cluster that is there already stays in the
+# namespace it has, mostly "default": name that here.
+namespace "sandboxes" {
   capabilities = [
     "submit-job", "read-job", "list-jobs", "read-logs",
     "host-volume-create", "host-volume-read", "host-volume-write", "host-volume-delete",

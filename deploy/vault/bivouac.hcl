@@ -2,9 +2,9 @@
 #
 #   MOUNT            where KV version 2 is mounted            (vault { mount })
 #   PREFIX           Bivouac's own folder in it               (vault { prefix })
-#   NOMAD_NAMESPACE  the Nomad namespace sandboxes run in     (nomad { namespace })
+#   NOMAD_NAMESPACE  the Nomad namespace sandboxes run in     (nomad { namespace }); not PREFIX
 #
-#   sed -e s/MOUNT/secret/ -e s/PREFIX/bivouac/ -e s/NOMAD_NAMESPACE/default/ bivouac.hcl |
+#   sed -e s/MOUNT/secret/ -e s/PREFIX/bivouac/ -e s/NOMAD_NAMESPACE/sandboxes/ bivouac.hcl |
 #     vault policy write bivouac -
 #   vault auth enable approle
 #   vault write auth/approle/role/bivouac token_policies=bivouac token_period=1h

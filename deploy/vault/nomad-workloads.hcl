@@ -10,10 +10,10 @@
 # So give each cluster a namespace of its own, in which nobody else submits jobs
 # (deploy/nomad/bivouac.policy.hcl), and bind the role to it:
 #
-#   nomad namespace apply bivouac
+#   nomad namespace apply sandboxes
 #   vault write auth/jwt-nomad/role/nomad-workloads role_type=jwt bound_audiences=vault.io \
 #     user_claim=/nomad_job_id user_claim_json_pointer=true token_type=service token_period=30m \
-#     token_policies=nomad-workloads bound_claims='{"nomad_namespace":"bivouac"}' \
+#     token_policies=nomad-workloads bound_claims='{"nomad_namespace":"sandboxes"}' \
 #     claim_mappings='{"nomad_namespace":"nomad_namespace","nomad_job_id":"nomad_job_id","nomad_task":"nomad_task"}'
 #
 # Clusters that share a Nomad need a role each: nomad { vault_role }.

@@ -1,4 +1,4 @@
-// Package fsmtest checks what must hold of a store at every index of its log.
+// Package fsmtest checks invariants of a store at every index of its log.
 package fsmtest
 
 import (
@@ -9,12 +9,11 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// LimitWatch follows a store from one log index to the next and says when a
-// limit was exceeded. It counts the rows one by one and knows nothing of how the
-// store counts. The zero value has seen an empty store.
+// LimitWatch follows a store from one log index to the next and reports a limit that was exceeded.
+// It counts the rows itself, independently of the store's counters. The zero value has seen an
+// empty store.
 type LimitWatch struct {
-	// Most is the most that was seen of each limit of each user, "" for the
-	// installation.
+	// Most is the highest use seen of each limit, by user; "" is the installation.
 	Most map[string]fsm.Limits
 
 	before picture
@@ -22,17 +21,17 @@ type LimitWatch struct {
 	limits map[string]fsm.Limits
 }
 
-// picture is what a store holds at one index, as far as limits go.
+// picture is the content of a store at one index that limits depend on.
 type picture struct {
 	use       map[string]fsm.Limits
 	sandboxes map[string]fsm.Sandbox
 	promised  map[string]string // start task to user
 }
 
-// After looks at the store after one command and returns an error when what
-// grew is over its limit, or sixty seconds of command time have more starts than
-// they may. A limit that was set below what is in use is not exceeded by what was
-// there. Start tasks that have a sandbox coming count as if they had it.
+// After examines the store after one command. It returns an error when a use that grew exceeds its
+// limit, or when sixty seconds of command time hold more starts than allowed. A limit that was set
+// below the current use is not exceeded by that use. A start task with a reservation counts as if
+// it had its sandbox.
 func (w *LimitWatch) After(v *fsm.View, cmd fsm.Command) error {
 	if w.Most == nil {
 		w.Most, w.starts, w.limits = map[string]fsm.Limits{}, map[string][]time.Time{}, map[string]fsm.Limits{}
@@ -45,7 +44,7 @@ func (w *LimitWatch) After(v *fsm.View, cmd fsm.Command) error {
 			limit = v.LimitsOf(scope)
 		}
 		if was, known := w.limits[scope]; known && was.StartsPerMinute != limit.StartsPerMinute {
-			w.starts[scope] = nil // those from before were under another limit
+			w.starts[scope] = nil // earlier starts were under another limit
 		}
 		w.limits[scope] = limit
 		if n := w.started(scope, now, cmd); n > 0 {
@@ -60,7 +59,7 @@ func (w *LimitWatch) After(v *fsm.View, cmd fsm.Command) error {
 	return nil
 }
 
-// take counts.
+// take counts the rows of a view.
 func take(v *fsm.View) picture {
 	p := picture{use: map[string]fsm.Limits{"": {}}, sandboxes: map[string]fsm.Sandbox{}, promised: map[string]string{}}
 	add := func(user string, l fsm.Limits) {
@@ -72,7 +71,7 @@ func take(v *fsm.View) picture {
 		if s.Desired == fsm.DesiredRunning {
 			l.CPU, l.Memory = s.Template.CPU, s.Template.Memory
 		}
-		if s.UserID == "" { // of a warm pool
+		if s.UserID == "" { // a warm pool's
 			add("", l)
 			continue
 		}
@@ -87,19 +86,19 @@ func take(v *fsm.View) picture {
 		add(s.UserID, l)
 	}
 	for _, t := range v.OpenStartTasks() {
-		if t.Coming == nil {
+		if t.Reservation == nil {
 			continue
 		}
 		p.promised[t.ID] = t.UserID
-		l := fsm.Limits{Running: 1, Total: 1, CPU: t.Coming.CPU, Memory: t.Coming.Memory}
+		l := fsm.Limits{Running: 1, Total: 1, CPU: t.Reservation.CPU, Memory: t.Reservation.Memory}
 		add("", l)
 		add(t.UserID, l)
 	}
 	return p
 }
 
-// started counts what the command started: sandboxes that were not asked to run
-// before, and promises; one that was promised before is no start.
+// started counts the starts of the command: sandboxes that newly run, and new reservations. A
+// sandbox that was reserved before is not a start.
 func (w *LimitWatch) started(scope string, now picture, cmd fsm.Command) (n int) {
 	mine := func(user string) bool { return scope == "" || scope == user }
 	for id, s := range now.sandboxes {
@@ -121,7 +120,7 @@ func (w *LimitWatch) started(scope string, now picture, cmd fsm.Command) (n int)
 	return n
 }
 
-// around gives the most times that sixty seconds with at in them hold.
+// around returns the highest number of times in any sixty seconds that include at.
 func around(times []time.Time, at time.Time) (most int) {
 	for _, end := range times {
 		if end.Before(at) || end.Sub(at) >= time.Minute {

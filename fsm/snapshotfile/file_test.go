@@ -20,8 +20,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// seeded is a store with something of everything: the state of a released
-// format.
+// seeded returns a store with rows in every table: the state of a released format.
 func seeded(t testing.TB) *fsm.Store {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/snapshot_format_2.jsonl")
@@ -90,7 +89,7 @@ func bytesOf(t testing.TB, p *Packed) []byte {
 	return b.Bytes()
 }
 
-// stateOf gives the state's bytes and the manifest of a file that is whole.
+// stateOf returns the state's bytes and the manifest of an intact file.
 func stateOf(r io.Reader) (Manifest, []byte, error) {
 	f, err := Open(r)
 	if err != nil {
@@ -167,8 +166,8 @@ func TestFile_IsReadByTarAndSha256sum(t *testing.T) {
 	}
 }
 
-// cuts gives the lengths below size at and beside every block's end, and every
-// eleventh between them.
+// cuts returns the lengths below size at and beside the end of each block, and every eleventh
+// length between them.
 func cuts(size int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for n := range size {
@@ -179,7 +178,7 @@ func cuts(size int) iter.Seq[int] {
 	}
 }
 
-// TestFile_TruncatedAnywhere: whatever is missing at the end, the file is refused.
+// TestFile_TruncatedAnywhere: a file is refused wherever it is cut off.
 func TestFile_TruncatedAnywhere(t *testing.T) {
 	b := bytesOf(t, pack(t, seeded(t)))
 	for n := range cuts(len(b)) {
@@ -195,8 +194,8 @@ func TestFile_TruncatedAnywhere(t *testing.T) {
 	}
 }
 
-// TestFile_FlippedBits: a file with a flipped bit is refused, or the bit stands
-// where it changes nothing (the filling behind an entry, a digit's case).
+// TestFile_FlippedBits: a file with a flipped bit is refused, unless the bit has no effect (the
+// padding of an entry, the case of a digit).
 func TestFile_FlippedBits(t *testing.T) {
 	b := bytesOf(t, pack(t, seeded(t)))
 	m, state, err := stateOf(bytes.NewReader(b))
@@ -221,7 +220,7 @@ func TestFile_FlippedBits(t *testing.T) {
 	}
 }
 
-// edited gives the file with another manifest, everything else right.
+// edited returns the file with another manifest and everything else consistent.
 func edited(t testing.TB, s *fsm.Store, edit func(*Manifest)) []byte {
 	t.Helper()
 	p := pack(t, s)
@@ -271,8 +270,7 @@ func TestLoad_SaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestLoad_PartsItDoesNotKnow: a later writer may add parts; they are verified
-// and left out.
+// TestLoad_PartsItDoesNotKnow: a later writer may add parts. A reader verifies and skips them.
 func TestLoad_PartsItDoesNotKnow(t *testing.T) {
 	s := seeded(t)
 	p := pack(t, s)
@@ -308,9 +306,8 @@ func TestLoad_ReaderFails(t *testing.T) {
 	}
 }
 
-// TestRestore_OfAFileThatIsDamagedBehindItsState: the state is whole, its
-// manifest is not the one that was written. Nothing is restored, and the error
-// says why.
+// TestRestore_OfAFileThatIsDamagedBehindItsState: the state is intact but the manifest is not the
+// one that was written. Nothing is restored, and the error says why.
 func TestRestore_OfAFileThatIsDamagedBehindItsState(t *testing.T) {
 	b := bytes.Replace(bytesOf(t, pack(t, seeded(t))), []byte(`"bivouac_version": "v1"`), []byte(`"bivouac_version": "v2"`), 1)
 	f, err := Open(bytes.NewReader(b))

@@ -12,16 +12,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// allocated is how many bytes this process has ever allocated.
+// allocated returns how many bytes this process has allocated in total.
 func allocated() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
 
-// FuzzLoad: whatever a file holds, reading it ends in a state or an error, takes
-// memory in proportion to what it holds, and what was believed can be written
-// again and is the same.
+// FuzzLoad: reading any file ends in a state or an error and takes memory in proportion to the
+// content. A state that was accepted can be written again and is the same.
 func FuzzLoad(f *testing.F) {
 	good := bytesOf(f, pack(f, seeded(f)))
 	f.Add(good)
@@ -31,9 +30,8 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) { readBounded(t, raw, len(raw)) })
 }
 
-// FuzzLoadSealed puts a manifest's text and a state into a file with hashes and
-// lengths that are right, as a faulty program would: they may be believed, and
-// must then be a state like any other.
+// FuzzLoadSealed puts a manifest and a state into a file with correct hashes and lengths, as a
+// faulty program would. The file may be accepted, and then its state must be usable.
 func FuzzLoadSealed(f *testing.F) {
 	m, state, err := stateOf(bytes.NewReader(bytesOf(f, pack(f, seeded(f)))))
 	if err != nil {

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Format is the number of the file format this program writes. A file of a
-// newer one is refused.
+// Format is the file format that this program writes. It refuses a file of a newer format.
 const Format = 1
 
-// kind is Manifest.Kind of every file.
+// kind is the Manifest.Kind of every file.
 const kind = "bivouac-snapshot"
 
-// The names of entries, and of the one part that format 1 needs.
+// The names of the entries, and of the one part that format 1 requires.
 const (
 	nameManifest = "manifest.json"
 	nameSums     = "SHA256SUMS"
@@ -28,38 +27,36 @@ const (
 // encodingGzip is the only Part.Encoding of format 1.
 const encodingGzip = "gzip"
 
-// The reasons for which files are written, in Manifest.Reason.
+// The reasons for writing a file, in Manifest.Reason.
 const (
-	// ReasonSave: an operator asked for it.
+	// ReasonSave: an operator requested it.
 	ReasonSave = "save"
-	// ReasonBackup: the leader made it by itself. Only such files are removed
-	// when there are enough newer ones.
+	// ReasonBackup: the leader wrote it on its own. Only such files are removed when there are enough
+	// newer ones.
 	ReasonBackup = "backup"
 )
 
-// Bounds of what a reader believes before it has checked anything.
+// Bounds that a reader applies before it has verified anything.
 const (
 	maxManifest = 1 << 20
 	maxParts    = 64
 )
 
-// The ways in which a file can be refused, for errors.Is. The error's text says
-// more.
+// The reasons for refusing a file, for errors.Is. The error's text says more.
 var (
-	// ErrNotSnapshot: the file never was one of ours.
+	// ErrNotSnapshot: the file is no snapshot file.
 	ErrNotSnapshot = errors.New("this is not a bivouac snapshot file")
 	// ErrTruncated: the end of the file is missing.
 	ErrTruncated = errors.New("the file is truncated")
-	// ErrDamaged: the file holds something else than was written.
+	// ErrDamaged: the content is not what was written.
 	ErrDamaged = errors.New("the file is damaged")
 	// ErrNewer: a newer program wrote the file.
 	ErrNewer = errors.New("the file was written by a newer bivouac")
-	// ErrEncrypted: the file is encrypted, which format 1 has room for only.
+	// ErrEncrypted: the file is encrypted. Format 1 reserves the field but can't decrypt.
 	ErrEncrypted = errors.New("the file is encrypted")
 )
 
-// Manifest says what a file holds. The members without a comment are those of
-// the fsm.View in it.
+// Manifest describes a file. Members without a comment are those of the fsm.View in the file.
 type Manifest struct {
 	// Kind is the same in every file.
 	Kind string `json:"kind"`
@@ -69,8 +66,7 @@ type Manifest struct {
 	Created time.Time `json:"created"`
 	// Reason is one of the Reason constants.
 	Reason string `json:"reason"`
-	// Version is that of the program that wrote the file, Node the node that it
-	// ran as.
+	// Version is the version of the program that wrote the file, Node the node it ran as.
 	Version string `json:"bivouac_version"`
 	Node    string `json:"node"`
 
@@ -81,17 +77,17 @@ type Manifest struct {
 	ProtocolVersion int      `json:"protocol_version"`
 	// StateFormat is fsm.SnapshotFormat of the program that wrote the file.
 	StateFormat int `json:"state_format"`
-	// Stale: nobody was asked whether the node had the newest state.
+	// Stale: the state was read without checking that it is the newest.
 	Stale bool `json:"stale,omitempty"`
 
 	// Encryption is nil: format 1 encrypts nothing.
 	Encryption *Encryption `json:"encryption"`
-	// Parts are the entries behind the manifest, in their order.
+	// Parts are the entries after the manifest, in order.
 	Parts []Part `json:"parts"`
 }
 
-// History names the history that the state belongs to (fsm.History); a state
-// below protocol version 3 has none.
+// History identifies the history of the state (fsm.History). A state below protocol version 3 has
+// none.
 type History struct {
 	ID    string `json:"id"`
 	Epoch int64  `json:"epoch"`
@@ -102,24 +98,23 @@ type Encryption struct {
 	KeyID string `json:"key_id"`
 }
 
-// Part is one entry behind the manifest.
+// Part is one entry after the manifest.
 type Part struct {
-	// Name is PartState. A reader skips parts that it does not know, verified.
+	// Name is PartState. A reader verifies and skips parts that it does not know.
 	Name string `json:"name"`
-	// SHA256 is that of the entry's bytes, and Size their number.
+	// SHA256 is the hash of the entry's bytes, Size their number.
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
-	// Encoding says how the content became the entry's bytes: "gzip".
+	// Encoding says how the content was encoded: "gzip".
 	Encoding string `json:"encoding"`
-	// ContentSize is the number of bytes of the content.
+	// ContentSize is the size of the content in bytes, before encoding.
 	ContentSize int64 `json:"content_size"`
 }
 
-// entry is the name of the part's entry.
+// entry returns the name of the part's entry.
 func (p Part) entry() string { return dirParts + p.SHA256 }
 
-// State gives the part that holds the state. A Manifest that Open has accepted
-// has exactly one.
+// State returns the part that holds the state. A Manifest that Open has accepted has exactly one.
 func (m Manifest) State() Part {
 	for _, p := range m.Parts {
 		if p.Name == PartState {
@@ -129,7 +124,7 @@ func (m Manifest) State() Part {
 	return Part{}
 }
 
-// encode gives the manifest as it stands in a file, to be read by people too.
+// encode returns the manifest as it is written to a file, indented for human readers.
 func (m Manifest) encode() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -143,8 +138,8 @@ func (m Manifest) encode() ([]byte, error) {
 
 var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// decodeManifest reads a manifest and refuses what this program can't go by.
-// The format is looked at first: a newer one may say everything else otherwise.
+// decodeManifest reads a manifest and refuses what this program can't read. It checks the format
+// first, because a newer format may change everything else.
 func decodeManifest(b []byte) (Manifest, error) {
 	var first struct {
 		Kind   string `json:"kind"`
@@ -171,7 +166,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	return m, m.checkParts()
 }
 
-// checkParts refuses parts that no writer makes.
+// checkParts refuses parts that no writer produces.
 func (m Manifest) checkParts() error {
 	states := 0
 	if len(m.Parts) > maxParts {

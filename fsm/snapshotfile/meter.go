@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// meter counts, and hashes, what is written through it. It ends with ctx's
-// error. hash and ctx may be nil.
+// meter counts and hashes what is written through it. It fails with ctx's error. hash and ctx may
+// be nil.
 type meter struct {
 	w    io.Writer
 	hash hash.Hash
@@ -28,8 +28,7 @@ func (m *meter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// source counts what is read through it and remembers the first error that is
-// not the end.
+// source counts what is read through it and keeps the first error that is not io.EOF.
 type source struct {
 	r   io.Reader
 	n   int64

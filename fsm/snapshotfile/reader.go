@@ -14,25 +14,24 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Reader reads a file from its beginning to its end, once:
+// Reader reads a file once, from beginning to end:
 //
 //	file, err := snapshotfile.Open(r)
 //	// decide by file.Manifest() whether to go on
 //	err = store.Restore(file.State())
 //
-// The end of State is the end of the file: io.EOF there says that the manifest,
-// every part and the length are as they were written. A file whose State was not
-// read to its end, or by something that stops at an error, has proved nothing.
+// The end of State is the end of the file. io.EOF there means that the manifest, every part and the
+// length are as they were written. Until State returns io.EOF nothing is verified.
 type Reader struct {
 	in       *source
 	tar      *tar.Reader
 	manifest Manifest
-	// length is that of the whole file, by its manifest.
+	// length is the length of the whole file according to its manifest.
 	length int64
 	sums   sums
 
-	// parts are those still to come. entry is the one being read, state what
-	// decompresses it when it is the state.
+	// parts are those not yet read. entry is the current one. state decompresses it if it is the
+	// state.
 	parts   []Part
 	entry   *entry
 	state   io.Reader
@@ -40,16 +39,16 @@ type Reader struct {
 	err     error
 }
 
-// entry is the part being read.
+// entry is the current part.
 type entry struct {
 	part Part
 	r    io.Reader
 	hash hash.Hash
 }
 
-// Open reads the manifest. It refuses, as one of the Err values, what is no
-// snapshot file, what is cut off within the manifest, and what this program is
-// too old for. That the manifest is whole is known at the end of State only.
+// Open reads the manifest. It refuses, with one of the Err values, a file that is not a snapshot
+// file, that is truncated within the manifest, or that this program is too old for. The manifest is
+// verified only at the end of State.
 func Open(r io.Reader) (*Reader, error) {
 	in := &source{r: r}
 	f := &Reader{in: in, tar: tar.NewReader(in)}
@@ -79,15 +78,14 @@ func Open(r io.Reader) (*Reader, error) {
 	return f, nil
 }
 
-// Manifest is what the file says of itself.
+// Manifest returns the file's manifest.
 func (f *Reader) Manifest() Manifest { return f.manifest }
 
-// Length is the length that the file must have.
+// Length returns the length that the file must have, in bytes.
 func (f *Reader) Length() int64 { return f.length }
 
-// State gives the fsm snapshot, for fsm.Store.Restore. It ends with io.EOF when
-// the whole file has been verified, else with an error that says what is wrong
-// with it. It can be read once.
+// State returns the fsm snapshot, for fsm.Store.Restore. It ends with io.EOF when the whole file
+// has been verified, else with an error that says what is wrong. It can be read once.
 func (f *Reader) State() io.Reader { return stateReader{f} }
 
 // Verify reads the file to its end without loading the state.
@@ -111,7 +109,7 @@ func (s stateReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// read reads the state; what comes before and after it is verified on the way.
+// read reads the state, and verifies what comes before and after it.
 func (f *Reader) read(b []byte) (int, error) {
 	for f.state == nil {
 		if len(f.parts) == 0 {
@@ -145,7 +143,7 @@ func (f *Reader) read(b []byte) (int, error) {
 	return f.read(b)
 }
 
-// open begins the next part. One that is not the state is read to its end.
+// open starts the next part. It reads a part other than the state to its end.
 func (f *Reader) open() error {
 	part := f.parts[0]
 	f.parts = f.parts[1:]
@@ -169,7 +167,7 @@ func (f *Reader) open() error {
 	return nil
 }
 
-// finish reads the open part to its end and checks it.
+// finish reads the open part to its end and verifies it.
 func (f *Reader) finish() error {
 	part := f.entry.part
 	if _, err := io.Copy(io.Discard, f.entry.r); err != nil {
@@ -182,8 +180,8 @@ func (f *Reader) finish() error {
 	return nil
 }
 
-// undecodable says what is wrong with a state that can't be decompressed: most
-// often that it is cut off, or not what was written.
+// undecodable returns the error for a state that can't be decompressed. Usually it is truncated, or
+// its hash is wrong.
 func (f *Reader) undecodable(err error) error {
 	if cause := f.finish(); cause != nil {
 		return cause
@@ -191,7 +189,7 @@ func (f *Reader) undecodable(err error) error {
 	return fmt.Errorf("%w: part %q can't be decompressed: %w", ErrDamaged, f.entry.part.Name, err)
 }
 
-// end checks what comes after the parts. It gives io.EOF when all is well.
+// end verifies what follows the parts. It returns io.EOF on success.
 func (f *Reader) end() error {
 	h, err := f.tar.Next()
 	if err != nil {
@@ -225,7 +223,7 @@ func (f *Reader) end() error {
 	return io.EOF
 }
 
-// broken words an error of the tar: the source's own, a missing end, or damage.
+// broken classifies an error of the tar: a read error, a missing end, or damage.
 func (f *Reader) broken(where string, err error) error {
 	switch {
 	case f.in.err != nil:
@@ -239,8 +237,8 @@ func (f *Reader) broken(where string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrDamaged, where, err)
 }
 
-// Load reads a whole file, verifies it and loads its state on trial: nil is the
-// promise that the state can be restored by this program.
+// Load reads a whole file, verifies it and loads its state on trial. A nil error means that this
+// program can restore the state.
 func Load(r io.Reader) (Manifest, *fsm.Trial, error) {
 	f, err := Open(r)
 	if err != nil {

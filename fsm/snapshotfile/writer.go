@@ -16,7 +16,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Info is what a writer says of a file; the rest of the manifest is the state's.
+// Info is what the writer adds to a manifest. The other members come from the state.
 type Info struct {
 	// Created is the time at which the state was read.
 	Created time.Time
@@ -31,15 +31,15 @@ type Info struct {
 // Packed is a file that is ready to be written.
 type Packed struct {
 	manifest Manifest
-	header   []byte // the manifest's bytes
+	header   []byte // the encoded manifest
 	scratch  io.ReadSeeker
 }
 
-// Pack compresses a state into scratch, which must be empty and stays in use
-// until the Packed is. It ends early with the error of ctx.
+// Pack compresses a state into scratch, which must be empty. The Packed uses scratch until it is
+// discarded. Pack stops early with ctx's error.
 func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteSeeker) (*Packed, error) {
 	stored := &meter{w: scratch, hash: sha256.New(), ctx: ctx}
-	// The fastest level: rows of JSON become a tenth at any of them.
+	// The fastest level: rows of JSON compress to about a tenth at every level.
 	zip, err := gzip.NewWriterLevel(stored, gzip.BestSpeed)
 	if err != nil {
 		return nil, fmt.Errorf("compressing the state: %w", err)
@@ -68,14 +68,13 @@ func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteS
 	return &Packed{manifest: m, header: header, scratch: scratch}, nil
 }
 
-// Manifest is the file's.
+// Manifest returns the file's manifest.
 func (p *Packed) Manifest() Manifest { return p.manifest }
 
-// Size is the length of the whole file.
+// Size returns the length of the whole file, in bytes.
 func (p *Packed) Size() int64 { return sizeOf(len(p.header), p.manifest.Parts) }
 
-// WriteTo implements io.WriterTo: it writes the whole file. It may be called
-// again.
+// WriteTo implements io.WriterTo. It writes the whole file and can be called more than once.
 func (p *Packed) WriteTo(w io.Writer) (int64, error) {
 	out := &meter{w: w}
 	t := tar.NewWriter(out)
@@ -103,7 +102,6 @@ func (p *Packed) WriteTo(w io.Writer) (int64, error) {
 	return out.n, nil
 }
 
-// entry writes one entry.
 func (p *Packed) entry(t *tar.Writer, name string, size int64, from io.Reader) error {
 	if err := t.WriteHeader(headerOf(name, size, p.manifest.Created)); err != nil {
 		return err
@@ -112,8 +110,8 @@ func (p *Packed) entry(t *tar.Writer, name string, size int64, from io.Reader) e
 	return err
 }
 
-// headerOf is an entry's header. Its length is that of one block whatever the
-// size: the plain format ends at 8 GiB, GNU's does not.
+// headerOf returns an entry's header. It takes one block at any size: USTAR holds sizes below 8
+// GiB, GNU's format larger ones.
 func headerOf(name string, size int64, created time.Time) *tar.Header {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: created.Truncate(time.Second), Format: tar.FormatUSTAR}
 	if size >= 8<<30 {
@@ -122,15 +120,15 @@ func headerOf(name string, size int64, created time.Time) *tar.Header {
 	return h
 }
 
-// block is the unit of a tar, and maxPart leaves the lengths computed from it
-// far below the largest integer.
+// block is the unit of a tar. maxPart keeps the lengths computed from it far below the largest
+// int64.
 const (
 	block   = 512
 	maxPart = 1 << 56
 )
 
-// sizeOf is the length of a file: each entry has a header and fills whole
-// blocks, and two blocks end it.
+// sizeOf returns the length of a file: each entry has a header and fills whole blocks, and two
+// blocks end the file.
 func sizeOf(manifest int, parts []Part) int64 {
 	sums := &sums{}
 	sums.add(nameManifest, [sha256.Size]byte{})
@@ -142,7 +140,7 @@ func sizeOf(manifest int, parts []Part) int64 {
 	return n + blocks(int64(sums.Len())) + 2*block
 }
 
-// blocks is the length of an entry with its header.
+// blocks returns the length of an entry with its header.
 func blocks(size int64) int64 { return block + (size+block-1)/block*block }
 
 // sums builds the content of SHA256SUMS.

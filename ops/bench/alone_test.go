@@ -8,20 +8,19 @@ import (
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/ops/fleet"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// alone is Nomad without Bivouac: the very job that Bivouac registers, its
-// workspace there and its key in Vault already, under another name.
+// alone is Nomad without Bivouac. It runs the job that Bivouac registers, under another name,
+// with its workspace and its key in Vault.
 type alone struct {
-	f   *fleet.Fleet
+	f   *testcluster.Cluster
 	job map[string]any
 	n   int
 }
 
-// newAlone starts a sandbox to see which job it gets. The sandbox stays, since
-// its workspace is used.
-func newAlone(t testing.TB, f *fleet.Fleet, spec string) *alone {
+// newAlone starts a sandbox to get its job. The sandbox stays, because its workspace is used.
+func newAlone(t testing.TB, f *testcluster.Cluster, spec string) *alone {
 	t.Helper()
 	id := f.Nodes[0].StartSandbox(t, spec)
 	f.Nodes[0].AwaitSandbox(t, id, "RUNNING")
@@ -32,8 +31,8 @@ func newAlone(t testing.TB, f *fleet.Fleet, spec string) *alone {
 	return a
 }
 
-// round registers the job, stops it and reverts it, and gives how long its port
-// took to answer after the first and the last.
+// round registers the job, stops it and reverts it. It returns how long its port took to accept
+// connections after the registration and after the revert.
 func (a *alone) round(t testing.TB) (start, revert time.Duration) {
 	t.Helper()
 	a.n++
@@ -62,8 +61,8 @@ func (a *alone) round(t testing.TB) (start, revert time.Duration) {
 	return start, revert
 }
 
-// secret writes the key where the job's template, made to read its own entry,
-// finds it.
+// secret writes the key to the entry that the job's template reads; the template is changed to
+// the job's own entry.
 func (a *alone) secret(t testing.TB, id string, job map[string]any) {
 	t.Helper()
 	err := a.f.Vault.Do(t.Context(), http.MethodPost, "secret/data/default/"+id+"/session",
@@ -88,8 +87,8 @@ func (a *alone) do(t testing.TB, method, path string, in, out any) {
 	}
 }
 
-// answers waits until the port of an allocation other than that one answers,
-// and gives the allocation.
+// answers waits until the port of an allocation other than that one accepts connections, and
+// returns the allocation.
 func (a *alone) answers(t testing.TB, id, other string) (alloc string) {
 	t.Helper()
 	var port int
@@ -101,7 +100,7 @@ func (a *alone) answers(t testing.TB, id, other string) (alloc string) {
 		if port == 0 {
 			return errors.New("not placed")
 		}
-		return healthy(fleet.Client{Base: fmt.Sprintf("http://%s:%d", host, port)})
+		return testcluster.Client{Base: fmt.Sprintf("http://%s:%d", host, port)}.Get("/health", nil)
 	})
 	return alloc
 }

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -12,10 +10,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"bivouac.dev/bivouac/ops/fleet"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// size reads how much to measure from the environment.
+// size reads an amount from the environment.
 func size(t testing.TB, name string, ordinary int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -29,7 +27,7 @@ func size(t testing.TB, name string, ordinary int) int {
 	return n
 }
 
-// wanted skips what `make bench` did not ask for.
+// wanted skips the test unless `make bench` runs it.
 func wanted(t testing.TB) {
 	t.Helper()
 	if os.Getenv("BIVOUAC_BENCH") == "" {
@@ -37,7 +35,7 @@ func wanted(t testing.TB) {
 	}
 }
 
-// durations of one kind of thing.
+// durations are the results of one kind of operation.
 type durations []time.Duration
 
 func (d durations) at(share float64) time.Duration {
@@ -83,33 +81,24 @@ func (r *report) print(t testing.TB) {
 	t.Logf("\n%s", r.text.String())
 }
 
-// pace is the pause between two questions, the same for both sides. What asks
-// far more often slows what it watches: a question to Bivouac is a linearizable
-// read of three nodes on the CPUs on which Nomad starts the task, one to a port
-// that is still closed costs nothing.
+// pace is the polling interval for both sides. Much faster polling slows what it measures: a
+// read from Bivouac is a linearizable read of three nodes on the CPUs on which Nomad starts the
+// task, while a connection to a closed port costs nothing.
 const pace = 10 * time.Millisecond
 
 // until polls.
 func until(t testing.TB, what string, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(pace)
-	defer tick.Stop()
-	deadline := time.After(fleet.Patience)
-	for err := check(); err != nil; err = check() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: %v", what, err)
-		}
+	if err := testcluster.Poll(testcluster.Patience, pace, check); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// TestStarts measures cold starts and resumes, one of ours and one of Nomad's
-// in turn.
+// TestStarts measures cold starts and resumes, alternating between Bivouac and Nomad.
 func TestStarts(t *testing.T) {
 	wanted(t)
 	rounds := size(t, "BIVOUAC_BENCH_ROUNDS", 20)
-	f := fleet.Start(t, fleet.Options{Docker: true})
+	f := testcluster.Start(t, testcluster.Options{Docker: true})
 	r := newReport()
 	defer r.print(t)
 	for _, spec := range f.Drivers() {
@@ -119,7 +108,7 @@ func TestStarts(t *testing.T) {
 			start, resume := bivouac(t, f.Nodes[i%len(f.Nodes)], spec)
 			coldStart, revert := alone.round(t)
 			if i < 2 {
-				continue // caches and connections are cold
+				continue // the first round is a warm-up
 			}
 			ours, theirs = append(ours, start), append(theirs, coldStart)
 			oursAgain, theirsAgain = append(oursAgain, resume), append(theirsAgain, revert)
@@ -130,10 +119,10 @@ func TestStarts(t *testing.T) {
 	stages(t, f)
 }
 
-// bivouac starts, pauses, resumes and deletes a sandbox through a node and
-// gives how long the start and the resume took, from the request until the
-// sandbox is RUNNING and its agent server answers.
-func bivouac(t testing.TB, node *fleet.Node, spec string) (start, resume time.Duration) {
+// bivouac starts, pauses, resumes and deletes a sandbox through a node. It returns how long
+// start and resume took, from the request until the sandbox is RUNNING and its agent server
+// responds.
+func bivouac(t testing.TB, node *testcluster.Node, spec string) (start, resume time.Duration) {
 	t.Helper()
 	begin := time.Now()
 	id := node.StartSandbox(t, spec)
@@ -149,58 +138,39 @@ func bivouac(t testing.TB, node *fleet.Node, spec string) (start, resume time.Du
 	return start, resume
 }
 
-func usable(t testing.TB, node *fleet.Node, id string) {
+func usable(t testing.TB, node *testcluster.Node, id string) {
 	t.Helper()
 	until(t, "sandbox "+id, func() error {
-		sb, err := node.Sandbox(id)
-		if err == nil && sb.Status != "RUNNING" {
-			err = errors.New("it is " + sb.Status + " " + sb.Detail())
-		}
+		sb, err := node.SandboxIn(id, "RUNNING")
 		if err != nil {
 			return err
 		}
-		return healthy(sb.Inside())
+		return sb.Inside().Get("/health", nil)
 	})
 }
 
-func healthy(c fleet.Client) error {
-	a, err := c.Try(http.MethodGet, "/health", nil)
-	if err == nil && a.Status != http.StatusOK {
-		err = errors.New(a.String())
-	}
-	return err
-}
-
-// stages prints what the leader says of where the time of starts goes.
-func stages(t testing.TB, f *fleet.Fleet) {
+// stages prints the leader's metrics of the stages of a start.
+func stages(t testing.TB, f *testcluster.Cluster) {
 	t.Helper()
-	for stage, mean := range means(t, f.Leader(t), "bivouac_sandbox_start_seconds") {
+	for stage, mean := range means(t, f.Leader(t), "bivouac_sandbox_start_duration_seconds") {
 		t.Logf("leader's own mean until %s: %.0f ms", stage, mean*1000)
 	}
-	for call, mean := range means(t, f.Leader(t), "bivouac_nomad_call_seconds") {
+	for call, mean := range means(t, f.Leader(t), "bivouac_nomad_call_duration_seconds") {
 		t.Logf("leader's mean of Nomad call %s: %.1f ms", call, mean*1000)
 	}
 }
 
-// means gives the mean of each series of a histogram, by its labels.
-func means(t testing.TB, n *fleet.Node, name string) map[string]float64 {
+// means returns the mean of each series of a histogram, by its labels.
+func means(t testing.TB, n *testcluster.Node, name string) map[string]float64 {
 	t.Helper()
-	a, err := n.Try(http.MethodGet, "/metrics", nil)
+	values, err := n.Metrics(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	sums, out := map[string]float64{}, map[string]float64{}
-	for line := range strings.Lines(string(a.Body)) {
-		series, text, _ := strings.Cut(strings.TrimSpace(line), "} ")
-		value, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			continue
-		}
-		if labels, ok := strings.CutPrefix(series, name+"_sum{"); ok {
-			sums[labels] = value
-		}
-		if labels, ok := strings.CutPrefix(series, name+"_count{"); ok && value > 0 {
-			out[labels] = sums[labels] / value
+	out := map[string]float64{}
+	for series, count := range values {
+		if labels, ok := strings.CutPrefix(series, name+"_count"); ok && count > 0 {
+			out[labels] = values[name+"_sum"+labels] / count
 		}
 	}
 	return out

@@ -15,25 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/ops/fleet"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// mockSpec costs nothing to run: Nomad's word is enough. Its deadline is longer
-// than Nomad alone needs to place a thousand jobs that came at once.
-const mockSpec = `
-spec "mock" {
-  driver      = "mock_driver"
-  readiness   = "allocation"
-  start_timeout = "10m"
-  working_dir = "project"
-  cpu         = 10
-  memory      = 10
-  port "AGENT_SERVER" {}
-}
-`
+// patient is a start timeout longer than Nomad alone needs to place a thousand jobs at once.
+const patient = `start_timeout = "10m"`
 
-// TestScale starts many sandboxes of the mock driver at once, against the same
-// jobs submitted to Nomad directly, and looks at the leader when all is quiet.
+// TestScale starts many sandboxes of the mock driver at once and compares that with the same
+// jobs submitted to Nomad directly. Then it measures the idle leader.
 func TestScale(t *testing.T) {
 	wanted(t)
 	for _, n := range slices.Compact([]int{100, size(t, "BIVOUAC_BENCH_SANDBOXES", 1000)}) {
@@ -41,8 +30,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scale gives each its own Nomad: whoever came second would find a client that is
-// full of the other's allocations, or busy with clearing them away.
+// scale gives each side its own Nomad: a second one would find a client full of the first one's
+// allocations, or busy with removing them.
 func scale(t *testing.T, n int) {
 	var theirs, ours time.Duration
 	t.Run("Nomad alone", func(t *testing.T) {
@@ -68,19 +57,19 @@ func scale(t *testing.T, n int) {
 	t.Logf("%d sandboxes of mock_driver: RUNNING after %.1f s; Nomad alone %.1f s; ratio %.2f", n, ours.Seconds(), theirs.Seconds(), ours.Seconds()/theirs.Seconds())
 }
 
-// mocks is a fleet whose sandboxes cost nothing: nothing listens on their ports,
-// and nothing uses their memory.
-func mocks(t *testing.T) *fleet.Fleet {
+// mocks starts a test cluster whose sandboxes have no process: nothing listens on their ports
+// or uses their memory.
+func mocks(t *testing.T) *testcluster.Cluster {
 	t.Helper()
-	f := fleet.Start(t, fleet.Options{
-		Specs: mockSpec,
+	f := testcluster.Start(t, testcluster.Options{
+		Specs: testcluster.MockSpec(patient),
 		Nomad: "client {\n  memory_total_mb = 65536\n  min_dynamic_port = 33000\n  max_dynamic_port = 60000\n}\n",
 	})
 	f.SetDefault(t, "mock")
 	return f
 }
 
-// atOnce calls fn for every number below n, a few dozen at a time.
+// atOnce calls fn for every number below n, a few dozen concurrently.
 func atOnce(n int, fn func(i int)) {
 	work := make(chan int)
 	var wg sync.WaitGroup
@@ -98,9 +87,8 @@ func atOnce(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// submitted registers as many jobs of the same shape and gives how long it took
-// until all of them ran.
-func submitted(t *testing.T, f *fleet.Fleet, n int) time.Duration {
+// submitted registers as many jobs of the same form and returns how long it took until all ran.
+func submitted(t *testing.T, f *testcluster.Cluster, n int) time.Duration {
 	t.Helper()
 	model := f.Nodes[0].StartSandbox(t, "mock")
 	f.Nodes[0].AwaitSandbox(t, model, "RUNNING")
@@ -121,8 +109,8 @@ func submitted(t *testing.T, f *fleet.Fleet, n int) time.Duration {
 	return time.Since(begin)
 }
 
-// running checks that so many allocations run.
-func running(t *testing.T, f *fleet.Fleet, n int) func() error {
+// running checks that exactly that many allocations run.
+func running(t *testing.T, f *testcluster.Cluster, n int) func() error {
 	return func() error {
 		var list []struct{ ID string }
 		err := f.Nomad.Do(t.Context(), http.MethodGet, "allocations?task_states=false&filter="+url.QueryEscape(`ClientStatus == "running"`), nil, &list)
@@ -133,40 +121,32 @@ func running(t *testing.T, f *fleet.Fleet, n int) func() error {
 	}
 }
 
-// window is how long a leader at rest is watched: longer than the pause between
-// two full listings, twice.
+// window is how long an idle leader is measured: more than twice the interval of full listings.
 const window = 65 * time.Second
 
-// slow bounds what takes long with a thousand sandboxes on a busy machine, and
-// lookout is the pause between two looks at so many: a look is work itself.
+// slow bounds waits with a thousand sandboxes on a busy machine. lookout is the polling
+// interval, which is long because polling so many is work.
 const (
 	slow    = 8 * time.Minute
 	lookout = 200 * time.Millisecond
 )
 
-// eventually waits with that patience, at that pace.
+// eventually waits with those two.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(lookout)
-	defer tick.Stop()
-	deadline := time.After(slow)
-	for err := check(); err != nil; err = check() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %s: %v", what, slow, err)
-		}
+	if err := testcluster.Poll(slow, lookout, check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, slow, err)
 	}
 }
 
-// rest watches the leader for a while in which nothing happens.
-func rest(t *testing.T, f *fleet.Fleet, n int) {
+// rest measures the leader while there are no requests.
+func rest(t *testing.T, f *testcluster.Cluster, n int) {
 	t.Helper()
 	leader := f.Leader(t)
-	const listing = "bivouac_scheduler_pass_seconds"
+	const listing = "bivouac_scheduler_pass_duration_seconds"
 	listed, spent := listings(t, leader, listing)
 	begin, cpu := time.Now(), cpuTime(t, leader.Pid())
-	<-time.After(window) // nobody asks anything meanwhile
+	<-time.After(window) // no requests meanwhile
 	after, total := listings(t, leader, listing)
 	if after == listed {
 		t.Fatalf("%s listed nothing in %s; it leads no more?", leader.Name, window)
@@ -177,8 +157,8 @@ func rest(t *testing.T, f *fleet.Fleet, n int) {
 	stages(t, f)
 }
 
-// listings gives how many full passes there were, and how many seconds they took.
-func listings(t *testing.T, n *fleet.Node, name string) (count, sum float64) {
+// listings returns the number of full passes and their duration in seconds.
+func listings(t *testing.T, n *testcluster.Node, name string) (count, sum float64) {
 	t.Helper()
 	count, err := gauge(n, name+`_count{pass="listing"}`)
 	if err == nil {
@@ -191,20 +171,16 @@ func listings(t *testing.T, n *fleet.Node, name string) (count, sum float64) {
 }
 
 // gauge reads one series.
-func gauge(n *fleet.Node, series string) (float64, error) {
-	a, err := n.Try(http.MethodGet, "/metrics", nil)
-	if err != nil {
-		return 0, err
+func gauge(n *testcluster.Node, series string) (float64, error) {
+	values, err := n.Metrics(context.Background())
+	value, ok := values[series]
+	if err == nil && !ok {
+		err = fmt.Errorf("%s has no metric %s", n.Name, series)
 	}
-	for line := range strings.Lines(string(a.Body)) {
-		if text, ok := strings.CutPrefix(line, series+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(text), 64)
-		}
-	}
-	return 0, fmt.Errorf("%s does not tell %s", n.Name, series)
+	return value, err
 }
 
-// cpuTime is what the process has used, by /proc (100 ticks to the second).
+// cpuTime returns the process's CPU time, from /proc (100 ticks per second).
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -223,7 +199,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// memory is the process's resident memory in MiB.
+// memory returns the process's resident memory in MiB.
 func memory(t *testing.T, pid int) int {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))

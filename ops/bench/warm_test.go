@@ -2,20 +2,19 @@ package bench
 
 import (
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/ops/fleet"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// TestWarmStarts measures starts that claim a member of a warm pool, each
-// through another node, with the pool full before it and nothing else starting
-// or stopping; beside them the same job started cold by Nomad alone.
+// TestWarmStarts measures starts that claim a member of a warm pool, each through another node.
+// The pool is full before each, and nothing else starts or stops. It compares them with cold
+// starts of the same job by Nomad alone.
 func TestWarmStarts(t *testing.T) {
 	wanted(t)
 	rounds := size(t, "BIVOUAC_BENCH_ROUNDS", 20)
-	f := fleet.Start(t, fleet.Options{Docker: true})
+	f := testcluster.Start(t, testcluster.Options{Docker: true})
 	r := newReport()
 	defer r.print(t)
 	for _, spec := range f.Drivers() {
@@ -26,14 +25,14 @@ func TestWarmStarts(t *testing.T) {
 			theirs = append(theirs, cold)
 		}
 		var calm, churn claims
-		poolOf(t, f.Nodes[0], spec, 2)
+		f.Nodes[0].SetPool(t, spec, 2)
 		for i := range rounds + 3 {
 			full(t, f.Nodes[0], spec, 2)
 			settled(t, f, calm.last)
-			calm.claim(t, f.Nodes[i%len(f.Nodes)], spec, i >= 3) // connections of each node are cold
+			calm.claim(t, f.Nodes[i%len(f.Nodes)], spec, i >= 3) // the first ones warm up
 		}
-		// A start every second, each followed by a deletion, whatever the pool does.
-		poolOf(t, f.Nodes[0], spec, 8)
+		// One start per second, each followed by a deletion, whatever the pool's state.
+		f.Nodes[0].SetPool(t, spec, 8)
 		full(t, f.Nodes[0], spec, 8)
 		pace := time.NewTicker(time.Second)
 		for i := range rounds {
@@ -41,7 +40,7 @@ func TestWarmStarts(t *testing.T) {
 			<-pace.C
 		}
 		pace.Stop()
-		poolOf(t, f.Nodes[0], spec, 0)
+		f.Nodes[0].SetPool(t, spec, 0)
 		settled(t, f, churn.last)
 		r.compare("warm start, "+spec+" (Nomad: cold)", calm.usable, theirs)
 		r.compare("warm start, "+spec+", while the pool refills", churn.usable, theirs)
@@ -54,18 +53,18 @@ func TestWarmStarts(t *testing.T) {
 // claims measures starts from a warm pool.
 type claims struct {
 	answered, usable durations
-	// late counts starts that were not RUNNING in their first answer.
+	// late counts starts that were not RUNNING in their first response.
 	late int
 	last string
 }
 
-// claim starts a sandbox, deletes it and notes how long it took when it counts.
-func (c *claims) claim(t testing.TB, node *fleet.Node, spec string, counts bool) {
+// claim starts a sandbox, deletes it and, with counts, records the duration.
+func (c *claims) claim(t testing.TB, node *testcluster.Node, spec string, counts bool) {
 	t.Helper()
 	begin := time.Now()
 	sb := node.NewSandbox(t, spec)
 	answered := time.Since(begin)
-	late := sb.Status != "RUNNING" || healthy(sb.Inside()) != nil
+	late := sb.Status != "RUNNING" || sb.Inside().Get("/health", nil) != nil
 	if late {
 		usable(t, node, sb.ID)
 	}
@@ -86,11 +85,10 @@ func (c *claims) String() string {
 		len(c.usable), ms(c.usable.at(.99)), c.answered, c.late, c.usable.ms())
 }
 
-// settled waits until no allocation is about to start or to end, those of the
-// sandbox that was deleted last among them.
-func settled(t testing.TB, f *fleet.Fleet, deleted string) {
+// settled waits until no allocation is starting or ending, including the deleted sandbox's.
+func settled(t testing.TB, f *testcluster.Cluster, deleted string) {
 	t.Helper()
-	fleet.Eventually(t, "quiet on Nomad", func() error {
+	testcluster.Eventually(t, "quiet on Nomad", func() error {
 		allocs, err := f.Allocs()
 		if err != nil {
 			return err
@@ -104,36 +102,14 @@ func settled(t testing.TB, f *fleet.Fleet, deleted string) {
 	})
 }
 
-// poolOf sets the size of a spec's warm pool.
-func poolOf(t testing.TB, n *fleet.Node, spec string, size int) {
+// full waits until a spec's pool has all its members.
+func full(t testing.TB, n *testcluster.Node, spec string, size int) {
 	t.Helper()
-	n.Sure(t, http.MethodPost, "/api/v1/operator/specs/"+spec+"/pool", map[string]int{"size": size}, nil)
-}
-
-// full waits until the pool of a spec has all its members.
-func full(t testing.TB, n *fleet.Node, spec string, size int) {
-	t.Helper()
-	fleet.Eventually(t, "the pool of "+spec, func() error {
-		a, err := n.Try(http.MethodGet, "/api/v1/operator/specs", nil)
-		if err != nil {
-			return err
+	testcluster.Eventually(t, "the pool of "+spec, func() error {
+		ready, _, err := n.Pool(spec)
+		if err == nil && ready != size {
+			err = fmt.Errorf("%d members are ready", ready)
 		}
-		var out struct {
-			Items []struct {
-				ID      string `json:"id"`
-				Members struct {
-					Ready int `json:"ready"`
-				} `json:"pool_members"`
-			} `json:"items"`
-		}
-		if err := a.Decode(&out); err != nil {
-			return err
-		}
-		for _, s := range out.Items {
-			if s.ID == spec && s.Members.Ready == size {
-				return nil
-			}
-		}
-		return fmt.Errorf("it has not %d members ready", size)
+		return err
 	})
 }

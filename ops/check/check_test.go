@@ -7,19 +7,23 @@ import (
 	"testing"
 )
 
-// rules are all the checks of the package; each is run on the tree, and each
-// is shown an offending tree it must object to.
+// rules are the checks of the package. Each runs on the tree, and on an offending file to which
+// it must object.
 var rules = []struct {
 	name  string
 	check func([]*File) []string
-	// path and source of a file that breaks the rule, and part of what the
-	// rule must say about it.
+	// path and source are the offending file; want is part of the expected message.
 	path, source, want string
 }{
 	{"arrows", Arrows, "fsm/x.go", "package fsm\nimport _ \"bivouac.dev/bivouac/cluster\"", "fsm must not import cluster"},
 	{"arrows/owner", Arrows, "httpapi/x.go", "package httpapi\nimport _ \"github.com/hashicorp/raft\"", "belongs to cluster"},
 	{"arrows/folder", Arrows, "internal/x.go", "package internal", "not one of the top-level folders"},
-	{"arrows/narrow", Arrows, "cluster/raftfix/x.go", "package raftfix\nimport _ \"bivouac.dev/bivouac/fsm\"", "imports nothing but github.com/hashicorp/raft"},
+	{"arrows/ours", Arrows, "scheduler/x.go", "package scheduler\nimport _ \"bivouac.dev/bivouac/scheduler/starttask\"", "scheduler must not import scheduler/starttask"},
+	{"arrows/ours", Arrows, "scheduler/starttask/x.go", "package starttask\nimport _ \"bivouac.dev/bivouac/scheduler\"", "scheduler/starttask must not import scheduler"},
+	{"arrows/narrow", Arrows, "cluster/raftfix/x.go", "package raftfix\nimport _ \"bivouac.dev/bivouac/fsm\"", "imports nothing but github.com/hashicorp/raft, the standard library"},
+	{"arrows/one package", Arrows, "cmd/bivouac/x.go", "package main\nimport _ \"bivouac.dev/bivouac/ops/e2e/testcluster\"", "cmd must not import ops"},
+	{"arrows/standard library", Arrows, "ops/runbooks/x.go", "package runbooks\nimport _ \"bivouac.dev/bivouac/fsm\"", "imports nothing but the standard library"},
+	{"arrows/sub-package", Arrows, "httpapi/git/x.go", "package git\nimport _ \"bivouac.dev/bivouac/cluster\"", "httpapi/git must not import cluster"},
 	{"determinism/clock", Determinism, "fsm/x.go", "package fsm\nimport \"time\"\nvar _ = time.Now()", "must not call time.Now"},
 	{"determinism/chance", Determinism, "fsm/x.go", "package fsm\nimport _ \"math/rand/v2\"", "randomness"},
 	{"house/init", House, "fsm/x.go", "package fsm\nfunc init() {}", "no init"},
@@ -32,6 +36,11 @@ var rules = []struct {
 	{"sleeps", Sleeps, "fsm/x_test.go", "package fsm\nimport \"time\"\nfunc f() { time.Sleep(1) }", "wait for a condition"},
 	{"docs/name", Docs, "fsm/x.go", "// Package fsm is.\npackage fsm\nfunc Exported() {}", "Exported has no godoc"},
 	{"docs/package", Docs, "fsm/x.go", "package fsm", "no package comment"},
+	{"runbooks/unknown", Runbooks, "fsm/x.go", "package fsm\nvar e = \"see bivouac runbook disc\"", `names the runbook "disc"`},
+	{"runbooks/path", Runbooks, "fsm/x.go", "package fsm\nvar e = \"see ops/runbooks/disk.md\"", "name the command"},
+	{"runbooks/quotes", RunbookQuotes, "fsm/x.go", "package fsm", `no message of the program is "the disk does not answer`},
+	{"runbooks/metrics", RunbookQuotes, "fsm/x.go", "package fsm\nvar e = \"bivouac_hold_of_another\"", `no name in the program is "bivouac_hold"`},
+	{"runbooks/unnamed", Runbooks, "fsm/x.go", "package fsm", `no message names the runbook "disk"`},
 }
 
 func TestTree_KeepsTheRules(t *testing.T) {

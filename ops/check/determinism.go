@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// chance lists the packages that bring time, chance or the machine into what
-// must be the same on every node, and why each may not stand in fsm.
+// chance maps packages that read time, randomness or the machine to the reason why fsm must not
+// import them: every node has to compute the same state.
 var chance = map[string]string{
 	"math/rand":              "randomness",
 	"math/rand/v2":           "randomness",
@@ -23,8 +23,8 @@ var chance = map[string]string{
 // clockCalls are the functions of package time that read the clock or wait.
 var clockCalls = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTicker", "NewTimer"}
 
-// Determinism reports what would let two nodes apply the same log and differ:
-// a clock, chance or the environment in package fsm (test files excepted).
+// Determinism reports whatever could make two nodes differ after applying the same log: a
+// clock, randomness or the environment in package fsm, except in test files.
 func Determinism(files []*File) []string {
 	var found []string
 	for _, f := range files {
@@ -44,7 +44,7 @@ func Determinism(files []*File) []string {
 	return found
 }
 
-// timeCalls finds time.X for the given X.
+// timeCalls finds time.X for the given names.
 func timeCalls(f *File, names []string) []*ast.SelectorExpr {
 	var calls []*ast.SelectorExpr
 	ast.Inspect(f.AST, func(n ast.Node) bool {

@@ -1,9 +1,9 @@
-// Package check holds the rules of the house that a compiler does not know:
-// who may import whom, what may not stand in the replicated state machine,
-// and how names, files and tests are kept. It reads and parses the files
-// itself, because a check that shells out to `go list` is answered from the
-// test cache and stays green after a forbidden import was added.
+// Package check holds the project rules that a compiler does not check: the import directions,
+// determinism of the replicated state machine, the conventions for names, files and tests, and
+// that every cited heading, decision, document, link and file exists. It parses the files
+// itself: a check that runs `go list` is served from the test cache and passes after a
+// forbidden import was added.
 //
-// `make check` and `make test` run it. Each rule has a test that shows it a
-// small offending tree, so a rule that can't fail would fail.
+// `make check` and `make test` run it. The test of each rule also runs it on a small offending
+// tree, so a rule that can't fail is detected.
 package check

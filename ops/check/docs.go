@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Docs reports exported names without godoc, godoc that does not begin with
-// the name, and packages without a package comment. Methods that implement an
-// interface still want a line; test files are excepted.
+// Docs reports exported names without godoc, godoc that does not start with the name, and
+// packages without a package comment. Methods that implement an interface need a line as well.
+// Test files are exempt.
 func Docs(files []*File) []string {
 	var found []string
 	documented := map[string]bool{}
@@ -62,7 +62,7 @@ func undocumentedSpecs(f *File, d *ast.GenDecl) []string {
 				found = append(found, judge(f, s.Pos(), s.Name.Name, doc)...)
 			}
 		case *ast.ValueSpec:
-			// A group's comment serves all its members.
+			// A group's comment documents all its members.
 			if s.Names[0].IsExported() && s.Doc == nil && s.Comment == nil && d.Doc == nil && d.Tok != token.IMPORT {
 				found = append(found, fmt.Sprintf("%s: %s has no godoc", f.at(s.Pos()), s.Names[0].Name))
 			}

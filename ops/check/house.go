@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// The soft limits of the house, with some room: beyond these a file or an
-// interface is split, not argued about.
+// The size limits: a longer file or interface is split.
 const (
 	maxFileLines        = 550
 	maxTestFileLines    = 900
@@ -18,12 +17,12 @@ const (
 	maxInterfaceMethods = 5
 )
 
-// noNames are package names that say nothing.
+// noNames are package names without meaning.
 var noNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "misc", "shared"}
 
-// House reports what breaks the habits of the house: files, functions and
-// interfaces too long, init functions, package-level state, empty package
-// names, notes left for later.
+// House reports violations of the project rules: files, functions and interfaces that are too
+// long, init functions, package-level state, meaningless package names, and notes of unfinished
+// work.
 func House(files []*File) []string {
 	var found []string
 	for _, f := range files {
@@ -84,8 +83,8 @@ func general(f *File, d *ast.GenDecl) []string {
 	return found
 }
 
-// embedded reports whether the build fills the variable from a file, or the
-// linker from a flag (main.version).
+// embedded reports whether the build fills the variable from a file, or the linker from a flag
+// (main.version).
 func embedded(d *ast.GenDecl) bool {
 	if d.Doc == nil {
 		return false
@@ -98,9 +97,9 @@ func embedded(d *ast.GenDecl) bool {
 	return false
 }
 
-// stateful tells package-level state from tables and sentinels: a variable
-// without a value, or made by anything but a literal, errors.New, a regular
-// expression or a string replacer, can change or hold a resource.
+// stateful tells package-level state from tables and sentinel errors. A variable can change or
+// hold a resource if it has no value, or a value other than a literal, errors.New, a regular
+// expression or a string replacer.
 func stateful(s *ast.ValueSpec) bool {
 	if s.Names[0].Name == "_" {
 		return false
@@ -154,8 +153,8 @@ func leftovers(f *File) []string {
 	return found
 }
 
-// Sleeps reports time.Sleep in tests outside a synctest bubble: a test waits
-// for an index or a condition, never for a while.
+// Sleeps reports time.Sleep in tests outside a synctest bubble: a test waits for an index or a
+// condition, not for a duration.
 func Sleeps(files []*File) []string {
 	var found []string
 	for _, f := range files {

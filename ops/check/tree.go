@@ -19,7 +19,7 @@ const Module = "bivouac.dev/bivouac"
 type File struct {
 	// Path is relative to the tree's root, with slashes.
 	Path string
-	// Lines counts its lines.
+	// Lines is the number of lines.
 	Lines int
 	AST   *ast.File
 	Fset  *token.FileSet
@@ -28,22 +28,22 @@ type File struct {
 // IsTest reports whether the file is a test file.
 func (f *File) IsTest() bool { return strings.HasSuffix(f.Path, "_test.go") }
 
-// Package is the folder of the file, relative to the root.
+// Package returns the file's folder, relative to the root.
 func (f *File) Package() string { return path.Dir(f.Path) }
 
-// Top is the top-level folder of the file.
+// Top returns the file's top-level folder.
 func (f *File) Top() string {
 	top, _, _ := strings.Cut(f.Path, "/")
 	return top
 }
 
-// at renders a position within the file.
+// at formats a position in the file.
 func (f *File) at(pos token.Pos) string {
 	return fmt.Sprintf("%s:%d", f.Path, f.Fset.Position(pos).Line)
 }
 
-// Load parses every Go file below root, except nested modules (deploy/tools),
-// testdata and folders whose name begins with a dot or that hold build output.
+// Load parses every Go file below root. It skips nested modules (deploy/tools/nomad), testdata,
+// folders whose name begins with a dot, and build output.
 func Load(root string) ([]*File, error) {
 	var files []*File
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

@@ -12,10 +12,10 @@ import (
 	"bivouac.dev/bivouac/ops/check"
 )
 
-// largestKept bounds one kept input, in bytes: the tree is no place for more.
+// largestKept bounds one stored input, in bytes, to keep the tree small.
 const largestKept = 2 << 10
 
-// keep copies inputs of every size, at most as many as fit beside those there.
+// keep copies inputs of all sizes until there are at most that many.
 func keep(from, to string, most int) (int, error) {
 	entries, err := os.ReadDir(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func keep(from, to string, most int) (int, error) {
 	return kept, nil
 }
 
-// spread takes at most so many names, evenly.
+// spread picks at most that many names, evenly.
 func spread(names []string, most int) []string {
 	if most <= 0 {
 		return nil
@@ -77,7 +77,7 @@ func spread(names []string, most int) []string {
 	return out
 }
 
-// functions names the top-level functions of a file.
+// functions lists the top-level functions of a file.
 func functions(f *check.File) []string {
 	var names []string
 	for _, d := range f.AST.Decls {

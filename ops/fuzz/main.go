@@ -1,8 +1,7 @@
-// Command fuzz runs every fuzz target of the module for a while each and says
-// what came of it: `make fuzz FUZZTIME=1m`. It finds the targets by reading the
-// test files, so a new one needs no entry anywhere. It exits with 1 when one
-// found a failure; `go test` has then put the input into the package's
-// testdata/fuzz, where it stays as a seed once the product is mended.
+// Command fuzz runs every fuzz target of the module for a while and prints the results: `make
+// fuzz FUZZTIME=1m`. It finds the targets by parsing the test files, so a new one needs no
+// registration. It exits with 1 if a target failed. `go test` has then written the input to the
+// package's testdata/fuzz, where it stays as a seed after the fix.
 package main
 
 import (
@@ -68,7 +67,7 @@ func run() error {
 
 // target is one fuzz function.
 type target struct {
-	// folder is the package's, from the root of the module.
+	// folder is the package's folder, relative to the module's root.
 	folder, name string
 }
 
@@ -92,12 +91,12 @@ func find(files []*check.File) []target {
 	return found
 }
 
-// verdict is what came of one target.
+// verdict is the result of one target.
 type verdict struct {
 	target             target
 	took               time.Duration
 	execs, interesting int
-	// failure is what the target printed, "" when it found nothing.
+	// failure is the target's output, "" if it found nothing.
 	failure string
 }
 
@@ -135,11 +134,11 @@ func fuzzAll(ctx context.Context, targets []target, o options) error {
 	return nil
 }
 
-// fuzzOne runs one target. Its error is that it could not be run; a failure the
+// fuzzOne runs one target. Its error means that the target could not run; a failure that the
 // target found is in the verdict.
 func fuzzOne(ctx context.Context, t target, o options) (verdict, error) {
 	begin := time.Now()
-	// Minimising an input that is merely interesting would take a minute each.
+	// Minimizing each interesting input would take a minute.
 	cmd := exec.CommandContext(ctx, "go", "test", "./"+t.folder, "-run", "^$", "-fuzz", "^"+t.name+"$",
 		"-fuzztime", o.time.String(), "-fuzzminimizetime", "1s", "-parallel", strconv.Itoa(o.parallel))
 	out, err := cmd.CombinedOutput()
@@ -161,27 +160,26 @@ func fuzzOne(ctx context.Context, t target, o options) (verdict, error) {
 	return v, nil
 }
 
-// isLateEnd recognises a failure of Go 1.26's own (go.dev/issue/75804, mended in
-// 1.27): a worker that is busy when the time is up. Nothing was found then, and
-// no input was written.
+// isLateEnd recognizes a bug of Go 1.26 (go.dev/issue/75804, fixed in 1.27): a worker that is
+// busy at the end of the time fails. Such a run found nothing and wrote no input.
 func isLateEnd(out string) bool {
 	return strings.Contains(out, "    context deadline exceeded\nFAIL\n") &&
 		!strings.Contains(out, "Failing input written") && !strings.Contains(out, "panic")
 }
 
-// progress reads the last line of progress that go test printed.
+// progress parses go test's last progress line.
 func progress(out string) (execs, interesting int) {
 	line := regexp.MustCompile(`execs: (\d+) .*new interesting: (\d+)`)
 	for _, m := range line.FindAllStringSubmatch(out, -1) {
-		execs, _ = strconv.Atoi(m[1])       // digits, by the expression
-		interesting, _ = strconv.Atoi(m[2]) // likewise
+		execs, _ = strconv.Atoi(m[1])       // the expression matches digits only
+		interesting, _ = strconv.Atoi(m[2]) // the same
 	}
 	if execs > 0 {
 		return execs, interesting
 	}
-	// On a busy machine a short run does not get beyond the seeds.
+	// On a busy machine a short run only gets through the seeds.
 	for _, m := range regexp.MustCompile(`(\d+)/\d+ completed`).FindAllStringSubmatch(out, -1) {
-		execs, _ = strconv.Atoi(m[1]) // likewise
+		execs, _ = strconv.Atoi(m[1]) // the same
 	}
 	return execs, interesting
 }
@@ -196,8 +194,8 @@ func logTo(path string, t target, out []byte) error {
 	return err
 }
 
-// keepAll copies inputs from Go's cache into the tree, of every size, so that
-// the next run, on another machine, begins where this one ended.
+// keepAll copies inputs of all sizes from Go's cache into the tree, so that the next run, on
+// another machine, starts from them.
 func keepAll(targets []target, most int) error {
 	out, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {

@@ -18,9 +18,9 @@ func TestFind_KnowsTheTargetsOfTheTree(t *testing.T) {
 	found := find(files)
 	for _, want := range []target{
 		{"fsm", "FuzzApply"}, {"fsm", "FuzzApplyHistory"}, {"fsm", "FuzzDecodeCommand"}, {"fsm", "FuzzRestore"},
-		{"cluster", "FuzzPeerCall"}, {"cluster", "FuzzPeerPort"}, {"cluster", "FuzzRaftFrames"},
-		{"httpapi", "FuzzAPI"}, {"httpapi", "FuzzDecode"}, {"httpapi", "FuzzDoor"}, {"httpapi", "FuzzDoorTarget"},
-		{"cmd/sandbox-agent/agentserver", "FuzzInit"}, {"scheduler/agent", "FuzzAnswers"},
+		{"cluster", "FuzzPeerCall"}, {"cluster/peernet", "FuzzPeerPort"}, {"cluster/peernet", "FuzzRaftFrames"},
+		{"httpapi", "FuzzAPI"}, {"httpapi", "FuzzDecode"}, {"httpapi", "FuzzProxy"}, {"httpapi/proxy", "FuzzTarget"},
+		{"scheduler/agent/agentserver", "FuzzInit"}, {"scheduler/agent", "FuzzAnswers"},
 	} {
 		if !slices.Contains(found, want) {
 			t.Errorf("%s is not found", want)

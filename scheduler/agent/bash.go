@@ -6,33 +6,36 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// maxOutput bounds how much of a command's output is kept, in bytes.
+// maxOutput limits how much of a command's output is kept, in bytes.
 const maxOutput = 64 << 10
 
-// Command is one shell command to run in a sandbox. Its text is kept by the
-// agent server (bash events): no secret belongs in it.
+// Command is one shell command to run in a sandbox. The agent server stores its text (bash events),
+// so it must not contain a secret.
 type Command struct {
 	Command string
-	// Dir is absolute; empty is the server's default.
+	// Dir is absolute; empty means the server's default.
 	Dir string
-	// Timeout ends the command in the sandbox; whole seconds.
+	// Timeout is when the sandbox kills the command, in whole seconds. Less than a second means 300
+	// s.
 	Timeout time.Duration
 }
 
-// Output is what a command left.
+// Output is a finished command's result.
 type Output struct {
-	// ExitCode is -1 when the command was ended by its timeout.
+	// ExitCode is -1 if the command was killed: by its timeout, a signal or a restart of the agent
+	// server.
 	ExitCode int
 	// Stdout and Stderr are the last 64 KiB of each.
 	Stdout, Stderr string
 }
 
-// RunCommand runs a command and waits for its end. A server without the call
-// answers ErrRefused with status 404.
+// RunCommand runs a command and waits for its end. A server without this call returns ErrRefused
+// with status 404.
 func (c *Client) RunCommand(ctx context.Context, baseURL, key string, cmd Command) (Output, error) {
 	const op = "run command"
 	seconds := int(cmd.Timeout / time.Second)
@@ -57,7 +60,7 @@ func (c *Client) RunCommand(ctx context.Context, baseURL, key string, cmd Comman
 	if started.ID == "" {
 		return Output{}, &Error{Op: op, Kind: ErrBadAnswer, Detail: "the command has no id"}
 	}
-	// The sandbox ends the command itself; the margin is for reading its end.
+	// The sandbox enforces the timeout; the margin is for reading the result.
 	wait, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+30*time.Second)
 	defer cancel()
 	out, err := c.awaitCommand(wait, baseURL, key, started.ID)
@@ -67,13 +70,32 @@ func (c *Client) RunCommand(ctx context.Context, baseURL, key string, cmd Comman
 	return out, err
 }
 
-type bashPage struct {
-	Items []struct {
-		Order    int    `json:"order"`
-		ExitCode *int   `json:"exit_code"`
-		Stdout   string `json:"stdout"`
-		Stderr   string `json:"stderr"`
-	} `json:"items"`
+// Page is one page of a listing.
+type Page[T any] struct {
+	Items      []T     `json:"items"`
+	NextPageID *string `json:"next_page_id"`
+}
+
+// BashCommand is a BashCommand event (PROTOCOL.md, "Commands").
+type BashCommand struct {
+	ID        string  `json:"id"`
+	Timestamp string  `json:"timestamp"`
+	Kind      string  `json:"kind"`
+	Command   string  `json:"command"`
+	Cwd       *string `json:"cwd"`
+	Timeout   int     `json:"timeout"`
+}
+
+// BashOutput is a BashOutput event: a part of a command's output, or its end with the exit code.
+type BashOutput struct {
+	ID        string  `json:"id"`
+	Timestamp string  `json:"timestamp"`
+	Kind      string  `json:"kind"`
+	CommandID string  `json:"command_id"`
+	Order     int     `json:"order"`
+	ExitCode  *int    `json:"exit_code"`
+	Stdout    *string `json:"stdout"`
+	Stderr    *string `json:"stderr"`
 }
 
 func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Output, error) {
@@ -86,7 +108,7 @@ func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Out
 		if last >= 0 {
 			q.Set("order__gt", strconv.Itoa(last))
 		}
-		var page bashPage
+		var page Page[BashOutput]
 		r := request{op: "run command", method: http.MethodGet, key: key, url: baseURL + "/api/bash/bash_events/search?" + q.Encode()}
 		if err := c.call(ctx, c.cfg.CallTimeout, r, &page); err != nil {
 			return Output{Stdout: stdout, Stderr: stderr}, err
@@ -96,7 +118,7 @@ func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Out
 				continue
 			}
 			last = e.Order
-			stdout, stderr = tail(stdout+e.Stdout), tail(stderr+e.Stderr)
+			stdout, stderr = decode.Tail(stdout+textOf(e.Stdout), maxOutput), decode.Tail(stderr+textOf(e.Stderr), maxOutput)
 			if e.ExitCode != nil {
 				return Output{ExitCode: *e.ExitCode, Stdout: stdout, Stderr: stderr}, nil
 			}
@@ -112,9 +134,9 @@ func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Out
 	}
 }
 
-func tail(s string) string {
-	if len(s) > maxOutput {
-		s = s[len(s)-maxOutput:]
+func textOf(s *string) string {
+	if s == nil {
+		return ""
 	}
-	return strings.ToValidUTF8(s, "")
+	return *s
 }

@@ -2,9 +2,8 @@ package agent
 
 import "context"
 
-// Busy reports whether a conversation runs on the server. The scheduler's idle
-// policy asks before it pauses a sandbox, because not every server counts an
-// agent at work in its idle time.
+// Busy reports whether a conversation is running on the server. The scheduler's idle policy calls
+// it before it pauses a sandbox, because some servers count a working agent as idle.
 func (c *Client) Busy(ctx context.Context, baseURL, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()

@@ -15,40 +15,38 @@ import (
 	"time"
 )
 
-// MaxIDs is how many conversations one Conversations call may ask for; the
-// agent server answers 500 to more (api-contract.md C.4).
+// MaxIDs is how many conversations one Conversations call may request. An agent server refuses more
+// (PROTOCOL.md, "Conversations: read").
 const MaxIDs = 99
 
-// KeyHeader carries the sandbox's key on every call below /api.
+// KeyHeader holds the sandbox's key in every call below /api except /api/init.
 const KeyHeader = "X-Session-API-Key"
 
-// Config bounds the client's calls. Zero values mean the defaults.
+// Config limits the client's calls. Zero values mean the defaults.
 type Config struct {
-	// ProbeTimeout bounds Health and each call of Prove. Default 5 s.
+	// ProbeTimeout limits Health, ServerInfo, InitState and each call of Prove, Busy and PauseAll.
+	// Default 5 s.
 	ProbeTimeout time.Duration
-	// CallTimeout bounds every other call but CreateConversation. Default
-	// 30 s.
+	// CallTimeout limits the other calls, including each call of RunCommand, and Busy as a whole.
+	// Default 30 s.
 	CallTimeout time.Duration
-	// CreateTimeout bounds CreateConversation, Upload and RunCommand's single
-	// calls. Default 120 s.
+	// CreateTimeout limits CreateConversation and Upload. Default 120 s.
 	CreateTimeout time.Duration
-	// PauseTimeout bounds how long PauseAll waits for conversations to pause.
-	// Default 15 s.
+	// PauseTimeout limits how long PauseAll waits for conversations to pause. Default 15 s.
 	PauseTimeout time.Duration
-	// MaxBody bounds how much of an answer is read, in bytes. Default 4 MiB.
+	// MaxBody limits how much of a response is read, in bytes. Default 4 MiB.
 	MaxBody int64
-	// Transport is used instead of the built-in one; for tests.
+	// Transport replaces the built-in transport in tests.
 	Transport http.RoundTripper
 }
 
-// Client talks to agent servers. It is safe for concurrent use; one is enough
-// for a process.
+// Client calls agent servers. It is safe for concurrent use; a process needs only one.
 type Client struct {
 	cfg  Config
 	http *http.Client
 }
 
-// New makes a Client; it starts nothing.
+// New creates a Client and starts nothing.
 func New(cfg Config) *Client {
 	if cfg.ProbeTimeout <= 0 {
 		cfg.ProbeTimeout = 5 * time.Second
@@ -69,42 +67,41 @@ func New(cfg Config) *Client {
 		cfg.Transport = &http.Transport{
 			Proxy:       nil,
 			DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-			// A connection to each sandbox stays open from probe to probe, so that
-			// a claim finds one; and a second one for calls at the same time.
+			// One connection per sandbox stays open between probes, so that a claim finds it; the
+			// second is for concurrent calls.
 			MaxIdleConns:          4096,
 			MaxIdleConnsPerHost:   2,
 			IdleConnTimeout:       30 * time.Second,
 			ResponseHeaderTimeout: cfg.CreateTimeout,
-			// A sandbox may be hostile, and many are asked at once.
+			// A sandbox may be hostile, and many are called concurrently.
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
 	return &Client{cfg: cfg, http: &http.Client{
 		Transport: cfg.Transport,
-		// A redirect would carry the key to wherever the sandbox points.
+		// A redirect would send the key wherever the sandbox points.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Health asks GET /health, without a key: nil when the server serves.
+// Health calls GET /health, without a key. It returns nil if the server is healthy.
 func (c *Client) Health(ctx context.Context, baseURL string) error {
 	return c.call(ctx, c.cfg.ProbeTimeout, request{op: "health", method: http.MethodGet, url: baseURL + "/health"}, nil)
 }
 
-// ServerInfo is what a server says of itself, as far as the control plane
-// reads it.
+// ServerInfo is the part of a server's information that the control plane reads.
 type ServerInfo struct {
-	// Uptime is how long the process runs, Idle how long nobody has used it:
-	// 0 while a conversation or a command runs.
+	// Uptime is the process's age, Idle the time since the last activity. Idle is 0 while a
+	// conversation or a command runs.
 	Uptime, Idle time.Duration
 	Version      string
 }
 
-// ServerInfo asks GET /server_info, without a key. The scheduler's idle policy
-// reads it; the call itself is no use of the sandbox.
+// ServerInfo calls GET /server_info, without a key. The scheduler's idle policy reads it; the call
+// does not count as activity.
 func (c *Client) ServerInfo(ctx context.Context, baseURL string) (ServerInfo, error) {
 	var out struct {
 		Uptime   *float64 `json:"uptime"`
@@ -121,17 +118,17 @@ func (c *Client) ServerInfo(ctx context.Context, baseURL string) (ServerInfo, er
 	return ServerInfo{Uptime: seconds(*out.Uptime), Idle: seconds(*out.IdleTime), Version: clip(out.Version)}, nil
 }
 
-// plausible bounds what a sandbox may claim: a time of at most a hundred years.
+// plausible accepts times of up to a hundred years: a sandbox may report anything.
 func plausible(s *float64) bool { return s != nil && *s >= 0 && *s < 100*365*24*3600 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Prove checks that the server at baseURL is the sandbox the key belongs to:
-// an authorised call without a key must be refused with 401, and must work
-// with it. An open server is ErrNotOurs, a refused key ErrUnauthorized.
+// Prove checks that the server at baseURL is the sandbox that the key belongs to: it must refuse a
+// call without the key with 401 and accept one with it. A server without authentication is
+// ErrNotOurs, a refused key ErrUnauthorized.
 func (c *Client) Prove(ctx context.Context, baseURL, key string) error {
 	r := request{op: "prove", method: http.MethodGet, url: baseURL + "/api/conversations/count"}
-	// Without the key first: a server that lets anyone in is not shown it.
+	// First without the key: an open server must not receive it.
 	err := c.call(ctx, c.cfg.ProbeTimeout, r, nil)
 	switch {
 	case err == nil:
@@ -143,9 +140,8 @@ func (c *Client) Prove(ctx context.Context, baseURL, key string) error {
 	return c.call(ctx, c.cfg.ProbeTimeout, r, nil)
 }
 
-// CreateConversation asks for the conversation of req.ConversationID. Asked
-// again with the same id the server answers the existing one, and created is
-// false.
+// CreateConversation creates the conversation req.ConversationID. If it exists, the server returns
+// it and created is false.
 func (c *Client) CreateConversation(ctx context.Context, baseURL, key string, req CreateRequest) (info ConversationInfo, created bool, err error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -159,8 +155,8 @@ func (c *Client) CreateConversation(ctx context.Context, baseURL, key string, re
 	return info, created, err
 }
 
-// Conversations asks for the state of up to MaxIDs conversations. The answer
-// has the order of ids; an unknown one is nil.
+// Conversations returns the state of up to MaxIDs conversations, in the order of ids; nil for an
+// unknown one.
 func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []string) ([]*ConversationInfo, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -180,7 +176,7 @@ func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []s
 	return out, nil
 }
 
-// CountEvents asks how many events a conversation has.
+// CountEvents returns the number of events of a conversation.
 func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID string) (int, error) {
 	var n int
 	r := request{op: "count events", method: http.MethodGet, key: key,
@@ -189,16 +185,15 @@ func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID s
 	return n, err
 }
 
-// Pause asks a conversation to pause after its current step.
+// Pause pauses a conversation after its current step.
 func (c *Client) Pause(ctx context.Context, baseURL, key, conversationID string) error {
 	r := request{op: "pause conversation", method: http.MethodPost, key: key,
 		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/pause"}
 	return c.call(ctx, c.cfg.CallTimeout, r, nil)
 }
 
-// PreparePause tells the server that its sandbox is about to be suspended; it
-// flushes what it holds. A server too old to know the call (404, 405) is
-// fine.
+// PreparePause makes the server flush its data before its sandbox is stopped. A server without this
+// call (404, 405) is no error.
 func (c *Client) PreparePause(ctx context.Context, baseURL, key string) error {
 	r := request{op: "prepare pause", method: http.MethodPost, key: key,
 		url: baseURL + "/api/conversations/prepare-for-sandbox-pause"}
@@ -215,17 +210,16 @@ type request struct {
 	method      string
 	url         string
 	key         string
-	keyHeader   string // KeyHeader when empty
+	keyHeader   string // KeyHeader if empty
 	body        []byte
 	contentType string
-	// raw, when set, takes a 2xx answer's body as it is.
+	// raw, if set, receives the body of a 2xx response.
 	raw *[]byte
-	// status, when set, is told whether the answer was 201.
+	// status, if set, is set to whether the response was 201.
 	status *bool
 }
 
-// call makes one request, and decodes a 2xx answer's JSON into out unless out
-// is nil.
+// call sends one request and decodes the JSON of a 2xx response into out unless out is nil.
 func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out any) error {
 	callCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -280,8 +274,8 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 	return nil
 }
 
-// transportDetail says what broke without the URL, whose query may hold ids
-// and whose text changes with every port.
+// transportDetail describes a transport error without the URL, whose query may hold ids and whose
+// port varies.
 func transportDetail(err error) string {
 	var ue *url.Error
 	if errors.As(err, &ue) {
@@ -294,6 +288,6 @@ func transportDetail(err error) string {
 	if errors.As(err, &oe) && oe.Err != nil {
 		return clip(oe.Op + ": " + oe.Err.Error())
 	}
-	// net/http quotes what it could not read: a header of any length.
+	// net/http quotes a malformed header, which may be long.
 	return clip(strings.TrimSpace(err.Error()))
 }

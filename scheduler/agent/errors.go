@@ -6,38 +6,36 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"unicode/utf8"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// The kinds of failure, for errors.Is.
+// Kinds of failure, for errors.Is.
 var (
-	// ErrUnreachable: nothing answered, or not in time. Trying again may
-	// help.
+	// ErrUnreachable means that the server did not respond, or not in time. A retry may help.
 	ErrUnreachable = errors.New("the agent server can't be reached")
-	// ErrUnavailable: the server answered 5xx or 429. Trying again may help.
+	// ErrUnavailable means that the server responded 5xx or 429. A retry may help.
 	ErrUnavailable = errors.New("the agent server failed")
-	// ErrUnauthorized: the server refused the key, or the missing key.
+	// ErrUnauthorized means that the server refused the key or its absence (401, 403).
 	ErrUnauthorized = errors.New("the agent server refused the key")
-	// ErrNotOurs: the server lets callers in without a key, so it proves
-	// nothing.
+	// ErrNotOurs means that the server accepts calls without a key, so its identity is unproven.
 	ErrNotOurs = errors.New("the server is not the sandbox's agent server")
-	// ErrRefused: the server refused the request (4xx); the same request will
-	// be refused again.
+	// ErrRefused means that the server refused the request (other 4xx). A retry does not help.
 	ErrRefused = errors.New("the agent server refused the request")
-	// ErrBadAnswer: what came back is not what the protocol says.
+	// ErrBadAnswer means that the response does not follow the protocol.
 	ErrBadAnswer = errors.New("the agent server's answer can't be understood")
 )
 
-// Error is a failed call. Its text holds no key and no part of the request.
+// Error is a failed call. Its text contains neither a key nor a part of the request.
 type Error struct {
-	// Op says which call failed.
+	// Op is the call that failed.
 	Op string
-	// Kind is one of the Err values of this package.
+	// Kind is one of this package's Err values.
 	Kind error
-	// Status is the HTTP status, 0 when there was none.
+	// Status is the HTTP status, 0 without a response.
 	Status int
-	// Detail says more: the server's own words, bounded, without the inputs
-	// it may echo.
+	// Detail is the server's error text, truncated and without echoed input, or what went wrong on
+	// the way.
 	Detail string
 }
 
@@ -53,13 +51,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *Error) Unwrap() error { return e.Kind }
-
-// Temporary reports whether the same call may work later.
-func Temporary(err error) bool {
-	return errors.Is(err, ErrUnreachable) || errors.Is(err, ErrUnavailable)
-}
 
 const maxDetail = 500
 
@@ -78,9 +71,9 @@ func statusError(op string, status int, body []byte) *Error {
 	return e
 }
 
-// detailOf reads the agent server's error shapes: {"detail":"text"},
-// {"detail":[{loc,msg}]}, {"detail":{"message":…}}. The members "input" and
-// "ctx" of a validation error may echo what was sent and are left out.
+// detailOf extracts the text from the agent server's error formats: {"detail":"text"},
+// {"detail":[{loc,msg}]}, {"detail":{"message":…}}. It omits "input" and "ctx" of a validation
+// error, which may echo the request.
 func detailOf(body []byte) string {
 	var shape struct {
 		Detail json.RawMessage `json:"detail"`
@@ -116,20 +109,12 @@ func detailOf(body []byte) string {
 	return ""
 }
 
-// clip bounds a text from outside and keeps it valid UTF-8 on one line.
+// clip limits an external text and makes it valid UTF-8 on one line.
 func clip(s string) string {
-	s = strings.Map(func(r rune) rune {
+	return decode.Truncate(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) <= maxDetail {
-		return s
-	}
-	cut := maxDetail
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+	}, strings.ToValidUTF8(s, "?")), maxDetail)
 }

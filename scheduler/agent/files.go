@@ -9,12 +9,10 @@ import (
 	"net/url"
 )
 
-// ErrNoFile: the sandbox has no file of that path. It goes along with
-// ErrRefused.
+// ErrNoFile means that the sandbox has no file at that path. The error is also ErrRefused.
 var ErrNoFile = errors.New("there is no such file in the sandbox")
 
-// Upload writes a file in the sandbox; its directories are made. path is
-// absolute.
+// Upload writes a file in the sandbox and creates its directories. path is absolute.
 func (c *Client) Upload(ctx context.Context, baseURL, key, path string, content []byte) error {
 	var buf bytes.Buffer
 	w := multipart.NewWriter(&buf)
@@ -35,9 +33,8 @@ func (c *Client) Upload(ctx context.Context, baseURL, key, path string, content 
 	return c.call(ctx, c.cfg.CreateTimeout, r, nil)
 }
 
-// Download reads a file in the sandbox of at most Config.MaxBody bytes; a
-// larger one is ErrBadAnswer, one that is not there ErrNoFile. path is
-// absolute.
+// Download reads a file of at most Config.MaxBody bytes from the sandbox. A larger file is
+// ErrBadAnswer, a missing one ErrNoFile. path is absolute.
 func (c *Client) Download(ctx context.Context, baseURL, key, path string) ([]byte, error) {
 	var content []byte
 	r := request{
@@ -46,7 +43,7 @@ func (c *Client) Download(ctx context.Context, baseURL, key, path string) ([]byt
 	}
 	err := c.call(ctx, c.cfg.CallTimeout, r, nil)
 	var e *Error
-	// A server without the call answers 404 too, but in other words.
+	// A server without this call responds 404 too, with another text.
 	if errors.As(err, &e) && e.Status == http.StatusNotFound && e.Detail == "File not found" {
 		return nil, errors.Join(e, ErrNoFile)
 	}

@@ -11,8 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// anyAnswer is an agent server that has gone mad, or was taken over: it answers
-// everything the same way.
+// anyAnswer is a broken or hostile agent server: it gives every request the same response.
 type anyAnswer struct {
 	status   int
 	kind     string
@@ -37,8 +36,8 @@ func (a *anyAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h, Body: io.NopCloser(bytes.NewReader(a.body))}, nil
 }
 
-// FuzzAnswers: whatever a sandbox answers, every call ends in its time with an
-// answer or an *Error whose text can be stored, and none follows it elsewhere.
+// FuzzAnswers: whatever a sandbox responds, every call ends in time with a result or an *Error
+// whose text can be stored, and none goes to another host.
 func FuzzAnswers(f *testing.F) {
 	for _, body := range []string{``, `{}`, `[]`, `null`, `[null]`, `0`, `1e400`, `{"uptime":1e300,"idle_time":-1}`, `{"id":"x"}`, `{"state":"ready","error":null}`,
 		`{"items":[{"order":0,"exit_code":0,"stdout":"\ud800"}],"next_page_id":"1"}`, `{"items":[{"id":"x","execution_status":"running"}],"next_page_id":"x"}`,

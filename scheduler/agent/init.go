@@ -7,42 +7,47 @@ import (
 	"net/http"
 )
 
-// InitKeyHeader carries a dormant server's secret key on POST /api/init.
+// InitKeyHeader holds a dormant server's secret key in POST /api/init.
 const InitKeyHeader = "X-Init-API-Key"
 
-// The states of a server in deferred mode.
+// States of a server in deferred mode.
 const (
 	StateDormant      = "dormant"
 	StateInitializing = "initializing"
 	StateReady        = "ready"
 )
 
-// ErrNotDormant: the server was initialised before, by an earlier call of
-// ours whose answer was lost or by somebody else: Prove with the key that was
-// given tells. It goes along with ErrRefused.
+// InitState is the response of GET and of POST /api/init.
+type InitState struct {
+	State string `json:"state"`
+	// Error is why the last initialisation failed; nil if it did not.
+	Error *string `json:"error"`
+}
+
+// ErrNotDormant means that the server is already being or was initialised, perhaps by an earlier
+// call whose response was lost. Prove shows whether it has the expected key. The error is also
+// ErrRefused.
 var ErrNotDormant = errors.New("the agent server is not dormant")
 
-// ErrNotDeferred: the server does not run in deferred mode. It goes along with
-// ErrRefused.
+// ErrNotDeferred means that the server does not run in deferred mode. The error is also ErrRefused.
 var ErrNotDeferred = errors.New("the agent server is not in deferred mode")
 
-// InitRequest is the body of POST /api/init (api-contract.md C.2). Members that
-// are empty are left out: the server then keeps what its environment says. It
-// holds secrets: it is built for one call and never logged or kept.
+// InitRequest is the body of POST /api/init (PROTOCOL.md, "Warm members"). Empty members are
+// omitted; the server then uses its environment. It holds secrets: build it for one call, never log
+// or store it.
 type InitRequest struct {
-	// SessionAPIKeys are the keys the server accepts from then on; one at
-	// least.
+	// SessionAPIKeys are the keys that the server accepts afterwards; at least one.
 	SessionAPIKeys []string `json:"session_api_keys,omitempty"`
-	// SecretKey seals what conversations keep on disk; empty for the one the
-	// server was started with.
+	// SecretKey encrypts the conversations' data on disk. Empty means the key that the server was
+	// started with.
 	SecretKey         string `json:"secret_key,omitempty"`
 	ConversationsPath string `json:"conversations_path,omitempty"`
 	BashEventsDir     string `json:"bash_events_dir,omitempty"`
-	// Webhooks are where events go (api-contract.md C.5).
+	// Webhooks receive the events (PROTOCOL.md, "Webhooks").
 	Webhooks         []InitWebhook `json:"webhooks,omitempty"`
 	WebURL           string        `json:"web_url,omitempty"`
 	AllowCORSOrigins []string      `json:"allow_cors_origins,omitempty"`
-	// MaxConcurrentRuns bounds the conversations that run at a time.
+	// MaxConcurrentRuns limits the conversations that run concurrently.
 	MaxConcurrentRuns int               `json:"max_concurrent_runs,omitempty"`
 	Env               map[string]string `json:"env,omitempty"`
 }
@@ -53,20 +58,17 @@ type InitWebhook struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// Init binds a dormant server: afterwards it is ready and accepts the keys of
-// req. initKey is the secret key it was started with. An answer that is lost
-// leaves it open whether it happened; asking again is then ErrNotDormant if it
-// did. A server that failed is ErrUnavailable and dormant as before. The
-// scheduler calls it after a claim.
+// Init initialises a dormant server, which is then ready and accepts the keys of req. initKey is
+// the secret key that the server was started with. If the response is lost, the outcome is unknown;
+// a retry returns ErrNotDormant if it succeeded. If initialisation fails, the error is
+// ErrUnavailable and the server stays dormant. The scheduler calls Init after a claim.
 func (c *Client) Init(ctx context.Context, baseURL, initKey string, req InitRequest) error {
 	const op = "initialise"
 	body, err := json.Marshal(req)
 	if err != nil {
 		return &Error{Op: op, Kind: ErrRefused, Detail: "the request can't be encoded"}
 	}
-	var out struct {
-		State string `json:"state"`
-	}
+	var out InitState
 	err = c.call(ctx, c.cfg.CallTimeout, request{
 		op: op, method: http.MethodPost, url: baseURL + "/api/init", key: initKey, keyHeader: InitKeyHeader, body: body,
 	}, &out)
@@ -76,12 +78,10 @@ func (c *Client) Init(ctx context.Context, baseURL, initKey string, req InitRequ
 	return initError(err)
 }
 
-// InitState asks a server for its state, without a key. A server that is not
-// in deferred mode is ErrNotDeferred.
+// InitState returns a server's state, without a key. A server outside deferred mode is
+// ErrNotDeferred.
 func (c *Client) InitState(ctx context.Context, baseURL string) (string, error) {
-	var out struct {
-		State string `json:"state"`
-	}
+	var out InitState
 	r := request{op: "get init state", method: http.MethodGet, url: baseURL + "/api/init"}
 	if err := c.call(ctx, c.cfg.ProbeTimeout, r, &out); err != nil {
 		return "", initError(err)
@@ -93,7 +93,7 @@ func (c *Client) InitState(ctx context.Context, baseURL string) (string, error) 
 	return "", &Error{Op: r.op, Kind: ErrBadAnswer, Detail: "the server names no state"}
 }
 
-// initError tells the refusals of /api/init apart.
+// initError adds the specific error of /api/init.
 func initError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) {

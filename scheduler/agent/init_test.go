@@ -103,8 +103,8 @@ func TestClient_Download(t *testing.T) {
 	}
 }
 
-// working is a server whose conversations run until they are paused, or, the
-// stubborn ones, until they are interrupted.
+// working is a server whose conversations run until they are paused or, the stubborn ones,
+// interrupted.
 type working struct {
 	mu       sync.Mutex
 	running  []string
@@ -157,7 +157,7 @@ func TestClient_PauseAll(t *testing.T) {
 	if got := strings.Join(s.calls, " "); got != "a/pause b/pause c/pause d/pause e/pause c/interrupt prepare-for-sandbox-pause" {
 		t.Error(got)
 	}
-	// Nothing to pause: one look and the preparation.
+	// Nothing to pause: one listing and the preparation.
 	s.calls = nil
 	if did, err := client.PauseAll(t.Context(), url, key); err != nil || did != (Paused{}) || len(s.calls) != 1 {
 		t.Errorf("%+v, %v, %v", did, err, s.calls)
@@ -170,7 +170,7 @@ func TestClient_PauseAllEndsInTime(t *testing.T) {
 	never := &working{running: []string{"a"}}
 	_, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			w.WriteHeader(http.StatusBadRequest) // a conversation that ended in between is fine
+			w.WriteHeader(http.StatusBadRequest) // a conversation that ended meanwhile is no error
 			return
 		}
 		never.handle(w, r)

@@ -7,8 +7,8 @@ import (
 	"net/url"
 )
 
-// SendMessage gives a conversation a message, and with m.Run has the agent work
-// on it. Unlike an initial message it waits when Run is false.
+// SendMessage sends a message to a conversation. With m.Run the agent works on it; otherwise it
+// waits, unlike an initial message.
 func (c *Client) SendMessage(ctx context.Context, baseURL, key, conversationID string, m Message) error {
 	const op = "send message"
 	body, err := json.Marshal(m)

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// runningPage is how many conversations one look for running ones gives; small,
-// because each comes whole.
+// runningPage is the page size when listing running conversations. It is small because each
+// conversation comes in full.
 const runningPage = 20
 
-// Paused says what PauseAll did.
+// Paused is the result of PauseAll.
 type Paused struct {
-	// Conversations is how many were told to pause; Interrupted how many of
-	// them had to be broken off because their step took too long.
+	// Conversations is how many were asked to pause. Interrupted is how many of them were
+	// interrupted because their step took too long.
 	Conversations, Interrupted int
-	// StillRunning is how many ran on at the end of the time; they come back
-	// as failed when the sandbox is started again.
+	// StillRunning is how many were still running at the end. They count as failed when the sandbox
+	// starts again.
 	StillRunning int
 }
 
-// PauseAll gets the agent server ready for its sandbox to be stopped
-// (api-contract.md C.6 step 5): every running conversation pauses after its
-// current step, one that takes longer than two thirds of Config.PauseTimeout
-// is interrupted, and the server writes out what it holds. It returns within
-// PauseTimeout and a few seconds. The scheduler calls it before Runner.Stop,
-// which follows whatever comes of this: an error is for the log, except that
-// one with ErrUnreachable may mean that there is nothing left to pause.
+// PauseAll prepares the agent server for the stop of its sandbox (PROTOCOL.md, "Graceful pause").
+// Every running conversation pauses after its current step. After two thirds of Config.PauseTimeout
+// those still running are interrupted. Then the server flushes its data. PauseAll returns within
+// PauseTimeout plus ProbeTimeout.
+//
+// The scheduler calls it before Runner.Stop, which follows in any case, so it only logs an error.
+// ErrUnreachable may mean that nothing is left to pause.
 func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, error) {
 	var did Paused
 	begin := time.Now()
@@ -61,8 +61,8 @@ func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, err
 	if err := errors.Join(errs...); errors.Is(err, ErrUnreachable) && within.Err() == nil {
 		return did, err
 	}
-	// Out of its own time, so that a slow conversation does not cost the rest
-	// what they have not written yet.
+	// The flush has its own timeout, so that a slow conversation does not cost the others their
+	// data.
 	last, done := context.WithTimeout(ctx, c.cfg.ProbeTimeout)
 	defer done()
 	err := errors.Join(append(errs, c.PreparePause(last, baseURL, key))...)
@@ -75,7 +75,7 @@ func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, err
 	return did, err
 }
 
-// inTime names a call that PauseAll's own time has ended.
+// inTime replaces an error caused by PauseAll's own timeout.
 func inTime(ctx, within context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || within.Err() == nil {
 		return err
@@ -83,8 +83,8 @@ func inTime(ctx, within context.Context, err error) error {
 	return &Error{Op: "pause all", Kind: ErrUnreachable, Detail: "no answer in time"}
 }
 
-// tell asks each of the conversations not asked before. One that is gone, or
-// ended in between, is refused with 400 and fine.
+// tell sends "pause" or "interrupt" to the conversations not in asked. A conversation that has
+// ended refuses with 400, which is no error.
 func (c *Client) tell(ctx context.Context, baseURL, key string, ids []string, what string, asked map[string]bool) error {
 	for _, id := range ids {
 		if asked[id] {
@@ -100,8 +100,8 @@ func (c *Client) tell(ctx context.Context, baseURL, key string, ids []string, wh
 	return nil
 }
 
-// running gives the ids of the conversations that run. The look goes over at
-// most 50 pages; a server that has more is asked again by its caller.
+// running returns the ids of the running conversations. It reads at most 50 pages; the caller
+// repeats it.
 func (c *Client) running(ctx context.Context, baseURL, key string) ([]string, error) {
 	var ids []string
 	token := ""
@@ -134,7 +134,7 @@ func (c *Client) running(ctx context.Context, baseURL, key string) ([]string, er
 	return ids, nil
 }
 
-// pauseFor waits; false when ctx ended first.
+// pauseFor sleeps for d; false if ctx ended first.
 func pauseFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -3,44 +3,39 @@ package agent
 import (
 	"encoding/json"
 	"strings"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// ConversationInfo is what the agent server says of a conversation; only what
-// the control plane reads.
+// ConversationInfo is the part of a conversation's state that the control plane reads.
 type ConversationInfo struct {
-	// ID is a dashed UUID on the wire; use HexID for ours.
+	// ID is a UUID with dashes; HexID converts it.
 	ID string `json:"id"`
-	// ExecutionStatus is lower case (api-contract.md A.0.7).
+	// ExecutionStatus is lower case (API.md, "Enumerations").
 	ExecutionStatus string  `json:"execution_status"`
 	Title           *string `json:"title"`
 	CreatedAt       string  `json:"created_at"`
 	UpdatedAt       string  `json:"updated_at"`
-	// Metrics and Stats are handed on as they are; nil when left out.
+	// Metrics and Stats are passed on unchanged; nil if absent.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Stats   json.RawMessage `json:"stats,omitempty"`
 }
 
-// HexID gives the id as the control plane writes it: 32 lower-case hex digits.
+// HexID returns the id in the control plane's format: 32 lower-case hex digits.
 func (c ConversationInfo) HexID() string { return HexID(c.ID) }
 
-// HexID takes the dashes out of a UUID and lowers its case.
+// HexID removes the dashes from a UUID and converts it to lower case.
 func HexID(id string) string {
 	return strings.ToLower(strings.ReplaceAll(id, "-", ""))
 }
 
-// DashedID puts the dashes into 32 hex digits; anything else comes back as it
-// is.
-func DashedID(hex string) string {
-	if len(hex) != 32 {
-		return hex
-	}
-	return hex[:8] + "-" + hex[8:12] + "-" + hex[12:16] + "-" + hex[16:20] + "-" + hex[20:]
-}
+// DashedID formats 32 hex digits as a UUID with dashes. It returns other texts unchanged.
+func DashedID(hex string) string { return decode.Dashed(hex) }
 
-// CreateRequest is the body of POST /api/conversations (api-contract.md C.3).
-// It holds secret values: it is built for one call and never logged or kept.
+// CreateRequest is the body of POST /api/conversations (PROTOCOL.md, "Conversations: create"). It
+// holds secrets: build it for one call, never log or store it.
 type CreateRequest struct {
-	// ConversationID is a dashed UUID.
+	// ConversationID is a UUID with dashes.
 	ConversationID       string             `json:"conversation_id"`
 	ParentConversationID *string            `json:"parent_conversation_id,omitempty"`
 	Workspace            Workspace          `json:"workspace"`
@@ -54,19 +49,18 @@ type CreateRequest struct {
 	Tags                 map[string]string  `json:"tags"`
 	UserID               string             `json:"user_id,omitempty"`
 	Observability        *ObservabilityMeta `json:"-"`
-	// Autotitle lets the server make a title of the first message.
+	// Autotitle lets the server derive a title from the first message.
 	Autotitle bool `json:"autotitle"`
 }
 
-// ObservabilityMeta is passed through to the agent server's tracing.
+// ObservabilityMeta is passed to the agent server's tracing.
 type ObservabilityMeta struct {
 	Metadata map[string]any `json:"observability_metadata,omitempty"`
 	Tags     []string       `json:"observability_tags,omitempty"`
 	SpanName string         `json:"observability_span_name,omitempty"`
 }
 
-// MarshalJSON puts the observability members beside the others, as the wire
-// has them.
+// MarshalJSON encodes the observability members at the top level, next to the others.
 func (r CreateRequest) MarshalJSON() ([]byte, error) {
 	type plain CreateRequest
 	var o ObservabilityMeta
@@ -79,20 +73,21 @@ func (r CreateRequest) MarshalJSON() ([]byte, error) {
 	}{plain(r), o})
 }
 
-// Workspace is where the conversation works.
+// Workspace is the conversation's working directory.
 type Workspace struct {
 	// Kind is "LocalWorkspace".
 	Kind string `json:"kind"`
-	// WorkingDir is absolute, as the agent server sees it.
+	// WorkingDir is an absolute path inside the sandbox.
 	WorkingDir string `json:"working_dir"`
 }
 
-// Kind is an object the agent server tells apart by its kind alone.
+// Kind is an object that has only a kind.
 type Kind struct {
 	Kind string `json:"kind"`
 }
 
-// AgentSettings describe the agent; the simplest of the three ways C.3 gives.
+// AgentSettings describe the agent. They are the simplest of the three ways to specify one
+// (PROTOCOL.md, "Conversations: create").
 type AgentSettings struct {
 	// AgentKind is "openhands".
 	AgentKind string `json:"agent_kind"`
@@ -103,27 +98,28 @@ type AgentSettings struct {
 	Condenser    *Condenser      `json:"condenser,omitempty"`
 }
 
-// LLM says which model is called and how.
+// LLM is the model and how to call it.
 type LLM struct {
 	Model   string `json:"model,omitempty"`
 	APIKey  string `json:"api_key,omitempty"`
 	BaseURL string `json:"base_url,omitempty"`
-	// UsageID names the model's role; "agent" for the main one.
+	// UsageID is the model's role; "agent" for the main one.
 	UsageID string `json:"usage_id"`
 }
 
-// AgentContext is added to the agent's prompt.
+// AgentContext is text added to the agent's prompt.
 type AgentContext struct {
 	SystemMessageSuffix string `json:"system_message_suffix,omitempty"`
 }
 
-// Condenser shortens long histories.
+// Condenser configures the condensing of long histories.
 type Condenser struct {
 	Enabled bool  `json:"enabled"`
 	MaxSize int64 `json:"max_size,omitempty"`
 }
 
-// Message is the first message; the server always runs it.
+// Message is a message to a conversation. As the initial message it always runs; SendMessage
+// respects Run.
 type Message struct {
 	Role    string         `json:"role"`
 	Content []ContentBlock `json:"content"`
@@ -138,8 +134,8 @@ type ContentBlock struct {
 	CachePrompt bool
 }
 
-// MarshalJSON writes the member the block's type must have, empty or not, and no
-// other: the server refuses a block without it, and a text block with more.
+// MarshalJSON encodes only the members of the block's type, even if empty: the server refuses a
+// block without them and a text block with others.
 func (b ContentBlock) MarshalJSON() ([]byte, error) {
 	if b.Type == "image" {
 		urls := b.ImageURLs
@@ -166,5 +162,5 @@ type Secret struct {
 	Value string `json:"value"`
 }
 
-// StaticSecret makes a Secret whose value is handed over now.
+// StaticSecret returns a Secret that contains the value itself.
 func StaticSecret(value string) Secret { return Secret{Kind: "StaticSecret", Value: value} }

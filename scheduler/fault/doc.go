@@ -1,4 +1,4 @@
-// Package fault names the points where a process may be killed on purpose.
-// The code between two effects calls At; a program built with the tag "drills"
-// dies there when ops/drills says so. In every other build At is empty.
+// Package fault names the points where a drill may kill the process. The code between two
+// effects calls At. A program built with the tag "drills" dies there when ops/e2e asks for
+// it. In every other build At is empty.
 package fault

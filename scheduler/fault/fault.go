@@ -2,6 +2,6 @@
 
 package fault
 
-// At marks a point where a drill may kill this process; the point's label is
-// "<moment> <what>". In ordinary builds it does nothing.
+// At marks a point where a drill may kill this process. The point's label is "<moment> <what>".
+// Ordinary builds do nothing here.
 func At(moment, what string) {}

@@ -9,14 +9,13 @@ import (
 	"syscall"
 )
 
-// EnvDir names the folder through which a drill says where to die. Its file
-// "die-at" holds a label; the first process to reach that point takes the file
-// away, so that exactly one dies, and once.
+// EnvDir names the environment variable with the folder through which a drill names the point.
+// The file "die-at" in it holds a label. The first process to reach that point renames the
+// file, so exactly one process dies, once.
 const EnvDir = "BIVOUAC_DRILL_DIR"
 
-// At kills this process with SIGKILL when the drill waits for it at the label
-// "<moment> <what>". The file is then called "died", with the process's
-// environment variable BIVOUAC_DRILL_NODE and the label in it.
+// At kills this process with SIGKILL if the drill armed the label "<moment> <what>". Before that
+// it writes the file "died": the environment variable BIVOUAC_DRILL_NODE and the label.
 func At(moment, what string) {
 	dir := os.Getenv(EnvDir)
 	if dir == "" {
@@ -28,9 +27,9 @@ func At(moment, what string) {
 		return
 	}
 	if os.Rename(armed, filepath.Join(dir, "taken")) != nil {
-		return // another was faster
+		return // another process was faster
 	}
 	_ = os.WriteFile(filepath.Join(dir, "died"), []byte(os.Getenv("BIVOUAC_DRILL_NODE")+" "+moment+" "+what), 0o600)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {} // nothing happens between the signal and the end
+	select {} // the signal needs a moment
 }

@@ -10,7 +10,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// gitClean makes the directory a repository and clears it as agents do.
+// gitClean makes the directory a repository and cleans it as agents do.
 func (l *life) gitClean(dir string) {
 	l.Helper()
 	for _, args := range [][]string{{"init", "-q"}, {"clean", "-ffdxq"}} {
@@ -21,9 +21,8 @@ func (l *life) gitClean(dir string) {
 	}
 }
 
-// An agent that runs `git clean -ffdx` in the root of its workspace takes the
-// marker away. The next leader finds the row RUNNING in the same allocation, so
-// it writes the marker again.
+// An agent that runs `git clean -ffdx` in the root of its workspace deletes the marker. The next
+// leader finds the row RUNNING in the same allocation, so it writes the marker again.
 func TestLife_WorkspaceCleaned_RunsOnUnderTheNextLeader(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip(err)
@@ -57,8 +56,8 @@ func TestLife_WorkspaceCleaned_RunsOnUnderTheNextLeader(t *testing.T) {
 	}
 }
 
-// Cleared, and then ended by something that gives no time to write the marker
-// again: the sandbox's owner accepts what is left, and it runs.
+// The marker is deleted, and then the task ends without time to write it again: the sandbox's
+// owner accepts the workspace, and it runs.
 func TestLife_WorkspaceCleanedAndTaskKilled_IsAcceptedByACommand(t *testing.T) {
 	t.Parallel()
 	l := newLife(t)

@@ -12,8 +12,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// What a client never said a word about counts as never started after ten
-// seconds, by our clock alone.
+// An allocation without any report from its client counts as never started after ten seconds, by
+// our clock alone.
 func TestPicture_ClocksThatDiffer_ChangeNothing(t *testing.T) {
 	for what, ahead := range map[string]time.Duration{
 		"the clocks agree": 0, "ours is 11 s ahead": 11 * time.Second, "ours is an hour behind": -time.Hour,
@@ -25,7 +25,8 @@ func TestPicture_ClocksThatDiffer_ChangeNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := &Runner{seen: seen}
-				stamp := time.Now().Add(-ahead).UnixNano()
+				begin := time.Now()
+				stamp := begin.Add(-ahead).UnixNano()
 				live := func() int {
 					job, a := ourJob(), &allocFacts{}
 					job.Stop = true
@@ -35,13 +36,13 @@ func TestPicture_ClocksThatDiffer_ChangeNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 					r.see(a)
-					p := newPicture()
+					p := newObservation()
 					p.jobs[job.ID] = job
 					p.addAlloc(a)
 					return p.observe("c1", job.ID).Live
 				}
 				for _, at := range []time.Duration{0, time.Second, neverTaken - time.Millisecond} {
-					time.Sleep(at - time.Since(epochOf(t)))
+					time.Sleep(at - time.Since(begin))
 					if live() != 1 {
 						t.Errorf("%s after it was seen first it counts as never started", at)
 					}
@@ -55,12 +56,9 @@ func TestPicture_ClocksThatDiffer_ChangeNothing(t *testing.T) {
 	}
 }
 
-// epochOf is when a bubble begins.
-func epochOf(*testing.T) time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
-
-// A workspace is moved only as long as it is young by our own clock.
+// A workspace is moved only while it is young by our own clock.
 func TestRunner_WorkspaceOfUnknownAge_IsNotMoved(t *testing.T) {
-	r := &Runner{} // it asks nobody
+	r := &Runner{} // it makes no calls
 	for what, ws := range map[string]workspace{
 		"a new leader sees it for the first time": {ID: "v1"},
 		"this leader made it long ago":            {ID: "v1", Made: time.Now().Add(-movable - time.Second)},

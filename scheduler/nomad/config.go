@@ -10,55 +10,53 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config says which Nomad to use and how jobs are made. Start from
-// DefaultConfig.
+// Config says which Nomad to use and how to make jobs. Start from DefaultConfig.
 type Config struct {
 	// Address is the URL of Nomad's HTTP API.
 	Address string
-	// Region and Namespace may be empty: Nomad's defaults.
+	// Region and Namespace may be empty, for Nomad's defaults.
 	Region    string
 	Namespace string
-	// Token is the ACL token, empty where ACLs are off. It needs submit-job,
-	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete
-	// capabilities in the namespace, read and write for Variable, and node:read.
+	// Token is the ACL token, empty where ACLs are off. It needs the capabilities submit-job,
+	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete in the namespace,
+	// read and write for Variable, and node:read.
 	Token string
 	TLS   TLSConfig
 
-	// Datacenters and NodePool limit where sandboxes run; empty means any
-	// datacenter and the default pool.
+	// Datacenters and NodePool limit where sandboxes run; empty means any datacenter and the
+	// default pool.
 	Datacenters []string
 	NodePool    string
-	// VolumePlugin makes the workspace volumes.
+	// VolumePlugin is the plugin that makes the workspace volumes.
 	VolumePlugin string
-	// MountVolumes makes docker jobs mount their volume even where the client's
-	// docker driver could bind its directory. Nomad then enforces the volume's
-	// single writer itself, and every first start takes five to ten seconds
-	// longer, because clients announce new volumes no sooner.
+	// MountVolumes makes docker jobs mount their volume even where the client's docker driver
+	// could bind its directory. Nomad then enforces the volume's single writer itself. Every
+	// first start takes five to ten seconds longer, because clients announce new volumes only
+	// then.
 	MountVolumes bool
 	// KillTimeout is how long a task may take to stop before it is killed.
 	KillTimeout time.Duration
-	// LostAfter is how long a client may be away before Nomad calls its
-	// sandboxes lost. Until then they are waited for; no second copy starts.
+	// LostAfter is how long a client may be away before Nomad marks its allocations as lost.
+	// Until then no second copy starts.
 	LostAfter time.Duration
-	// Env is added to every sandbox's environment, over what its spec says. No
-	// secrets here.
+	// Env is added to every sandbox's environment and overrides its spec's. It must not contain
+	// secrets.
 	Env map[string]string
 
-	// VaultMount is the KV v2 mount below which sandbox keys are,
-	// "<mount>/data/<namespace>/sandbox-<id>/session" as Vault's API spells it.
-	// Empty means that tasks get no key from Vault; only tests of Nomad alone
-	// want that.
+	// VaultMount is the KV v2 mount of sandbox keys, which are at
+	// "<mount>/data/<namespace>/sandbox-<id>/session" in Vault's API. With an empty mount tasks
+	// get no key from Vault; only tests of Nomad alone use that.
 	VaultMount string
 	// VaultRole overrides the role of Nomad's Vault configuration.
 	VaultRole string
 
-	// Variable is the path of the Nomad variable that holds this installation's
-	// mark. Installations that share a Nomad need one each.
+	// Variable is the path of the Nomad variable that holds this installation's mark.
+	// Installations that share a Nomad need one each.
 	Variable string
 
-	// CallTimeout bounds one call of Nomad's API; VolumeTimeout how long a new
-	// volume may take to be ready; RemoveWait how long Remove waits for a
-	// volume to be released before it leaves that to the next try.
+	// CallTimeout bounds one call of Nomad's API. VolumeTimeout is how long a new volume may take
+	// to be ready. RemoveWait is how long Remove waits for a volume's release before it leaves
+	// that to the next try.
 	CallTimeout   time.Duration
 	VolumeTimeout time.Duration
 	RemoveWait    time.Duration
@@ -68,8 +66,8 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// TLSConfig is how Nomad's HTTPS is verified and what we show it. Empty fields
-// are left to the system's defaults.
+// TLSConfig configures how Nomad's HTTPS is verified and the client certificate. Empty fields
+// mean the system's defaults.
 type TLSConfig struct {
 	CAFile     string
 	CertFile   string
@@ -77,8 +75,7 @@ type TLSConfig struct {
 	ServerName string
 }
 
-// DefaultConfig gives the values of an ordinary installation, but for the
-// Vault mount.
+// DefaultConfig returns the values of an ordinary installation, without a Vault mount.
 func DefaultConfig() Config {
 	return Config{
 		Address:       "http://127.0.0.1:4646",
@@ -92,7 +89,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the first field that is out of bounds.
+// Validate returns an error that names the first field that is out of bounds.
 func (c Config) Validate() error {
 	u, err := url.Parse(c.Address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -124,7 +121,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// namespace is the namespace by its name, as Vault paths have it.
+// namespace is the namespace's name, as Vault paths have it.
 func (c Config) namespace() string {
 	if c.Namespace == "" {
 		return "default"

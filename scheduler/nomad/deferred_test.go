@@ -7,11 +7,12 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// A member of a warm pool comes up dormant on the real stack: it serves, takes
-// no key, and was given its secret alone.
+// A member of a warm pool comes up dormant on the real stack: it serves, accepts no key, and has
+// only its secret key.
 func TestRunner_DeferredMember_HasASecretAndNoKey(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers {
@@ -25,7 +26,7 @@ func TestRunner_DeferredMember_HasASecretAndNoKey(t *testing.T) {
 			b.must(b.s.vault.Do(t.Context(), http.MethodPost, "secret/data/default/sandbox-"+job.SandboxID+"/init", data, nil))
 			b.must(b.r.Start(t.Context(), job))
 			o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
-			url := scheduler.AgentURL(o.Placement)
+			url := access.AgentURL(o.Placement)
 			b.until("the dormant agent server", func() error { return get(t.Context(), url+"/health", "") })
 			if err := get(t.Context(), url+"/api/conversations/count", key(job.SandboxID)); err == nil {
 				t.Fatal("a member that nobody claimed takes a key")
@@ -33,7 +34,7 @@ func TestRunner_DeferredMember_HasASecretAndNoKey(t *testing.T) {
 			b.must(agent.New(agent.Config{}).Init(t.Context(), url, secret, agent.InitRequest{SessionAPIKeys: []string{key(job.SandboxID)}}))
 			b.must(get(t.Context(), url+"/api/conversations/count", key(job.SandboxID)))
 
-			// The job of whoever claimed it has the key; the workspace is the same.
+			// The job of the claimed sandbox has the key; the workspace is the same.
 			o = b.look(job, "known version", func(o scheduler.Observed) bool { return o.Placement != nil })
 			b.createConversation(o, job, conversation)
 			job.ModifyIndex = o.ModifyIndex
@@ -51,7 +52,7 @@ func TestRunner_DeferredMember_HasASecretAndNoKey(t *testing.T) {
 	}
 }
 
-// A sandbox of the mock driver is up when Nomad says so.
+// A sandbox of the mock driver is up when Nomad reports it.
 func TestRunner_MockDriver_IsUpByNomadsWord(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -1,18 +1,16 @@
-// Package nomad runs sandboxes as Nomad jobs. It implements scheduler.Runner
-// with the few calls of Nomad's API that this needs.
+// Package nomad runs sandboxes as Nomad jobs. It implements scheduler.Backend and scheduler.Logs
+// with the few calls of Nomad's API that they need.
 //
-// A sandbox is one service job, "sandbox-<id>", with one group and one task,
-// and one dynamic host volume of the same name, which holds the workspace. The
-// job is pinned to its client. Jobs carry the cluster's and the sandbox's id in
-// their meta, volumes the cluster's id in a constraint that is always true; what
-// does not carry our cluster's id is never touched.
+// A sandbox is one service job, "sandbox-<id>", with one group and one task, and one dynamic host
+// volume of the same name, which holds the workspace. The job is pinned to the volume's client.
+// Jobs carry the ids of cluster and sandbox and the sandbox's birth in their meta. Volumes carry
+// the cluster's id and the birth in constraints that are always true. A job or volume without our
+// cluster's id is never touched.
 //
-// Nomad puts volumes on the first client that may have them, so the client with
-// the most room is chosen here; a sandbox that found no room there may move as
-// long as it was never placed.
+// Nomad puts a volume on the first client that may have it, so this package chooses the client
+// with the most room. A sandbox that found no room there may move as long as it was never placed.
 //
-// Registering, reverting and stopping all enforce the job's modify index (or
-// version), so that the late call of a deposed leader loses. The sandbox's key
-// is read from Vault by the task's own workload identity; it is in no job
-// definition.
+// Registering, reverting and stopping all enforce the job's modify index (or version), so a late
+// call of a deposed leader fails. The task reads the sandbox's key from Vault with its own
+// workload identity; no job definition has it.
 package nomad

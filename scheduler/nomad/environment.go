@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// The variables of the agent server that are ours to set (api-contract.md C.2).
+// The variables of the agent server that a spec can't set (PROTOCOL.md, "Environment").
 const (
 	envKeys      = "OH_SESSION_API_KEYS"
 	envKey       = envKeys + "_0"
@@ -22,8 +22,8 @@ const (
 	envDeferred  = "OH_DEFERRED_INIT"
 )
 
-// environment is api-contract.md C.2. The spec may choose where conversations
-// and shell events are kept, but neither ports nor keys.
+// environment returns the variables of PROTOCOL.md, "Environment". The spec may choose where
+// conversations and shell events are kept, but neither ports nor keys.
 func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replacer) map[string]string {
 	env := map[string]string{
 		"OH_CONVERSATIONS_PATH": path.Join(dir, "conversations"),
@@ -48,10 +48,9 @@ func reserved(name string) bool {
 	return strings.HasPrefix(name, envKeys) || name == envOldKey || name == envSecretKey || name == envDeferred
 }
 
-// addKey has the sandbox's keys put into the task's environment by the Nomad
-// client, which reads them from Vault as the task. The task itself gets no
-// Vault token. A member of a warm pool has no key yet: whoever claims it brings
-// one.
+// addKey adds a template by which the Nomad client puts the sandbox's keys into the task's
+// environment. The client reads them from Vault as the task; the task itself gets no Vault token.
+// A member of a warm pool gets no session key: the leader gives it one after the claim.
 func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
 	entry, fail := vaultEntry(cfg, job)
 	if fail != nil {
@@ -65,8 +64,8 @@ func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
 	if job.Deferred {
 		data = fmt.Sprintf("{{ with secret %q -}}\n%s={{ .Data.data.secret_key | toJSON }}\n{{ end }}\n", entry, envSecretKey)
 	}
-	// The key is needed when the task starts and never again. A token that is kept
-	// alive would end the task when its renewal and one login fail.
+	// The key is needed only when the task starts. A token that is renewed would end the task
+	// when its renewal and one login fail.
 	task.Vault = &api.Vault{
 		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"), AllowTokenExpiration: new(true),
 	}
@@ -77,10 +76,10 @@ func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
 	return nil
 }
 
-// vaultEntry is where the task finds its keys: the secret store keeps the
-// entries "sandboxes/<id>/..." where the sandbox's job, and only it, may read.
+// vaultEntry returns the path of the task's keys. The secret store keeps the entries
+// "sandboxes/<id>/..." where only the sandbox's job may read them.
 func vaultEntry(cfg Config, job scheduler.Job) (string, *scheduler.Failure) {
-	leaf, ok := strings.CutPrefix(job.KeyRef.Path, "sandboxes/"+job.SandboxID+"/")
+	leaf, ok := strings.CutPrefix(job.KeyRef.Path, fsm.SandboxSecrets(job.SandboxID))
 	if !ok || leaf == "" {
 		return "", &scheduler.Failure{
 			Reason: fsm.ReasonSecretStore, Detail: fmt.Sprintf("the sandbox's key is at %q, where its job can't read it", job.KeyRef.Path),

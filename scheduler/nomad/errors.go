@@ -13,11 +13,11 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// errNotFound: Nomad knows no such thing.
+// errNotFound: Nomad has no such object.
 var errNotFound = errors.New("not found")
 
-// The texts by which Nomad says what its status codes do not: it answers 500
-// to a lost race as well as to a broken server.
+// Nomad's error texts where its status codes don't suffice: it returns 500 for a lost race as
+// well as for a failed server.
 const (
 	textEnforceIndex   = "Enforcing job modify index"
 	textEnforceVersion = "enforcing version"
@@ -27,9 +27,9 @@ const (
 	textNoPath         = "No path to node"
 )
 
-// mapError turns what the client library returns into the errors of this
-// program: errNotFound, fsm's CodeConflict and CodeScheduler, a Failure, or a
-// Denied that does not say yet what is missing.
+// mapError converts an error of the client library into this program's errors: errNotFound, fsm's
+// CodeConflict and CodeScheduler, a Failure, or a Denied without the missing permission, which
+// call adds.
 func mapError(op string, err error) error {
 	if err == nil {
 		return nil
@@ -60,16 +60,15 @@ func mapError(op string, err error) error {
 	}
 }
 
-// invalidJob recognises the list of errors that Nomad's validation of a job
-// ends in.
+// invalidJob recognises the list of errors at the end of Nomad's validation of a job.
 func invalidJob(body string) bool {
 	return strings.Contains(body, "error occurred:") || strings.Contains(body, "errors occurred:")
 }
 
-// says reports whether Nomad's own words hold text.
+// says reports whether the error's text contains text.
 func says(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
 
-// The calls whose permissions are not those of a namespace's jobs and volumes.
+// The calls that need other permissions than those for a namespace's jobs and volumes.
 const (
 	opReadMark    = "read mark"
 	opWriteMark   = "write mark"
@@ -77,8 +76,7 @@ const (
 	opReadClient  = "read client"
 )
 
-// missing says what a token lacks that was denied the call, in the words of
-// Nomad's policies.
+// missing returns the permission that a call without it needs, as Nomad's policies name it.
 func (c Config) missing(op string) (path, capability string) {
 	path = "the namespace " + c.namespace()
 	switch op {
@@ -94,7 +92,7 @@ func (c Config) missing(op string) (path, capability string) {
 		return path, "host-volume-delete"
 	case "list volumes", "read volume":
 		return path, "host-volume-read"
-	case "list jobs":
+	case "list jobs", "list spare jobs":
 		return path, "list-jobs"
 	case "register job", "stop job", "revert job", "deregister job", "tag version", "untag version":
 		return path, "submit-job"

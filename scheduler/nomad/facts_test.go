@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
@@ -45,8 +46,8 @@ func TestRunner_PauseAndResume_KeepWorkspaceAndKey(t *testing.T) {
 	}
 }
 
-// A tagged version keeps the whole job from being collected (Nomad 1.11); an
-// operator's untagging, or a pause whose tag failed, leaves one that is.
+// A tagged version keeps the whole job from being collected (Nomad 1.11). An operator's
+// untagging, or a pause whose tag failed, leaves a job that is collected.
 func TestRunner_SystemGCBetweenPauseAndResume_KeepsWorkspace(t *testing.T) {
 	for _, driver := range drivers {
 		t.Run(string(driver), func(t *testing.T) {
@@ -169,7 +170,7 @@ func TestRunner_LateCallsOfADeposedLeader_Lose(t *testing.T) {
 	if now := b.observed(job); now.ModifyIndex != o.ModifyIndex || now.Stopped || now.Live != 1 {
 		t.Fatalf("a late call changed the job: %+v", now)
 	}
-	// A job that is stopped meanwhile takes no late resume of an older picture.
+	// A job that is stopped meanwhile refuses a late resume from an older observation.
 	b.paused(job)
 	if err := b.r.Start(t.Context(), lateStart); !errors.Is(err, conflict) {
 		t.Fatalf("a resume meant for the stop before the last: %v", err)
@@ -205,7 +206,7 @@ func TestRunner_KeyReachesTheTaskAndNotTheJob(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			job, o := b.started(b.job(driver))
-			if err := get(t.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/count", "wrong"); err == nil {
+			if err := get(t.Context(), access.AgentURL(o.Placement)+"/api/conversations/count", "wrong"); err == nil {
 				t.Fatal("the agent server takes a wrong key")
 			}
 			versions, _, _, err := b.s.client.Jobs().Versions("sandbox-"+job.SandboxID, false, nil)

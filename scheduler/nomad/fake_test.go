@@ -15,8 +15,8 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// fakeNomad answers the runner's calls from tables: for what a real Nomad does
-// only with hundreds of sandboxes, or with clients that are away.
+// fakeNomad answers the runner's calls from tables, for what a real Nomad does only with hundreds
+// of sandboxes or with clients that are away.
 type fakeNomad struct {
 	*testing.T
 	*nomad.Runner
@@ -75,7 +75,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/event/stream":
 		f.stream(w, r)
-	case table == nil && r.URL.Path != "/v1/jobs" && r.URL.Path != "/v1/allocations" && r.URL.Path != "/v1/evaluations" && r.URL.Path != "/v1/volumes":
+	case table == nil && r.URL.Path != "/v1/jobs" && r.URL.Path != "/v1/allocations" && r.URL.Path != "/v1/evaluations" && r.URL.Path != "/v1/volumes" && r.URL.Path != "/v1/nodes":
 		http.Error(w, "not found", http.StatusNotFound)
 	default:
 		w.Header().Set("X-Nomad-Index", fmt.Sprint(index))
@@ -103,18 +103,17 @@ func (f *fakeNomad) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// silent is a handler that answers nothing.
+// silent is a handler that never responds.
 func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// on has calls answered by a handler: "METHOD /path", or everything below it where
-// it ends with a slash.
+// on sets a handler for calls: "METHOD /path", or everything below it where it ends with a slash.
 func (f *fakeNomad) on(what string, handler http.HandlerFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.handle[what] = handler
 }
 
-// count is how often a call was made.
+// count returns how often a call was made.
 func (f *fakeNomad) count(what string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,21 +162,25 @@ func frame(index uint64, payloads ...map[string]any) string {
 	return string(raw)
 }
 
-// watch collects what Watch tells until the test ends.
-func (f *fakeNomad) watch() *told {
-	w := &told{news: make(chan struct{}, 1), last: map[string]scheduler.Observed{}, ended: make(chan error, 1)}
-	ctx, cancel := context.WithCancel(f.Context())
+// watch collects what Watch reports until the test ends.
+func (f *fakeNomad) watch() *reports { return watching(f.T, f.Runner, "c1") }
+
+// watching collects what a runner's Watch reports until the test ends.
+func watching(t *testing.T, r *nomad.Runner, cluster string) *reports {
+	t.Helper()
+	w := &reports{news: make(chan struct{}, 1), last: map[string]scheduler.Observed{}, ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- f.Watch(ctx, "c1", w.hear)
+		w.ended <- r.Watch(ctx, cluster, w.add)
 	}()
-	f.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() { cancel(); <-done })
 	return w
 }
 
-// told is what a watch told last of each sandbox.
-type told struct {
+// reports has the last report of each sandbox.
+type reports struct {
 	news  chan struct{}
 	ended chan error
 
@@ -185,7 +188,7 @@ type told struct {
 	last map[string]scheduler.Observed
 }
 
-func (w *told) hear(o scheduler.Observed) {
+func (w *reports) add(o scheduler.Observed) {
 	w.mu.Lock()
 	w.last[o.SandboxID] = o
 	w.mu.Unlock()
@@ -195,8 +198,8 @@ func (w *told) hear(o scheduler.Observed) {
 	}
 }
 
-// await waits until what was told of the sandbox is as wanted.
-func (w *told) await(t *testing.T, what, id string, limit time.Duration, ok func(o scheduler.Observed, told bool) bool) time.Duration {
+// await waits until the report of the sandbox is as wanted.
+func (w *reports) await(t *testing.T, what, id string, limit time.Duration, ok func(o scheduler.Observed, reported bool) bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	end := time.NewTimer(limit)
@@ -213,7 +216,7 @@ func (w *told) await(t *testing.T, what, id string, limit time.Duration, ok func
 		case err := <-w.ended:
 			t.Fatalf("%s: the watch ended: %v", what, err)
 		case <-end.C:
-			t.Fatalf("not within %s: %s; told %+v, failure %v", limit, what, o, o.Failure)
+			t.Fatalf("not within %s: %s; reported %+v, failure %v", limit, what, o, o.Failure)
 		}
 	}
 }

@@ -26,20 +26,19 @@ const (
 	// metaWorkspace is the workspace directory as the task sees it.
 	metaWorkspace = "bivouac_workspace"
 	metaVolume    = "bivouac_volume"
-	// metaBirth is the sandbox's birth. It is set where a job is registered and
-	// never changed in place: a change of meta replaces what runs. A revert
-	// brings back the version's own.
+	// metaBirth is the sandbox's birth. It is set where a job is registered and never changed in
+	// place, because a change of meta replaces the task. A revert restores the version's own.
 	metaBirth = "bivouac_birth"
 	// metaStart, in the task, makes a task differ from one that failed.
 	metaStart = "bivouac_start"
 
-	// Nomad lets a job take the place of one whose priority is lower by ten or
-	// more, where its scheduler's configuration says so (deploy/nomad/client.hcl).
+	// Nomad lets a job preempt one whose priority is lower by ten or more, if its scheduler's
+	// configuration allows it (deploy/nomad/client.hcl).
 	userPriority = 50
 	poolPriority = 30
 
 	volumeName = "workspace"
-	// mockRunFor is longer than any test of scale.
+	// mockRunFor is longer than any scale test.
 	mockRunFor = "8760h"
 	// tagName marks the job version that ran last: Nomad keeps tagged versions.
 	tagName = "bivouac-ran"
@@ -48,25 +47,24 @@ const (
 // workspace is the volume a job is made for.
 type workspace struct {
 	ID string
-	// Name is the source jobs mount it by, NodeID the client it is on.
+	// Name is the source by which jobs mount it, NodeID its client.
 	Name   string
 	NodeID string
 	// HostPath is the directory on the client.
 	HostPath string
-	// Made is when this runner had it made, by our own clock; zero when another
-	// leader did.
+	// Made is when this runner had it made, by our own clock; zero when another leader did.
 	Made time.Time
 	// Bind says that docker mounts the directory itself, not the volume.
 	Bind bool
 }
 
-// mounted reports whether the job asks Nomad for the volume.
+// mounted reports whether the job mounts the volume through Nomad.
 func mounted(t fsm.Template, ws workspace) bool { return t.Driver == fsm.DriverDocker && !ws.Bind }
 
 func jobID(sandboxID string) string { return jobPrefix + sandboxID }
 
-// jobSpec makes the job of a sandbox. It is pure. A template that no job can
-// be made from is a Failure with ReasonSpec.
+// jobSpec makes the job of a sandbox. It is pure. A template that gives no valid job is a Failure
+// with ReasonSpec.
 func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.Failure) {
 	t := job.Template
 	dir, fail := workspaceDir(t, ws)
@@ -92,18 +90,18 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		LogConfig:   &api.LogConfig{MaxFiles: new(logFiles), MaxFileSizeMB: new(logFileMB)},
 	}
 	if t.Driver == fsm.DriverMock {
-		// What runs nothing writes nothing, and needs no process that keeps it.
+		// A mock task writes no logs and needs no log process.
 		task.LogConfig.Disabled = new(true)
 	}
 	switch {
 	case mounted(t, ws):
 		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(t.VolumePath)}}
 	case t.Driver == fsm.DriverDocker:
-		// A bind mount of a directory that is gone fails; the driver's short
-		// form would make an empty one.
+		// A bind mount of a missing directory fails, while the driver's short form would create
+		// an empty one.
 		config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false}}
 	}
-	// What runs nothing needs no key.
+	// A mock task needs no key.
 	if cfg.VaultMount != "" && t.Driver != fsm.DriverMock {
 		if fail := addKey(cfg, job, task); fail != nil {
 			return nil, fail
@@ -125,14 +123,14 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		NodePool:    optional(cfg.NodePool),
 		Datacenters: datacenters(cfg),
 		Meta:        meta,
-		// No rolling update and no deployment: there is one copy, and what
-		// healthy means is ours to say.
+		// No rolling update and no deployment: there is one copy, and the scheduler decides its
+		// health itself.
 		Update:     &api.UpdateStrategy{MaxParallel: new(0)},
 		TaskGroups: []*api.TaskGroup{group(cfg, t, task, ws)},
 	}, nil
 }
 
-// priorityOf lets the members of warm pools give way to users' starts.
+// priorityOf gives members of warm pools a lower priority than users' starts.
 func priorityOf(job scheduler.Job) int {
 	if job.Deferred {
 		return poolPriority
@@ -140,9 +138,9 @@ func priorityOf(job scheduler.Job) int {
 	return userPriority
 }
 
-// group holds what keeps a sandbox from ever running twice: a failed task is
-// restarted in place and never rescheduled, a lost client is waited for, and
-// the job is pinned to the client that has the workspace.
+// group prevents a second copy of a sandbox: a failed task is restarted in place and never
+// rescheduled, a lost client is waited for, and the job is pinned to the client that has the
+// workspace.
 func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGroup {
 	g := &api.TaskGroup{
 		Name:  new(groupName),
@@ -157,6 +155,11 @@ func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGr
 		ReschedulePolicy: &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)},
 		Disconnect: &api.DisconnectStrategy{
 			LostAfter: new(cfg.LostAfter), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal),
+		},
+		// A drain stops nothing before its deadline: the leader pauses the conversations and
+		// stops the job itself.
+		Migrate: &api.MigrateStrategy{
+			MaxParallel: new(0), HealthCheck: new("task_states"), MinHealthyTime: new(time.Duration(0)), HealthyDeadline: new(time.Minute),
 		},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: new(50), Sticky: new(false), Migrate: new(false)},
 		Tasks:         []*api.Task{task},
@@ -185,7 +188,7 @@ func workspaceDir(t fsm.Template, ws workspace) (string, *scheduler.Failure) {
 	return "", specFailure("the driver %q is not one of Nomad's that sandboxes can use", t.Driver)
 }
 
-// replacer knows the words a template may use for what is known only here.
+// replacer replaces the placeholders of a template that are known only here.
 func replacer(t fsm.Template, dir string) *strings.Replacer {
 	pairs := []string{"${workspace}", dir}
 	for _, name := range portNames(t) {
@@ -194,8 +197,7 @@ func replacer(t fsm.Template, dir string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// portValue is the port as the task has to listen on it: Nomad fills in the
-// dynamic ones.
+// portValue is the port on which the task has to listen; Nomad fills in dynamic ones.
 func portValue(t fsm.Template, name string) string {
 	if n := t.Ports[name]; n > 0 && bridged(t) {
 		return strconv.Itoa(n)
@@ -203,7 +205,7 @@ func portValue(t fsm.Template, name string) string {
 	return "${NOMAD_PORT_" + name + "}"
 }
 
-// bridged: the container has a network of its own and ports are mapped.
+// bridged reports whether the container has its own network, with mapped ports.
 func bridged(t fsm.Template) bool {
 	return t.Driver == fsm.DriverDocker && t.NetworkMode != "host"
 }
@@ -239,14 +241,14 @@ func driverConfig(t fsm.Template, dir string, text *strings.Replacer) (map[strin
 	}
 	switch {
 	case t.Driver == fsm.DriverMock:
-		// It runs nothing, for as long as it is told to.
+		// The mock driver runs nothing, for the given time.
 		return map[string]any{"run_for": mockRunFor}, nil
 	case t.Driver != fsm.DriverDocker:
 		if t.Command == "" {
 			return nil, specFailure("the template has no command, and the driver %s needs one", t.Driver)
 		}
-		// A task whose directory is gone can't start; the agent server would
-		// make an empty one in the place of lost work.
+		// A task without its directory can't start. The agent server would create an empty one in
+		// place of lost work.
 		config["work_dir"] = dir
 	case t.Image == "":
 		return nil, specFailure("the template has no image, and the driver docker needs one")

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// goldenCase is one job whose definition stands in testdata.
+// goldenCase is one job whose definition is in testdata.
 type goldenCase struct {
 	name     string
 	cfg      func(*Config)
@@ -105,7 +105,7 @@ func TestJobSpec_Golden(t *testing.T) {
 	}
 }
 
-// prune drops what is not set, to keep golden files readable.
+// prune drops unset fields, to keep golden files readable.
 func prune(t *testing.T, v any) any {
 	t.Helper()
 	raw, err := json.Marshal(v)

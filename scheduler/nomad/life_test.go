@@ -21,8 +21,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// vaultSecrets is the little of the secret store that the scheduler needs, on
-// a real Vault.
+// vaultSecrets is the part of the secret store that the scheduler needs, on a real Vault.
 type vaultSecrets struct{ v *local.Vault }
 
 func entry(path string) string {
@@ -77,7 +76,7 @@ func lifeOn(t *testing.T, b *bench) *life {
 	return lifeOf(t, b, nomadtest.NewCluster(b.cluster), scheduler.DefaultConfig())
 }
 
-// lifeOf is lifeOn with a cluster that has a past, and with times of its own.
+// lifeOf is lifeOn with a cluster that has a history, and with its own intervals.
 func lifeOf(t *testing.T, b *bench, store *nomadtest.Cluster, cfg scheduler.Config) *life {
 	t.Helper()
 	l := &life{bench: b, store: store, secrets: vaultSecrets{b.s.vault}}
@@ -123,7 +122,7 @@ func (l *life) lead() {
 	}
 }
 
-// template is a sandbox of the driver that works.
+// template is a working sandbox of the driver.
 func (l *life) template(driver fsm.Driver) fsm.Template {
 	t := fsm.Template{
 		Driver: driver, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
@@ -143,7 +142,7 @@ func (l *life) create(t fsm.Template) string {
 	l.Helper()
 	id := fmt.Sprintf("l%d", time.Now().UnixNano())
 	l.store.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "spec", Template: t}}}, "operator")
-	v, err := l.secrets.Write(l.Context(), nomadtest.KeyPath(id), map[string]string{"key": key(id)})
+	v, err := l.secrets.Write(l.Context(), fsm.SandboxKeyPath(id), map[string]string{"key": key(id)})
 	l.must(err)
 	l.store.Create(id, "spec", v.Version)
 	return id
@@ -205,7 +204,7 @@ func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
 			if o := l.observed(job); o.Exists || o.Live > 0 || len(l.volumes(job)) > 0 {
 				t.Errorf("left: %+v", o)
 			}
-			if _, err := l.secrets.Read(t.Context(), fsm.SecretRef{Path: nomadtest.KeyPath(id), Version: 1}); err == nil {
+			if _, err := l.secrets.Read(t.Context(), fsm.SecretRef{Path: fsm.SandboxKeyPath(id), Version: 1}); err == nil {
 				t.Error("the key is still in Vault")
 			}
 		})
@@ -244,6 +243,7 @@ func TestLife_JobPurgedByHand_IsRegisteredAgainWithItsWorkspace(t *testing.T) {
 	l.hasConversation(scheduler.Observed{Placement: l.reach(id, fsm.SandboxRunning).Placement}, job, conversation)
 }
 
+// The time-outs leave a busy machine time to start a job and its server.
 func TestLife_FailuresAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		driver fsm.Driver
@@ -271,7 +271,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 		},
 		"never answers": {
 			fsm.DriverRawExec, func(t *fsm.Template) {
-				t.Command, t.Args, t.StartTimeout = "/bin/sleep", []string{"1000"}, 3*time.Second
+				t.Command, t.Args, t.StartTimeout = "/bin/sleep", []string{"1000"}, 15*time.Second
 			},
 			fsm.ReasonHealth, "http://127.0.0.1:",
 		},
@@ -279,7 +279,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 			fsm.DriverRawExec, func(t *fsm.Template) {
 				t.Command = "/usr/bin/env"
 				t.Args = append([]string{"OH_SESSION_API_KEYS_0=another", "%agent%"}, t.Args...)
-				t.StartTimeout = 4 * time.Second
+				t.StartTimeout = 15 * time.Second
 			},
 			fsm.ReasonAgentRejected, "did not prove",
 		},
@@ -328,7 +328,7 @@ func TestLife_CrashedSandboxIsResumed(t *testing.T) {
 	l.reach(id, fsm.SandboxRunning)
 }
 
-// TestLife_NomadKilledAndVaultSealed has a stack of its own to break.
+// TestLife_NomadKilledAndVaultSealed has its own stack, because it breaks it.
 func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
 	t.Parallel()
 	s := useStack(t)
@@ -362,7 +362,7 @@ func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
 	first := l.create(l.template(fsm.DriverRawExec))
 	placed := l.reach(first, fsm.SandboxRunning).Placement
 
-	// Vault sealed: what needs no key goes on, what needs one waits and says so.
+	// Vault sealed: what needs no key continues, what needs one waits and shows it.
 	l.wish(&fsm.SandboxPauseBody{ID: first})
 	l.reach(first, fsm.SandboxPaused)
 	l.must(own.vault.Seal(t.Context()))
@@ -379,7 +379,7 @@ func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
 		t.Error("resumed at the old placement")
 	}
 
-	// Nomad killed: what runs stays RUNNING, what starts waits and says so.
+	// Nomad killed: what runs stays RUNNING, what starts waits and shows it.
 	l.must(own.nomad.Kill())
 	second := l.create(l.template(fsm.DriverRawExec))
 	l.until("words about Nomad", func() error {

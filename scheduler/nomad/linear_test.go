@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// counts gives how often each call of Nomad's API was made.
+// counts returns how often each call of Nomad's API was made.
 func counts(t *testing.T, reg *prometheus.Registry) map[string]uint64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -33,8 +33,8 @@ func counts(t *testing.T, reg *prometheus.Registry) map[string]uint64 {
 	return out
 }
 
-// A full listing costs the same few calls however many sandboxes there are, and
-// what the event stream told is not asked for again.
+// A full listing costs the same few calls for any number of sandboxes, and does not read again
+// what the event stream has reported.
 func TestRunner_List_CostsTheSameForFewAndMany(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -68,8 +68,8 @@ func TestRunner_List_CostsTheSameForFewAndMany(t *testing.T) {
 				t.Fatalf("Nomad never said that %v run", waits)
 			}
 		}
-		// Other tests' jobs change beside ours, so one listing in a few is enough.
-		want := map[string]uint64{"list jobs": 1, "list allocations": 1, "list evaluations": 1, "list volumes": 1}
+		// Other tests' jobs change beside ours, so one listing in a few suffices.
+		want := map[string]uint64{"list jobs": 1, "list allocations": 1, "list evaluations": 1, "list volumes": 1, "list clients": 1}
 		b.until("a listing that asks for nothing but the lists", func() error {
 			before := counts(t, reg)
 			list, err := b.r.List(t.Context(), b.cluster)

@@ -10,11 +10,11 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// ourJobs is the filter for what belongs to jobs that are called like ours.
+// ourJobs filters what belongs to jobs that are named like ours.
 const ourJobs = `JobID matches "^sandbox-"`
 
-// List implements scheduler.Runner. Jobs are read before allocations, so that a
-// job shown as stopped has every allocation it ever made in the picture.
+// List implements scheduler.Runner. It reads jobs before allocations, so a job shown as stopped
+// comes with every allocation it ever made.
 func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observed, error) {
 	p, err := r.listing(ctx)
 	if err != nil {
@@ -40,15 +40,17 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 		if v.cluster == clusterID {
 			o := p.observe(clusterID, s.Name)
 			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, s.ID, v.workspace.NodeID, v.birth
+			p.addClient(&o, v.workspace.NodeID)
 			list = append(list, o)
 		}
 	}
 	return list, nil
 }
 
-// listing reads jobs, allocations and blocked evaluations.
-func (r *Runner) listing(ctx context.Context) (*picture, error) {
-	p := newPicture()
+// listing reads jobs, allocations, blocked evaluations and clients.
+func (r *Runner) listing(ctx context.Context) (*observation, error) {
+	p := newObservation()
+	p.homes = r.homes
 	err := r.call(ctx, "list jobs", func(ctx context.Context) error {
 		q := query(ctx)
 		q.Prefix = jobPrefix
@@ -81,12 +83,15 @@ func (r *Runner) listing(ctx context.Context) (*picture, error) {
 	for _, e := range evals {
 		p.addEval(e)
 	}
-	return p, nil
+	if p.nodes, err = r.listNodes(ctx); err != nil {
+		return nil, err
+	}
+	return p, r.findClients(ctx, p)
 }
 
-// listAllocs reads the allocations of our jobs. Most of what Nomad says of one,
-// and most of the work for both sides, are its resources and what happened to its
-// task: they are asked for only when an allocation is not known as it is now.
+// listAllocs reads the allocations of our jobs. Most of an allocation's data, and of the work for
+// both sides, are its resources and task events. They are read only when an allocation has
+// changed since it was last read.
 func (r *Runner) listAllocs(ctx context.Context) ([]*allocFacts, error) {
 	var allocs []*allocFacts
 	if err := r.read(ctx, "list allocations", "/v1/allocations?task_states=false", &allocs); err != nil {
@@ -115,8 +120,8 @@ func (r *Runner) listWholeAllocs(ctx context.Context) ([]*allocFacts, error) {
 	return allocs, nil
 }
 
-// see remembers an allocation of ours, for the next listing, and since when it
-// has been as it is. The job's version is in listings only, so it is not kept.
+// see caches an allocation of ours for the next listing, with the time since which it is as it
+// is. Only listings have the job's version, so it is not kept.
 func (r *Runner) see(a *allocFacts) {
 	if !strings.HasPrefix(a.JobID, jobPrefix) {
 		return

@@ -21,7 +21,7 @@ import (
 
 var _ scheduler.Logs = (*Runner)(nil)
 
-// What Nomad keeps of each stream of a task.
+// What Nomad keeps of each stream of a task, and the number of empty heartbeats that end a log.
 const (
 	logFiles      = 3
 	logFileMB     = 5
@@ -29,8 +29,8 @@ const (
 	logHeartbeats = 2
 )
 
-// Logs implements scheduler.Logs by Nomad's file API, by way of its servers:
-// a node of ours need not reach the Nomad clients.
+// Logs implements scheduler.Logs with Nomad's file API through its servers: a node of ours need
+// not reach the Nomad clients.
 func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tail int64, follow bool) (io.ReadCloser, error) {
 	if stream != "stdout" && stream != "stderr" {
 		return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", stream)
@@ -47,7 +47,7 @@ func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tai
 	case tail == 0 && !follow:
 		return io.NopCloser(strings.NewReader("")), nil
 	case tail == 0:
-		// Nomad's "0 from the end" is its newest file from the beginning.
+		// Nomad's "0 from the end" is the begin of its newest file.
 		if place.offset, err = r.logSize(ctx, alloc.ID, stream); err != nil {
 			return nil, noLogs(job, err)
 		}
@@ -56,7 +56,7 @@ func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tai
 	return lr, noLogs(job, err)
 }
 
-// newestAlloc finds whose log it is. A stopped job still has its allocations.
+// newestAlloc returns the allocation whose log it is. A stopped job still has its allocations.
 func (r *Runner) newestAlloc(ctx context.Context, job scheduler.Job) (*api.AllocationListStub, error) {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -82,7 +82,7 @@ func (r *Runner) newestAlloc(ctx context.Context, job scheduler.Job) (*api.Alloc
 	return newest, nil
 }
 
-// allocations lists those of a job that Nomad still knows; none is fine.
+// allocations lists those of a job that Nomad still has; none is not an error.
 func (r *Runner) allocations(ctx context.Context, id string) ([]*api.AllocationListStub, error) {
 	var allocs []*api.AllocationListStub
 	err := r.call(ctx, "list job's allocations", func(ctx context.Context) error {
@@ -96,7 +96,7 @@ func (r *Runner) allocations(ctx context.Context, id string) ([]*api.AllocationL
 	return allocs, err
 }
 
-// noLogs is what the caller is told where Nomad has none.
+// noLogs maps errNotFound to the caller's CodeNotFound.
 func noLogs(job scheduler.Job, err error) error {
 	if errors.Is(err, errNotFound) {
 		return fsm.Errorf(fsm.CodeNotFound, "there are no logs of sandbox %s", job.SandboxID)
@@ -112,7 +112,7 @@ func ended(clientStatus string) bool {
 	return false
 }
 
-// logSize is how much of a stream is kept.
+// logSize returns how much of a stream is kept, in bytes.
 func (r *Runner) logSize(ctx context.Context, alloc, stream string) (int64, error) {
 	var files []*api.AllocFileInfo
 	err := r.call(ctx, "list logs", func(ctx context.Context) error {
@@ -128,15 +128,14 @@ func (r *Runner) logSize(ctx context.Context, alloc, stream string) (int64, erro
 	return size, err
 }
 
-// logPlace is where reading begins: so many bytes from the start or the end of
-// what is kept.
+// logPlace is where reading begins: an offset in bytes from the start or the end of what is kept.
 type logPlace struct {
 	origin string
 	offset int64
 }
 
-// openLog opens the stream of frames; CallTimeout bounds the opening, ctx the
-// reading. A task that has not started is errNotFound.
+// openLog opens the stream of frames; CallTimeout bounds the opening, ctx the reading. A task
+// that has not started is errNotFound.
 func (r *Runner) openLog(ctx context.Context, alloc, stream string, at logPlace, follow bool) (io.ReadCloser, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(r.cfg.CallTimeout, func() { cancel(errors.New("no answer in time")) })
@@ -186,8 +185,7 @@ func (r *Runner) awaitEnd(ctx context.Context, alloc string, over chan<- struct{
 	}
 }
 
-// logReader turns Nomad's frames into bytes. Read is called by one goroutine,
-// Close by any.
+// logReader turns Nomad's frames into bytes. One goroutine calls Read; any may call Close.
 type logReader struct {
 	outer  context.Context //nolint:containedctx // a reader's life is its caller's
 	cancel context.CancelCauseFunc
@@ -195,11 +193,10 @@ type logReader struct {
 	dec    *json.Decoder
 	rest   []byte
 	follow bool
-	// left bounds what is read without follow: a task can write faster than we
-	// read.
+	// left bounds what is read without follow, in bytes: a task can write faster than we read.
 	left int64
-	// over is closed when the task has ended. Nomad goes on for ever then; two
-	// heartbeats, a second apart, with nothing between them are the end.
+	// over is closed when the task has ended. Nomad's stream continues even then; two heartbeats,
+	// a second apart, without data between them are the end.
 	over  chan struct{}
 	quiet int
 
@@ -239,7 +236,7 @@ func (l *logReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finished takes note of a heartbeat.
+// finished counts a heartbeat and reports whether it is the end.
 func (l *logReader) finished() bool {
 	if l.ended() {
 		l.quiet++
@@ -256,7 +253,7 @@ func (l *logReader) ended() bool {
 	}
 }
 
-// broken says why there are no more frames.
+// broken returns why there are no more frames.
 func (l *logReader) broken(err error) error {
 	l.mu.Lock()
 	closed := l.closed
@@ -272,14 +269,14 @@ func (l *logReader) broken(err error) error {
 	return fsm.Errorf(fsm.CodeScheduler, "Nomad's log stream broke: %v", err)
 }
 
-// Close implements io.Closer; a Read that waits ends.
+// Close implements io.Closer. It ends a waiting Read.
 func (l *logReader) Close() error {
 	l.once.Do(func() {
 		l.mu.Lock()
 		l.closed = true
 		l.mu.Unlock()
 		l.cancel(nil)
-		_ = l.body.Close() // nobody reads on
+		_ = l.body.Close() // nothing reads it any more
 		l.watch.Wait()
 	})
 	return nil

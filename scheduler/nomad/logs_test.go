@@ -21,7 +21,7 @@ func (b *bench) shellJob(script string) scheduler.Job {
 	return job
 }
 
-// readLog reads all that is there.
+// readLog reads the log to its end.
 func (b *bench) readLog(job scheduler.Job, stream string, tail int64) (string, error) {
 	r, err := b.r.Logs(b.Context(), job, stream, tail, false)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// The mark is one Nomad variable. Its modify index is what a write names, and
-// Nomad refuses a write that names another.
+// The mark is one Nomad variable. A write names the variable's modify index, and Nomad refuses a
+// write that names another.
 
 // The items of the variable.
 const (
@@ -28,9 +28,9 @@ const (
 	itemTime    = "time"
 )
 
-// CheckVariable says what is wrong with the path of a Nomad variable.
+// CheckVariable returns an error if path can't be the path of a Nomad variable for the mark.
 func CheckVariable(path string) error {
-	// Nomad's own rule, and what it keeps to itself.
+	// Nomad's own rule, and the paths that it reserves.
 	if !regexp.MustCompile(`^[a-zA-Z0-9_~/-]{1,128}$`).MatchString(path) || strings.Trim(path, "/") != path ||
 		path == "nomad" || strings.HasPrefix(path, "nomad/") {
 		return fmt.Errorf("must be a path of letters, digits, '-', '_' and '~' that is not below nomad/, got %q", path)
@@ -65,7 +65,7 @@ func (r *Runner) WriteMark(ctx context.Context, mark fsm.Mark, cas uint64) error
 	})
 }
 
-// callMark is call without failures of a sandbox's.
+// callMark is call, but a Failure, which is about a sandbox, becomes CodeScheduler.
 func (r *Runner) callMark(ctx context.Context, op string, fn func(ctx context.Context) error) error {
 	err := r.call(ctx, op, fn)
 	if fail := (*scheduler.Failure)(nil); errors.As(err, &fail) {

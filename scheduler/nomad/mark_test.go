@@ -18,7 +18,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// markBench is a bench whose mark is its own.
+// markBench is a bench with its own mark.
 func markBench(t *testing.T) *bench {
 	t.Helper()
 	path := fmt.Sprintf("bivouac/mark-%d", time.Now().UnixNano())
@@ -59,7 +59,7 @@ func TestRunner_Mark_IsCheckedAndSet(t *testing.T) {
 	if got, _, _, err := b.r.ReadMark(t.Context()); err != nil || got != markAt(2) {
 		t.Fatalf("read %+v, %v", got, err)
 	}
-	// One that was lost is not there, and is not replaced by who has not seen that.
+	// A lost mark is absent, and a writer that has not seen the loss does not replace it.
 	_, cas, _, err := b.r.ReadMark(t.Context())
 	b.must(err)
 	_, err = b.s.client.Variables().Delete(b.config.Variable, nil)
@@ -129,7 +129,7 @@ func TestConfig_VariableMustBeOneThatNomadTakes(t *testing.T) {
 	}
 }
 
-// A token without a permission is told which, and where.
+// A missing permission is reported with its name and path.
 func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 	t.Parallel()
 	useStack(t)
@@ -185,7 +185,7 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 		t.Fatalf("the shipped policy: %v", err)
 	}
 
-	// A start that comes as far as the workspace.
+	// A start that gets as far as the workspace.
 	job := scheduler.Job{SandboxID: "x", ClusterID: "c1", Birth: "c1/aa/1", Template: fsm.Template{
 		Driver: fsm.DriverRawExec, Command: "/bin/true", Args: []string{"${port.other}"}, Ports: map[string]int{fsm.PortAgentServer: 0},
 	}}
@@ -234,7 +234,7 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 		}
 		t.Logf("%s: %v", name, err)
 	}
-	// Volumes are not denied to who may not see them: they are not there.
+	// Nomad does not deny volumes to a token that may not see them: it shows none.
 	if list, _, err := admin.HostVolumes().List(nil, nil); err != nil || len(list) != 1 {
 		t.Fatalf("%d volumes, %v", len(list), err)
 	}
@@ -245,7 +245,7 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 	if list, _, err := blind.HostVolumes().List(nil, nil); err != nil || len(list) != 0 {
 		t.Errorf("Nomad's answer has changed: %d volumes, %v", len(list), err)
 	}
-	// An unknown token is one without any permission.
+	// An unknown token has no permissions.
 	var denied *scheduler.Denied
 	_, err = runner("3f1e0d9c-0000-4000-8000-000000000000", variable).List(t.Context(), "c1")
 	if !errors.As(err, &denied) || !strings.Contains(err.Error(), "the token must be valid") {

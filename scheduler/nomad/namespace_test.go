@@ -17,8 +17,9 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// A cluster with a namespace of its own: its sandboxes get their keys, and a job
-// of a sandbox's name in another namespace may not even log in to Vault.
+// A cluster with its own namespace: its sandboxes get their keys. A job of a sandbox's name in
+// another namespace can't even log in to Vault, and a token without submit-job in the cluster's
+// own can't have such a job.
 func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	t.Parallel()
 	s := useStack(t)
@@ -30,7 +31,7 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = own.vault.Close() })
 	own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{
-		Dir: filepath.Join(dir, "nomad"), Vault: own.vault, Namespace: "agents",
+		Dir: filepath.Join(dir, "nomad"), Vault: own.vault, Namespace: "agents", ACL: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +41,14 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address}); err != nil {
+	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address, SecretID: own.nomad.Token, Namespace: "agents"}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout, cfg.Namespace = own.nomad.Address, "secret", 2*time.Second, "agents"
+	if cfg.Token, err = own.nomad.NewToken(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	r, err := nomad.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -116,5 +120,31 @@ EOT
 	t.Logf("a job of the sandbox's name in another namespace: %s", last)
 	if err != nil {
 		t.Fatalf("%v; its last event: %s", err, last)
+	}
+
+	// In the cluster's own namespace Nomad itself refuses others.
+	var parsed map[string]any
+	b.must(own.nomad.Do(t.Context(), http.MethodPost, "jobs/parse", map[string]any{
+		"JobHCL": strings.Replace(foreign, `"default"`, `"agents"`, 1), "Canonicalize": true,
+	}, &parsed))
+	for name, rules := range map[string]string{
+		"who may read the namespace":     `namespace "agents" { policy = "read" }`,
+		"who may write in another":       `namespace "default" { policy = "write" }`,
+		"who may do all but submit jobs": `namespace "agents" { capabilities = ["read-job", "list-jobs", "read-logs", "scale-job", "dispatch-job"] }`,
+	} {
+		policy := fmt.Sprintf("p%d", time.Now().UnixNano())
+		b.must(own.nomad.Do(t.Context(), http.MethodPost, "acl/policy/"+policy, map[string]string{"Name": policy, "Rules": rules}, nil))
+		var token struct{ SecretID string }
+		request := map[string]any{"Type": "client", "Policies": []string{policy}}
+		b.must(own.nomad.Do(t.Context(), http.MethodPost, "acl/token", request, &token))
+		err := own.nomad.DoAs(t.Context(), token.SecretID, http.MethodPost, "jobs", map[string]any{"Job": parsed}, nil)
+		t.Logf("%s: %v", name, err)
+		var status *local.StatusError
+		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
+			t.Errorf("%s submits a job of the sandbox's name: %v", name, err)
+		}
+	}
+	if o := b.observed(job); !o.Up {
+		t.Errorf("the sandbox after all that: %+v", o)
 	}
 }

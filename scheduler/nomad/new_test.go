@@ -8,11 +8,12 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// calls names what was asked of Nomad so far, sorted, but for the choice of a
-// client, which does not hold up a start where there is but one.
+// calls returns the calls of Nomad so far, sorted, without those for the choice of a client, for
+// which a start does not wait where there is only one.
 func calls(t *testing.T, reg *prometheus.Registry) (names []string) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -47,7 +48,7 @@ func TestRunner_New_AsksForNothingThatIsNotThere(t *testing.T) {
 			}
 			o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
 			b.until("agent server with its key", func() error {
-				return get(t.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
+				return get(t.Context(), access.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
 			})
 			b.createConversation(o, job, conversation)
 			job.New, job.HasWorkspace, job.HasVersion = false, true, true
@@ -58,8 +59,7 @@ func TestRunner_New_AsksForNothingThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What New promises may be wrong, by a leader that was cut off: then what is
-// there stays what counts.
+// New may be wrong, from a leader that was cut off: what exists then decides.
 func TestRunner_NewThatIsNot_TakesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -77,7 +77,7 @@ func TestRunner_NewThatIsNot_TakesWhatIsThere(t *testing.T) {
 	if v := b.volumes(half); len(v) != 1 || v[0].ID != made || b.raw(half).Meta["bivouac_volume"] != made {
 		t.Fatalf("volumes %v, the job has %s, want %s", v, b.raw(half).Meta["bivouac_volume"], made)
 	}
-	// The job runs; who takes the sandbox for new once more loses.
+	// The job runs; a second start of the sandbox as new fails.
 	again := half
 	if err := b.r.Start(t.Context(), again); fsm.CodeOf(err) != fsm.CodeConflict {
 		t.Fatalf("a start of what runs: %v", err)

@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// stranger registers a job that is called like ours and is not.
+// stranger registers a job that is named like ours and is not.
 func (b *bench) stranger(meta map[string]string) scheduler.Job {
 	b.Helper()
 	job := scheduler.Job{SandboxID: fmt.Sprintf("x%d", time.Now().UnixNano()), ClusterID: b.cluster}
@@ -54,10 +54,10 @@ func TestLife_OrphansAreRemoved_AndNothingElse(t *testing.T) {
 	b.Cleanup(func() { b.remove(job) })
 	job, o := b.started(job)
 	path := o.Placement.Workspace
-	// A job of this cluster of which nothing tells when it was born.
+	// A job of this cluster without a birth.
 	unborn, _ := b.started(b.job(fsm.DriverRawExec))
-	// A volume whose maker died before it could register the job: here it is the
-	// job that can't be made.
+	// A volume whose leader ended before it could register the job: here it is the job that can't
+	// be made.
 	half := b.job(fsm.DriverRawExec)
 	half.Birth = birth
 	b.Cleanup(func() { b.remove(half) })
@@ -100,8 +100,7 @@ func TestLife_OrphansAreRemoved_AndNothingElse(t *testing.T) {
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the orphan's workspace: %v", err)
 	}
-	// Neither one more look at everything nor a sandbox of that name touches the
-	// others.
+	// Neither another full listing nor a sandbox of that name touches the others.
 	id := l.create(l.template(fsm.DriverRawExec))
 	l.reach(id, fsm.SandboxRunning)
 	for _, j := range strangers {

@@ -3,7 +3,7 @@ package nomad
 import (
 	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,57 +11,50 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 )
 
-// A sandbox is bound to the client that has its workspace, so the client is
-// chosen before Nomad's scheduler sees the job; and Nomad puts volumes on the
-// first client that may have them, full or not. So we choose, by the room that
-// is left. What we believe may be seconds old: a sandbox that finds no room
-// after all waits, and may move as long as it was never placed.
+// A sandbox is bound to the client that has its workspace, so the client must be chosen before
+// Nomad's scheduler sees the job. Nomad puts a volume on the first client that may have it, even
+// a full one. So this package chooses, by free capacity. Its data may be seconds old: a sandbox
+// that finds no room waits, and may move as long as it was never placed.
 
-// How old the belief may be, and how long a choice counts that Nomad's listing
-// may not show yet.
+// How old the data may be, and how long a choice counts that Nomad's listing may not show yet.
 const (
-	roomAge     = 2 * time.Second
-	roomBooking = 5 * time.Second
-	// loneAge is how old it may be as long as there is but one client, which
-	// Nomad finds as well: that another has come is noticed by the start after.
+	capacityAge    = 2 * time.Second
+	reservationAge = 30 * time.Second
+	// loneAge is how old the data may be while there is only one client, which Nomad finds as
+	// well. The start after notices a second one.
 	loneAge = time.Minute
-	// shunTime is how long a client that made no volume is not chosen if there is
-	// another.
-	shunTime = 30 * time.Second
+	// avoidTime is how long a client that made no volume is avoided if there is another.
+	avoidTime = 30 * time.Second
 )
 
-// rooms is what is believed of the clients. mu is never held during a call.
-type rooms struct {
+// capacity is what is known about the clients' capacity. mu is never held during a call.
+type capacity struct {
 	mu   sync.Mutex
 	read time.Time
-	list []*room
-	// others: there are clients that take no jobs. Nomad would put volumes on
-	// them all the same.
+	list []*clientCapacity
+	// others: there are clients that take no jobs. Nomad would still put volumes on them.
 	others bool
-	// booked knows choices by the job's id.
-	booked map[string]booking
-	// reading is the listing that is under way, nil for none.
-	reading *roomReading
-	// shunned is until when clients that made no volume are not chosen.
-	shunned map[string]time.Time
+	// reserved has choices by the job's id.
+	reserved map[string]reservation
+	// reading lets one caller list the clients for all.
+	reading singleflight.Group
+	// avoided has until when clients that made no volume are avoided.
+	avoided map[string]time.Time
 }
 
-// roomReading is one listing of the clients; err is set before done is closed.
-type roomReading struct {
-	done chan struct{}
-	err  error
-}
-
-// room is one client that takes jobs; free is what is left of what it has.
-type room struct {
+// clientCapacity is one client that takes jobs. free is its unused capacity. spare is what members
+// of warm pools use, which give way to users' starts.
+type clientCapacity struct {
 	id, datacenter, pool string
 	drivers              map[string]*api.DriverInfo
-	total, free          load
-	// facts are what its configuration says.
+	total, free, spare   load
+	// facts come from its configuration.
 	facts clientFacts
 }
 
@@ -70,153 +63,175 @@ type load struct{ cpu, memory int64 }
 
 func (l load) minus(o load) load { return load{l.cpu - o.cpu, l.memory - o.memory} }
 
+func (l load) plus(o load) load { return load{l.cpu + o.cpu, l.memory + o.memory} }
+
 func needs(t fsm.Template) load { return load{int64(t.CPU), int64(t.Memory)} }
 
-// booking is a choice.
-type booking struct {
+// reservation is a choice. spare: the job gives way to users' starts.
+type reservation struct {
 	client string
 	load   load
+	spare  bool
 	at     time.Time
 }
 
-// left is the smaller share of the client that want would leave; negative when
-// it does not fit.
-func (c *room) left(want load) float64 {
-	rest := c.free.minus(want)
+// reserve subtracts a choice from the free capacity.
+func (c *clientCapacity) reserve(b reservation) {
+	c.free = c.free.minus(b.load)
+	if b.spare {
+		c.spare = c.spare.plus(b.load)
+	}
+}
+
+// left returns the share of the client's CPU or memory, the smaller of the two, that would stay
+// free with want; negative when it does not fit.
+func (c *clientCapacity) left(want load) float64 { return c.share(c.free.minus(want)) }
+
+// leftFor is left, where a user's start may also use the capacity of spare jobs.
+func (c *clientCapacity) leftFor(job scheduler.Job) float64 {
+	rest := c.free.minus(needs(job.Template))
+	if !job.Deferred {
+		rest = rest.plus(c.spare)
+	}
+	return c.share(rest)
+}
+
+func (c *clientCapacity) share(rest load) float64 {
 	return min(float64(rest.cpu)/float64(max(c.total.cpu, 1)), float64(rest.memory)/float64(max(c.total.memory, 1)))
 }
 
-// chooseClient gives the client with the most room, "" when Nomad may as well
-// choose: there is but one client, down and drained ones included, or nothing is
-// known. Where there was but one
-// client lately nobody has to wait for the news: later, if given, asks for it
-// beside the start.
-func (r *Runner) chooseClient(ctx context.Context, job string, t fsm.Template, later *errgroup.Group) string {
-	age := roomAge
-	r.rooms.mu.Lock()
-	if old := time.Since(r.rooms.read); later != nil && len(r.rooms.list) == 1 && !r.rooms.others && old > roomAge && old < loneAge {
+// chooseClient returns the client with the most free capacity. It is "" when Nomad may choose:
+// there is only one client, down and drained ones included, or nothing is known. Where there was
+// only one client lately, the start does not wait for a newer listing: later, if given, lists the
+// clients beside it.
+func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *errgroup.Group) string {
+	age := capacityAge
+	r.capacity.mu.Lock()
+	if old := time.Since(r.capacity.read); later != nil && len(r.capacity.list) == 1 && !r.capacity.others && old > capacityAge && old < loneAge {
 		age = loneAge
 	}
-	r.rooms.mu.Unlock()
+	r.capacity.mu.Unlock()
 	if age == loneAge {
-		later.Go(func() error { return r.freshRooms(ctx, roomAge) })
+		later.Go(func() error { return r.refreshCapacity(ctx, capacityAge) })
 	}
-	if !r.knowRooms(ctx, age) {
+	if !r.knowCapacity(ctx, age) {
 		return ""
 	}
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
-	best, several := r.roomiest(t)
-	if best != nil && several && best.left(needs(t)) < 0 {
-		// Room may have come since.
-		r.rooms.mu.Unlock()
-		known := r.knowRooms(ctx, 0)
-		r.rooms.mu.Lock()
-		if best, _ = r.roomiest(t); !known {
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
+	best, several := r.leastLoaded(job)
+	if best != nil && several && best.left(needs(job.Template)) < 0 {
+		// Capacity may have been freed since.
+		r.capacity.mu.Unlock()
+		known := r.knowCapacity(ctx, 0)
+		r.capacity.mu.Lock()
+		if best, _ = r.leastLoaded(job); !known {
 			return ""
 		}
 	}
-	if best == nil || len(r.rooms.list) == 1 && !r.rooms.others {
+	if best == nil || len(r.capacity.list) == 1 && !r.capacity.others {
 		return ""
 	}
-	if r.rooms.booked == nil {
-		r.rooms.booked = map[string]booking{}
+	if r.capacity.reserved == nil {
+		r.capacity.reserved = map[string]reservation{}
 	}
-	r.rooms.booked[job] = booking{best.id, needs(t), time.Now()}
-	best.free = best.free.minus(needs(t))
+	b := reservation{best.id, needs(job.Template), job.Deferred, time.Now()}
+	r.capacity.reserved[jobID(job.SandboxID)] = b
+	best.reserve(b)
 	return best.id
 }
 
-// knowRooms reports whether what is believed is no older than age.
-func (r *Runner) knowRooms(ctx context.Context, age time.Duration) bool {
-	err := r.freshRooms(ctx, age)
+// knowCapacity reports whether the data is no older than age, after reading it if need be.
+func (r *Runner) knowCapacity(ctx context.Context, age time.Duration) bool {
+	err := r.refreshCapacity(ctx, age)
 	if err != nil {
-		r.log.Debug("the room on the clients is not known", "error", err)
+		r.log.Debug("reading the clients' capacity failed", "error", err)
 	}
 	return err == nil
 }
 
-// freshRooms reads the clients anew if what is believed is older than age. One
-// caller does, and the others wait for it, none longer than its context.
-func (r *Runner) freshRooms(ctx context.Context, age time.Duration) error {
-	for {
-		r.rooms.mu.Lock()
-		if time.Since(r.rooms.read) <= age {
-			r.rooms.mu.Unlock()
-			return nil
-		}
-		other := r.rooms.reading
-		own := &roomReading{done: make(chan struct{})}
-		if other == nil {
-			r.rooms.reading = own
-		}
-		r.rooms.mu.Unlock()
-		if other == nil {
-			own.err = r.readRooms(ctx)
-			r.rooms.mu.Lock()
-			r.rooms.reading = nil
-			r.rooms.mu.Unlock()
-			close(own.done)
-			return own.err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-other.done:
-		}
-		// Whoever read may have been called off.
-		if other.err == nil || !errors.Is(other.err, context.Canceled) {
-			return other.err
-		}
+// refreshCapacity reads the clients if the data is older than age. One read serves all concurrent
+// callers, and none waits longer than its context.
+func (r *Runner) refreshCapacity(ctx context.Context, age time.Duration) error {
+	r.capacity.mu.Lock()
+	fresh := time.Since(r.capacity.read) <= age
+	r.capacity.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	done := r.capacity.reading.DoChan("", func() (any, error) { return nil, r.readCapacity(r.life) })
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case res := <-done:
+		return res.Err
 	}
 }
 
-// betterElsewhere reports whether the client has no room for the sandbox, or
-// takes no jobs, while another has.
-func (r *Runner) betterElsewhere(ctx context.Context, job, clientID string, t fsm.Template) bool {
-	r.unbook(job)
-	if !r.knowRooms(ctx, 0) {
+// betterElsewhere reports whether the client has no room for the sandbox, or takes no jobs, while
+// another client has room.
+func (r *Runner) betterElsewhere(ctx context.Context, job scheduler.Job, clientID string) bool {
+	r.unreserve(jobID(job.SandboxID))
+	if !r.knowCapacity(ctx, 0) {
 		return false
 	}
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
-	best, several := r.roomiest(t)
-	if best == nil || best.id == clientID || best.left(needs(t)) < 0 {
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
+	best, several := r.leastLoaded(job)
+	if best == nil || best.id == clientID || best.leftFor(job) < 0 {
 		return false
 	}
-	here := slices.IndexFunc(r.rooms.list, func(c *room) bool { return c.id == clientID })
-	return here < 0 || several && r.rooms.list[here].left(needs(t)) < 0
+	here := slices.IndexFunc(r.capacity.list, func(c *clientCapacity) bool { return c.id == clientID })
+	return here < 0 || several && r.capacity.list[here].left(needs(job.Template)) < 0
 }
 
-// unbook forgets the choice for a job that is gone.
-func (r *Runner) unbook(job string) {
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
-	delete(r.rooms.booked, job)
-}
-
-// shun keeps new workspaces from a client that has just made none: one that is
-// cut off has the most room of all until Nomad notices.
-func (r *Runner) shun(client string) {
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
-	if r.rooms.shunned == nil {
-		r.rooms.shunned = map[string]time.Time{}
+// closed returns a description if the client takes no jobs as far as known, "" otherwise.
+func (r *Runner) closed(ctx context.Context, clientID string) string {
+	if !r.knowCapacity(ctx, capacityAge) {
+		return ""
 	}
-	r.rooms.shunned[client] = time.Now().Add(shunTime)
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
+	if slices.ContainsFunc(r.capacity.list, func(c *clientCapacity) bool { return c.id == clientID }) {
+		return ""
+	}
+	return "the Nomad client " + clientID + ", which has the sandbox's workspace, takes no jobs, and no other has room"
 }
 
-// roomiest gives the client of those that could run the template which has the
-// most room, and whether there are several. The caller holds rooms.mu.
-func (r *Runner) roomiest(t fsm.Template) (best *room, several bool) {
-	now := time.Now()
-	better := func(a, b *room) bool {
-		if x, y := now.Before(r.rooms.shunned[a.id]), now.Before(r.rooms.shunned[b.id]); x != y {
+// unreserve forgets the choice for a job that is gone.
+func (r *Runner) unreserve(job string) {
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
+	delete(r.capacity.reserved, job)
+}
+
+// avoid keeps new workspaces off a client that has just failed to make one: a client that is cut
+// off has the most free capacity until Nomad notices.
+func (r *Runner) avoid(client string) {
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
+	if r.capacity.avoided == nil {
+		r.capacity.avoided = map[string]time.Time{}
+	}
+	r.capacity.avoided[client] = time.Now().Add(avoidTime)
+}
+
+// leastLoaded returns the client with the most free capacity of those that could run the template,
+// and whether there are several. Where none has enough, the capacity of warm pool members counts
+// as free for a user's start. The caller holds capacity.mu.
+func (r *Runner) leastLoaded(job scheduler.Job) (best *clientCapacity, several bool) {
+	now, t := time.Now(), job.Template
+	better := func(a, b *clientCapacity) bool {
+		if x, y := now.Before(r.capacity.avoided[a.id]), now.Before(r.capacity.avoided[b.id]); x != y {
 			return y
 		}
-		return a.left(needs(t)) > b.left(needs(t))
+		x, y := a.left(needs(t)), b.left(needs(t))
+		if x < 0 && y < 0 {
+			x, y = a.leftFor(job), b.leftFor(job)
+		}
+		return x > y
 	}
-	for _, c := range r.rooms.list {
+	for _, c := range r.capacity.list {
 		if !r.suits(c, t) {
 			continue
 		}
@@ -229,7 +244,7 @@ func (r *Runner) roomiest(t fsm.Template) (best *room, several bool) {
 }
 
 // suits reports whether the client could run the template at all.
-func (r *Runner) suits(c *room, t fsm.Template) bool {
+func (r *Runner) suits(c *clientCapacity, t fsm.Template) bool {
 	pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
 	d := c.drivers[string(t.Driver)]
 	return d != nil && d.Healthy && (pool == api.NodePoolAll || c.pool == pool) &&
@@ -259,15 +274,15 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 		return err
 	})
 	if err == nil && facts.plugin {
-		// A client that has only just come does not say all at once.
+		// A client that has just joined does not report everything at once.
 		r.facts.Add(id, facts)
 	}
 	return facts, err
 }
 
-// readRooms asks Nomad for its clients and what they run, other people's jobs
-// included as far as our token may see them.
-func (r *Runner) readRooms(ctx context.Context) error {
+// readCapacity asks Nomad for its clients and what they run, other jobs included as far as our
+// token may see them.
+func (r *Runner) readCapacity(ctx context.Context) error {
 	begin := time.Now()
 	var stubs []*api.NodeListStub
 	err := r.call(ctx, opListClients, func(ctx context.Context) error {
@@ -280,55 +295,55 @@ func (r *Runner) readRooms(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rooms, others := map[string]*room{}, false
+	clients, others := map[string]*clientCapacity{}, false
 	for _, s := range stubs {
 		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
 			others = true
 			continue
 		}
-		c := &room{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
+		c := &clientCapacity{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
 		c.total = load{s.NodeResources.Cpu.CpuShares, s.NodeResources.Memory.MemoryMB}
 		if res := s.ReservedResources; res != nil {
 			c.total = c.total.minus(load{int64(res.Cpu.CpuShares), int64(res.Memory.MemoryMB)})
 		}
 		c.free = c.total
-		rooms[s.ID] = c
+		clients[s.ID] = c
 	}
-	r.readFacts(ctx, rooms)
+	r.readFacts(ctx, clients)
 	var placed []string
-	if len(rooms) > 1 {
-		if placed, err = r.subtractUsed(ctx, rooms); err != nil {
+	if len(clients) > 1 || others {
+		if placed, err = r.subtractUsed(ctx, clients); err != nil {
 			return err
 		}
 	}
-	r.rooms.mu.Lock()
-	defer r.rooms.mu.Unlock()
+	r.capacity.mu.Lock()
+	defer r.capacity.mu.Unlock()
 	for _, job := range placed {
-		// A choice whose allocation is there has done its work.
-		delete(r.rooms.booked, job)
+		// The listing shows this choice's allocation.
+		delete(r.capacity.reserved, job)
 	}
-	maps.DeleteFunc(r.rooms.booked, func(_ string, b booking) bool { return begin.Sub(b.at) > roomBooking })
-	maps.DeleteFunc(r.rooms.shunned, func(_ string, until time.Time) bool { return begin.After(until) })
-	r.rooms.list = nil
-	for _, b := range r.rooms.booked {
-		if c := rooms[b.client]; c != nil {
-			c.free = c.free.minus(b.load)
+	maps.DeleteFunc(r.capacity.reserved, func(_ string, b reservation) bool { return begin.Sub(b.at) > reservationAge })
+	maps.DeleteFunc(r.capacity.avoided, func(_ string, until time.Time) bool { return begin.After(until) })
+	r.capacity.list = nil
+	for _, b := range r.capacity.reserved {
+		if c := clients[b.client]; c != nil {
+			c.reserve(b)
 		}
 	}
-	for _, c := range rooms {
-		r.rooms.list = append(r.rooms.list, c)
+	for _, c := range clients {
+		r.capacity.list = append(r.capacity.list, c)
 	}
-	slices.SortFunc(r.rooms.list, func(a, b *room) int { return cmp.Compare(a.id, b.id) })
-	r.rooms.read, r.rooms.others = time.Now(), others
+	slices.SortFunc(r.capacity.list, func(a, b *clientCapacity) int { return cmp.Compare(a.id, b.id) })
+	r.capacity.read, r.capacity.others = time.Now(), others
 	return nil
 }
 
-// readFacts reads what is not known of the clients' configuration. One that does
-// not say is not chosen.
-func (r *Runner) readFacts(ctx context.Context, rooms map[string]*room) {
+// readFacts reads what is not known of the clients' configuration. A client whose facts can't be
+// read is not chosen.
+func (r *Runner) readFacts(ctx context.Context, clients map[string]*clientCapacity) {
 	var g errgroup.Group
 	g.SetLimit(8)
-	for _, c := range rooms {
+	for _, c := range clients {
 		g.Go(func() error {
 			facts, err := r.clientFacts(ctx, c.id)
 			if err == nil {
@@ -340,11 +355,12 @@ func (r *Runner) readFacts(ctx context.Context, rooms map[string]*room) {
 	_ = g.Wait() // none fails
 }
 
-// subtractUsed takes what allocations hold from the clients' room, and names the
-// jobs that have one.
-func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) (placed []string, err error) {
+// subtractUsed subtracts what allocations use from the clients' free capacity, and returns the
+// jobs that have an allocation.
+func (r *Runner) subtractUsed(ctx context.Context, clients map[string]*clientCapacity) (placed []string, err error) {
 	var allocs []struct {
 		JobID              string
+		Namespace          string
 		NodeID             string
 		AllocatedResources *api.AllocatedResources
 	}
@@ -355,15 +371,39 @@ func (r *Runner) subtractUsed(ctx context.Context, rooms map[string]*room) (plac
 		_, err := r.client.Raw().Query("/v1/allocations?resources=true", &allocs, q)
 		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	spare, err := r.spareJobs(ctx)
 	for _, a := range allocs {
-		placed = append(placed, a.JobID)
-		c := rooms[a.NodeID]
+		own := a.Namespace == r.cfg.namespace()
+		if own {
+			placed = append(placed, a.JobID)
+		}
+		c := clients[a.NodeID]
 		if c == nil || a.AllocatedResources == nil {
 			continue
 		}
+		b := reservation{spare: own && spare[a.JobID]}
 		for _, t := range a.AllocatedResources.Tasks {
-			c.free = c.free.minus(load{t.Cpu.CpuShares, t.Memory.MemoryMB})
+			b.load = b.load.plus(load{t.Cpu.CpuShares, t.Memory.MemoryMB})
 		}
+		c.reserve(b)
 	}
 	return placed, err
+}
+
+// spareJobs returns the jobs of the members of warm pools.
+func (r *Runner) spareJobs(ctx context.Context) (map[string]bool, error) {
+	spare := map[string]bool{}
+	err := r.call(ctx, "list spare jobs", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Prefix, q.Filter = jobPrefix, fmt.Sprintf("Priority == %d", poolPriority)
+		stubs, _, err := r.client.Jobs().List(q)
+		for _, s := range stubs {
+			spare[s.ID] = true
+		}
+		return err
+	})
+	return spare, err
 }

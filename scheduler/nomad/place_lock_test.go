@@ -10,8 +10,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// While Nomad does not say what room there is, nobody waits for whoever asks, and
-// nobody waits longer than they may.
+// While Nomad does not return the free capacity, no start waits for the caller that asks, and
+// none waits longer than its context.
 func TestPlacement_SilentListOfClients_HoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil)

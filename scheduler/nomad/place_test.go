@@ -50,8 +50,7 @@ client {
 }
 `
 
-// twoClients is a Nomad of the test's own with a second client, and the memory
-// of each.
+// twoClients is the test's own Nomad with a second client, and the memory of each.
 func twoClients(t *testing.T) (*bench, int) {
 	t.Helper()
 	s := useStack(t)
@@ -75,18 +74,19 @@ func twoClients(t *testing.T) (*bench, int) {
 	b.must(err)
 	startClient(b, filepath.Join(dir, "second"), server, memory)
 	b.until("two clients that run mocks", func() error {
-		for _, c := range b.clients() {
+		list := b.clients()
+		if len(list) != 2 {
+			return fmt.Errorf("%d clients", len(list))
+		}
+		for _, c := range list {
 			if d := c.Drivers["mock_driver"]; c.Status != "ready" || d == nil || !d.Healthy {
 				return fmt.Errorf("client %s is %s", c.Name, c.Status)
 			}
-			// One that has only just come does not say all at once.
+			// A client that has just joined does not report everything at once.
 			node, _, err := own.client.Nodes().Info(c.ID, nil)
 			if err != nil || node.Attributes["plugins.host_volume.mkdir.version"] == "" {
 				return fmt.Errorf("client %s makes no volumes yet: %w", c.Name, errors.Join(err, errors.New("it does not say so")))
 			}
-		}
-		if n := len(b.clients()); n != 2 {
-			return fmt.Errorf("%d clients", n)
 		}
 		return nil
 	})
@@ -126,8 +126,8 @@ func startClient(b *bench, dir, server string, memory int) {
 		_ = cmd.Wait()
 		timer.Stop()
 		_ = log.Close()
-		// What the agent was still setting up when it ended may be mounted a
-		// moment later by a helper of its own.
+		// What the agent was still setting up when it ended may be mounted a moment later by one
+		// of its helpers.
 		b.must(await(context.Background(), func() error {
 			b.unmount(dir)
 			return os.RemoveAll(dir)
@@ -169,9 +169,8 @@ func (b *bench) mock(memory int) scheduler.Job {
 	return job
 }
 
-// Nomad places volumes without regard to what a client has left, always on the
-// same client. Sandboxes spread all the same, and one that found no room moves
-// as long as it was never placed.
+// Nomad places volumes without regard to a client's free capacity, always on the same client.
+// Sandboxes are still spread, and one that found no room moves as long as it was never placed.
 func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 	t.Parallel()
 	b, memory := twoClients(t)
@@ -192,7 +191,7 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 		t.Fatalf("sandboxes per client: %v", per)
 	}
 
-	// A fifth finds no room and says so.
+	// A fifth finds no room and shows it.
 	last := b.mock(memory * 2 / 5)
 	b.must(b.r.Start(t.Context(), last))
 	o := b.look(last, "no room", func(o scheduler.Observed) bool { return o.Waiting != nil })
@@ -202,7 +201,7 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 	home := b.volumes(last)[0].NodeID
 	last.ModifyIndex = o.ModifyIndex
 	last = b.paused(last)
-	// Room comes, but on the other client.
+	// Room is freed, but on the other client.
 	for _, job := range jobs {
 		if placed[job.SandboxID] != home {
 			b.remove(job)
@@ -215,7 +214,7 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 		t.Fatalf("placed on %s, first on %s, volumes %+v", o.Placement.NodeID, home, v)
 	}
 
-	// It ran: from now on it stays where its workspace is, room or no room.
+	// It ran: from now on it stays where its workspace is, with or without room.
 	home = o.Placement.NodeID
 	last.ModifyIndex, last.RevertTo, last.HasVersion = o.ModifyIndex, o.Version, true
 	last = b.paused(last)
@@ -236,8 +235,8 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 	}
 }
 
-// Nomad places volumes on clients that are down or take no jobs. Sandboxes go to
-// the one that does.
+// Nomad places volumes on clients that are down or take no jobs. Sandboxes go to the one that
+// takes jobs.
 func TestRunner_OneOfSeveralClientsTakesJobs_AndGetsThem(t *testing.T) {
 	t.Parallel()
 	b, memory := twoClients(t)
@@ -246,7 +245,7 @@ func TestRunner_OneOfSeveralClientsTakesJobs_AndGetsThem(t *testing.T) {
 			_, err := b.s.client.Nodes().ToggleEligibility(c.ID, c.ID != closed.ID, nil)
 			b.must(err)
 		}
-		r, err := nomad.New(b.config) // believes nothing yet
+		r, err := nomad.New(b.config) // has no data yet
 		b.must(err)
 		t.Cleanup(r.Close)
 		b.r = r
@@ -257,4 +256,39 @@ func TestRunner_OneOfSeveralClientsTakesJobs_AndGetsThem(t *testing.T) {
 			t.Fatal("it runs on a client that takes no jobs")
 		}
 	}
+}
+
+// The capacity of warm pool members counts as room for users' starts: of two full clients the one
+// whose members can give way is chosen, and each start finds room as long as there are members.
+func TestRunner_ClientsFullOfMembers_TakeUsersStarts(t *testing.T) {
+	t.Parallel()
+	b, memory := twoClients(t)
+	placed := func(o scheduler.Observed) bool { return o.Up && o.Placement != nil }
+	start := func(job scheduler.Job, what string) string {
+		t.Helper()
+		b.must(b.r.Start(t.Context(), job))
+		return b.look(job, what, placed).Placement.NodeID
+	}
+	user := func(share int) scheduler.Job { return b.mock(memory * share / 100) }
+	member := func(share int) scheduler.Job {
+		job := user(share)
+		job.Deferred = true
+		return job
+	}
+	// One client has a user's sandbox, the other two members, and is fuller.
+	users := start(user(55), "the user's sandbox")
+	members := start(member(40), "the first member")
+	if again := start(member(40), "the second member"); members == users || again != members {
+		t.Fatalf("a user's sandbox on %s, members on %s and %s", users, members, again)
+	}
+	if at := start(user(50), "a start where members are in the way"); at != members {
+		t.Errorf("the start is on %s, where no member can give way", at)
+	}
+	if at := start(user(45), "a start in the place of the last member"); at != members && at != users {
+		t.Errorf("the start is on %s", at)
+	}
+	// A member displaces nothing.
+	last := member(40)
+	b.must(b.r.Start(t.Context(), last))
+	b.look(last, "no room for a member", func(o scheduler.Observed) bool { return o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity })
 }

@@ -14,8 +14,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
-// full is a Nomad of its own on which one sandbox of the template leaves no room
-// for a second.
+// full is its own Nomad on which one sandbox of the template leaves no room for a second.
 func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 	t.Helper()
 	s := useStack(t)
@@ -57,8 +56,8 @@ func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 	}
 }
 
-// On a machine that a warm pool fills, the member gives way to a user's start.
-// One that was claimed is a user's, and does not.
+// On a client that a warm pool fills, the member gives way to a user's start. A claimed one is a
+// user's, and does not.
 func TestRunner_PoolMember_GivesWayToAStart(t *testing.T) {
 	t.Parallel()
 	b, job := full(t)
@@ -75,7 +74,7 @@ func TestRunner_PoolMember_GivesWayToAStart(t *testing.T) {
 	b.look(first, "the start's placement in the place of the member", placed)
 	b.look(member, "the member without one", func(o scheduler.Observed) bool { return o.Placement == nil && o.Waiting != nil })
 
-	// The user's goes, the member comes back and is claimed.
+	// The user's sandbox is removed, the member comes back and is claimed.
 	first.ModifyIndex = b.observed(first).ModifyIndex
 	b.must(b.r.Stop(t.Context(), first))
 	o := b.look(member, "the member again", placed)

@@ -9,37 +9,46 @@ import (
 	"time"
 )
 
-// How often the allocations of purged jobs are asked for: less and less, because
-// a client that is away may hold them for hours. Some are asked for in one call.
+// How often the allocations of purged jobs are read: less and less often, because a client that
+// is away may hold them for hours. One call reads those of several jobs.
 const (
 	purgedInterval = 250 * time.Millisecond
 	purgedPause    = 30 * time.Second
 	purgedAtOnce   = 50
 )
 
-// purgedJob is since when a job is gone, and when its allocations are asked for.
+// purgedJob has when a job was found gone, and when its allocations are read next.
 type purgedJob struct{ since, next time.Time }
 
-// await has the allocations of a job that is gone asked for, if any is live.
-func (p *picture) await(id string) {
-	if now := time.Now(); p.live(id) {
-		p.purged[id] = &purgedJob{since: now, next: now}
+// await schedules a read of the allocations of a job that is gone, if any is live.
+func (ob *observation) await(id string) {
+	if now := time.Now(); ob.live(id) {
+		ob.purged[id] = &purgedJob{since: now, next: now}
 	}
 }
 
-// due names the purged jobs whose allocations are to be asked for.
-func (p *picture) due(now time.Time) []string {
+// awaitGone does that for all jobs that a listing shows to be gone.
+func (ob *observation) awaitGone() {
+	for id := range ob.allocs {
+		if ob.jobs[id] == nil && ob.purged[id] == nil {
+			ob.await(id)
+		}
+	}
+}
+
+// due returns the purged jobs whose allocations are to be read now.
+func (ob *observation) due(now time.Time) []string {
 	var ids []string
-	for id, j := range p.purged {
+	for id, j := range ob.purged {
 		if !now.Before(j.next) {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(p.purged[a].next.Compare(p.purged[b].next), cmp.Compare(a, b)) })
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(ob.purged[a].next.Compare(ob.purged[b].next), cmp.Compare(a, b)) })
 	return ids[:min(len(ids), purgedAtOnce)]
 }
 
-// purgedAnswer is what Nomad has, as of index, of the jobs.
+// purgedAnswer is what Nomad has of the jobs, as of index.
 type purgedAnswer struct {
 	jobs   []string
 	allocs []*allocFacts
@@ -47,7 +56,7 @@ type purgedAnswer struct {
 	err    error
 }
 
-// askPurged asks for the allocations of purged jobs.
+// askPurged reads the allocations of purged jobs.
 func (r *Runner) askPurged(ctx context.Context, jobs []string) purgedAnswer {
 	a := purgedAnswer{jobs: jobs}
 	var filter []string
@@ -69,20 +78,20 @@ func (r *Runner) askPurged(ctx context.Context, jobs []string) purgedAnswer {
 	return a
 }
 
-// answered takes an answer and names the jobs that it is news of. What could not
-// be asked is asked the next time.
-func (p *picture) answered(a purgedAnswer, now time.Time) (touched []string) {
+// answered stores an answer and returns the jobs that it affects. A failed read is repeated
+// later.
+func (ob *observation) answered(a purgedAnswer, now time.Time) (touched []string) {
 	of := map[string][]*allocFacts{}
 	for _, alloc := range a.allocs {
 		of[alloc.JobID] = append(of[alloc.JobID], alloc)
 	}
 	for _, id := range a.jobs {
-		j := p.purged[id]
+		j := ob.purged[id]
 		if j == nil {
 			continue
 		}
 		if a.err == nil {
-			p.replaceAllocs(id, of[id], a.index)
+			ob.replaceAllocs(id, of[id], a.index)
 			touched = append(touched, id)
 		}
 		j.next = now.Add(min(max(now.Sub(j.since)/4, purgedInterval), purgedPause))
@@ -90,21 +99,22 @@ func (p *picture) answered(a purgedAnswer, now time.Time) (touched []string) {
 	return touched
 }
 
-// replaceAllocs takes a listing of a purged job's allocations, as of index.
-func (p *picture) replaceAllocs(id string, allocs []*allocFacts, index uint64) {
-	for known, a := range p.allocs[id] {
+// replaceAllocs stores a listing of a purged job's allocations, as of index.
+func (ob *observation) replaceAllocs(id string, allocs []*allocFacts, index uint64) {
+	for known, a := range ob.allocs[id] {
 		if a.ModifyIndex <= index && !slices.ContainsFunc(allocs, func(b *allocFacts) bool { return b.ID == known }) {
-			delete(p.allocs[id], known)
+			ob.drop(known, index)
+			delete(ob.allocs[id], known)
 		}
 	}
 	for _, a := range allocs {
-		p.addAlloc(a)
+		ob.addAlloc(a)
 	}
-	if p.live(id) {
+	if ob.live(id) {
 		return
 	}
-	delete(p.purged, id)
-	if p.jobs[id] == nil {
-		delete(p.allocs, id)
+	delete(ob.purged, id)
+	if ob.jobs[id] == nil {
+		delete(ob.allocs, id)
 	}
 }

@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,9 +12,9 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Remove implements scheduler.Runner: it purges the job, then deletes the
-// volume as soon as no allocation holds it. A volume that stays held is
-// CodeScheduler: the caller tries again.
+// Remove implements scheduler.Runner: it purges the job, then deletes the volumes that the
+// sandbox had before as soon as no allocation uses them. A volume that stays in use is
+// CodeScheduler: the caller retries.
 func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -27,18 +28,19 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 		if n := *cur.JobModifyIndex; n != job.ModifyIndex {
 			return changed(id, n, job.ModifyIndex)
 		}
+	}
+	var volumes []workspace
+	if !job.KeepWorkspace {
+		if volumes, err = r.volumes(ctx, job); err != nil {
+			return err
+		}
+	}
+	if cur != nil {
 		if err := r.purge(ctx, cur); err != nil {
 			return err
 		}
 	}
-	r.unbook(id)
-	if job.KeepWorkspace {
-		return nil
-	}
-	volumes, err := r.volumes(ctx, job)
-	if err != nil {
-		return err
-	}
+	r.unreserve(id)
 	deadline := time.Now().Add(r.cfg.RemoveWait)
 	for _, v := range volumes {
 		if err := r.deleteReleased(ctx, v, deadline); err != nil {
@@ -48,26 +50,33 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	return nil
 }
 
-// purge removes the job if it is still as it was read. Nomad's purge enforces no
-// index, so a job that runs is stopped first, which does, and what is purged is
-// that stopped job. Between the last look and the purge another leader could
-// start it: that costs a restart, the workspace stays.
+// purge removes the job if it is still as it was read. Nomad's purge enforces no index. So the
+// job is first registered as stopped, which does, and that stopped job is purged. A start in
+// between would lose its job but not the workspace. This cluster makes none: the sandbox is to be
+// deleted, and no other has its id.
 func (r *Runner) purge(ctx context.Context, cur *api.Job) error {
 	id := *cur.ID
-	if !stopped(cur) {
-		index, err := r.stopAt(ctx, cur)
-		if err != nil {
-			return err
-		}
-		now, err := r.info(ctx, id)
-		switch {
-		case err != nil || now == nil:
-			return err
-		case *now.JobModifyIndex != index || !stopped(now):
-			return changed(id, *now.JobModifyIndex, index)
-		}
+	if stopped(cur) {
+		stamp(cur, "is removed")
+	}
+	index, err := r.stopAt(ctx, cur)
+	if err != nil {
+		return err
+	}
+	now, err := r.info(ctx, id)
+	switch {
+	case err != nil || now == nil:
+		return err
+	case *now.JobModifyIndex != index || !stopped(now):
+		return changed(id, *now.JobModifyIndex, index)
 	}
 	return r.deregister(ctx, id, true)
+}
+
+// stamp changes the job so that Nomad assigns another modify index and leaves its task as it is:
+// the description has no effect. A registration without a change keeps the index.
+func stamp(job *api.Job, what string) {
+	job.UI = &api.JobUIConfig{Description: "Bivouac: " + what + ", at modify index " + strconv.FormatUint(*job.JobModifyIndex, 10)}
 }
 
 // RemoveWorkspace implements scheduler.Workspaces.
@@ -91,8 +100,8 @@ func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) err
 	return nil
 }
 
-// unused makes sure that no job has the workspace, and that nothing runs in it:
-// Nomad itself knows only of those that mount the volume.
+// unused checks that no job has the workspace and that nothing runs in it. Nomad itself checks
+// only allocations that mount the volume.
 func (r *Runner) unused(ctx context.Context, w scheduler.Workspace, v workspace) error {
 	id := jobID(w.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -111,8 +120,8 @@ func (r *Runner) unused(ctx context.Context, w scheduler.Workspace, v workspace)
 	return err
 }
 
-// deleteReleased deletes the volume, and waits until the deadline for the
-// allocations that mount it to let go of it.
+// deleteReleased deletes the volume. Until the deadline it waits for the allocations that mount
+// it.
 func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.Time) error {
 	for {
 		err := r.deleteVolume(ctx, v)
@@ -125,8 +134,8 @@ func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.
 	}
 }
 
-// deleteVolume deletes the volume. What only its client can do is not tried while
-// Nomad says that the client is away: CodeScheduler, and *scheduler.ClientAway.
+// deleteVolume deletes the volume. Only its client can do that, so it does not try while Nomad
+// reports the client as disconnected: CodeScheduler, and *scheduler.ClientAway.
 func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
 	status, err := r.clientStatus(ctx, v.NodeID)
 	switch {
@@ -135,7 +144,7 @@ func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
 	case status == api.NodeStatusDisconnected:
 		return &scheduler.ClientAway{NodeID: v.NodeID, Detail: "Nomad says that it is " + status}
 	}
-	// A client that Nomad gave up can't delete the volume itself any more.
+	// A client that Nomad reports as down or gone can't delete the volume itself any more.
 	force := status == "" || status == api.NodeStatusDown
 	if force {
 		r.log.Warn("deleting the volume of a client that is gone; its directory stays there",
@@ -150,13 +159,13 @@ func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
 	case errors.Is(err, errNotFound):
 		return nil
 	case says(err, textNoPath), err != nil && time.Since(begin) >= r.cfg.CallTimeout:
-		// Nomad itself has just answered.
+		// Nomad's servers have just responded, so the client does not.
 		return &scheduler.ClientAway{NodeID: v.NodeID, Detail: err.Error()}
 	}
 	return err
 }
 
-// clientStatus is Nomad's word on a client, "" for one that it has forgotten.
+// clientStatus returns Nomad's status of a client, "" for one that it has forgotten.
 func (r *Runner) clientStatus(ctx context.Context, nodeID string) (string, error) {
 	var status string
 	err := r.call(ctx, opReadClient, func(ctx context.Context) error {

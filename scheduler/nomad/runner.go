@@ -17,28 +17,32 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// Runner implements scheduler.Runner on Nomad. It is safe for concurrent use.
-// It remembers only what does not change, or not soon.
+// Runner implements scheduler.Backend and scheduler.Logs on Nomad. It is safe for concurrent use.
+// It caches only what does not change, or not soon.
 type Runner struct {
 	cfg    Config
 	log    *slog.Logger
 	client *api.Client
 	calls  *prometheus.HistogramVec
-	// made knows volumes by id.
+	// made caches volumes by id.
 	made *lru.Cache[string, madeVolume]
-	// seen knows allocations by id as Nomad told of them last.
+	// homes caches the clients of volumes, by the volume's id.
+	homes *lru.Cache[string, string]
+	// seen caches allocations by id as Nomad last reported them.
 	seen *lru.Cache[string, *allocFacts]
-	// facts knows clients by id; a client's configuration can change, so it
-	// knows them for minutes.
-	facts *expirable.LRU[string, clientFacts]
-	rooms rooms
-	// words knows by an allocation's id what its crashed task wrote last.
+	// facts caches clients by id, for minutes, because a client's configuration can change.
+	facts    *expirable.LRU[string, clientFacts]
+	capacity capacity
+	// words caches the last output of crashed tasks, by allocation id.
 	words *expirable.LRU[string, string]
+	// life ends with Close. It is the context of calls that serve several callers.
+	life context.Context
+	end  context.CancelFunc
 }
 
 var _ scheduler.Backend = (*Runner)(nil)
 
-// New makes a Runner; it calls nobody.
+// New makes a Runner; it makes no calls.
 func New(cfg Config) (*Runner, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -60,32 +64,42 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	homes, err := lru.New[string, string](65536)
+	if err != nil {
+		return nil, err
+	}
 	seen, err := lru.New[string, *allocFacts](16384)
 	if err != nil {
 		return nil, err
 	}
+	life, end := context.WithCancel(context.Background())
 	r := &Runner{
-		cfg: cfg, log: cfg.Logger, client: client, made: made, seen: seen,
+		life: life, end: end,
+		cfg: cfg, log: cfg.Logger, client: client, made: made, homes: homes, seen: seen,
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "bivouac_nomad_call_seconds",
+			Name:    "bivouac_nomad_call_duration_seconds",
 			Help:    "Duration of calls of Nomad's API, by call and outcome.",
 			Buckets: []float64{.001, .002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"call", "outcome"}),
 	}
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(r.calls); err != nil {
+			end()
 			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// Close drops idle connections.
-func (r *Runner) Close() { r.client.Close() }
+// Close ends calls that serve several callers and drops idle connections.
+func (r *Runner) Close() {
+	r.end()
+	r.client.Close()
+}
 
-// call makes one bounded, counted call and maps its error.
+// call makes one call with a deadline, counts it and maps its error.
 func (r *Runner) call(ctx context.Context, op string, fn func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
 	defer cancel()
@@ -134,8 +148,7 @@ func ours(job *api.Job, clusterID, sandboxID string) bool {
 
 func stopped(job *api.Job) bool { return job.Stop != nil && *job.Stop }
 
-// register makes the job what it should be, if it still has the modify index,
-// and gives the one it has then.
+// register registers the job if it still has the modify index, and returns its new one.
 func (r *Runner) register(ctx context.Context, op string, job *api.Job, modifyIndex uint64) (uint64, error) {
 	var now uint64
 	err := r.call(ctx, op, func(ctx context.Context) error {

@@ -21,8 +21,8 @@ var (
 	started = map[string]any{"Type": "Started"}
 )
 
-// crashedBehindSilent is a Nomad with 35 crashed sandboxes on a client that
-// answers nobody, and one that runs elsewhere.
+// crashedBehindSilent is a Nomad with 35 crashed sandboxes on a client that never responds, and
+// one that runs elsewhere.
 func crashedBehindSilent(t *testing.T) *fakeNomad {
 	t.Parallel()
 	f := newFake(t, nil)
@@ -50,18 +50,18 @@ func TestRunner_CrashedBehindASilentClient_StreamIsNotHeldUp(t *testing.T) {
 	f := crashedBehindSilent(t)
 	w := f.watch()
 	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "running", started)})
-	took := w.await(t, "the stream open", "new", time.Minute, func(_ scheduler.Observed, told bool) bool { return told })
-	t.Logf("the stream told its first news after %s", took.Round(time.Millisecond))
+	took := w.await(t, "the stream open", "new", time.Minute, func(_ scheduler.Observed, reported bool) bool { return reported })
+	t.Logf("the stream brought its first news after %s", took.Round(time.Millisecond))
 	if took > 5*time.Second {
-		t.Errorf("the stream told its first news only after %s", took)
+		t.Errorf("the stream brought its first news only after %s", took)
 	}
-	// What crashes now is told too, without words, and holds up nothing either.
+	// A crash now is reported too, without its log, and delays nothing either.
 	for i := range uint64(5) {
 		id := fmt.Sprintf("late-%d", i)
 		f.frames <- frame(201+i, map[string]any{"Job": jobRow(id)}, map[string]any{"Allocation": allocRow(id, "silent", "failed", crashed)})
 	}
 	f.frames <- frame(300, map[string]any{"Job": jobRow("newer")}, map[string]any{"Allocation": allocRow("newer", "fine", "running", started)})
-	if took := w.await(t, "news after a crash", "newer", time.Minute, func(_ scheduler.Observed, told bool) bool { return told }); took > 4*time.Second {
+	if took := w.await(t, "news after a crash", "newer", time.Minute, func(_ scheduler.Observed, reported bool) bool { return reported }); took > 4*time.Second {
 		t.Errorf("five crashes behind a silent client held up the next news for %s", took)
 	}
 	w.await(t, "the crash known", "late-4", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
@@ -79,13 +79,13 @@ func TestRunner_CrashIsExplainedWhenItsLogCanBeRead(t *testing.T) {
 	}
 	w := f.watch()
 	w.await(t, "a crash of before is explained", "old", 10*time.Second, words)
-	// A crash that just happened is told with its words at once.
+	// A crash that just happened is reported with its log at once.
 	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "failed", crashed)})
-	w.await(t, "a new crash is explained", "new", 10*time.Second, func(o scheduler.Observed, told bool) bool {
-		if told && o.Failure != nil && !words(o, told) {
-			t.Errorf("told without its words first: %v", o.Failure)
+	w.await(t, "a new crash is explained", "new", 10*time.Second, func(o scheduler.Observed, reported bool) bool {
+		if reported && o.Failure != nil && !words(o, reported) {
+			t.Errorf("reported without its crash log first: %v", o.Failure)
 		}
-		return words(o, told)
+		return words(o, reported)
 	})
 	list, err := f.List(t.Context(), "c1")
 	if err != nil || len(list) != 1 || !words(list[0], true) {
@@ -129,7 +129,7 @@ func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// answer is a handler that answers with what fn gives.
+// answer is a handler that responds with what fn returns.
 func answer(fn func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(fn()) }
 }

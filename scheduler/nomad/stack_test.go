@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
@@ -43,6 +45,11 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	// The tests mostly wait for Nomad, so more run at a time than there are CPUs.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set("4")
+	}
 	code := m.Run()
 	s := &shared.stack
 	if s.nomad != nil {
@@ -60,13 +67,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// required reports whether the environment says that the program must be
-// there.
+// required reports whether the environment says that the program must be there.
 func required(program string) bool {
 	return slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), program)
 }
 
-// useStack gives the shared Nomad and Vault, or skips.
+// useStack returns the shared Nomad and Vault, or skips.
 func useStack(t *testing.T) *stack {
 	t.Helper()
 	if testing.Short() {
@@ -116,7 +122,7 @@ func (s *stack) start() error {
 	return err
 }
 
-// bench is one test's runner on the shared Nomad, with a cluster of its own.
+// bench is one test's runner on the shared Nomad, with its own cluster.
 type bench struct {
 	*testing.T
 	s       *stack
@@ -133,7 +139,7 @@ func benchWith(t *testing.T, change func(*nomad.Config)) *bench {
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout = s.nomad.Address, "secret", 2*time.Second
 	cluster := fmt.Sprintf("cluster-%d", time.Now().UnixNano())
-	// Each cluster has a mark of its own: another's would be a hold.
+	// Each cluster has its own mark: another's would be a hold.
 	cfg.Variable = "bivouac/" + cluster
 	change(&cfg)
 	r, err := nomad.New(cfg)
@@ -147,8 +153,8 @@ func benchWith(t *testing.T, change func(*nomad.Config)) *bench {
 // key is the key of the sandbox in these tests.
 func key(id string) string { return "canary-key-of-" + id }
 
-// job makes the sandbox's job and puts its key into Vault; the sandbox is
-// removed when the test ends.
+// job makes the sandbox's job and puts its key into Vault; the sandbox is removed when the test
+// ends.
 func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	b.Helper()
 	id := fmt.Sprintf("t%d", time.Now().UnixNano())
@@ -178,8 +184,7 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	return job
 }
 
-// remove removes what there is of the sandbox as it is now; it may be called
-// when the test has ended.
+// remove removes the sandbox in its present state. It may be called after the test has ended.
 func (b *bench) remove(job scheduler.Job) {
 	b.Helper()
 	ctx := context.Background()
@@ -208,8 +213,8 @@ func (b *bench) needDocker() {
 	}
 }
 
-// watch keeps a watch open until the test ends, as a leader does: it reads what
-// crashed tasks wrote last.
+// watch keeps a watch open until the test ends, as a leader does: it reads the last output of
+// crashed tasks.
 func (b *bench) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -222,7 +227,7 @@ func (b *bench) watch() {
 	})
 }
 
-// look lists until what it finds of the sandbox is as wanted.
+// look lists until the observation of the sandbox is as wanted.
 func (b *bench) look(job scheduler.Job, what string, ok func(scheduler.Observed) bool) scheduler.Observed {
 	b.Helper()
 	var last scheduler.Observed
@@ -262,11 +267,11 @@ func (b *bench) until(what string, cond func() error) {
 	}
 }
 
-// await asks until cond is nil; cond's last error when ctx ends or the
-// patience does.
+// await retries until cond is nil. It returns cond's last error when ctx ends or the time is
+// over.
 func await(ctx context.Context, cond func() error) error { return awaitFor(ctx, 40*time.Second, cond) }
 
-// awaitFor is await with another patience.
+// awaitFor is await with another time limit.
 func awaitFor(ctx context.Context, patience time.Duration, cond func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -290,15 +295,15 @@ func (b *bench) must(err error) {
 	}
 }
 
-// started starts the sandbox and waits until its agent server answers to its
-// key; it returns the job as a scheduler would next use it.
+// started starts the sandbox and waits until its agent server accepts its key; it returns the job
+// as a scheduler would next use it.
 func (b *bench) started(job scheduler.Job) (scheduler.Job, scheduler.Observed) {
 	b.Helper()
 	job.ModifyIndex = b.observed(job).ModifyIndex
 	b.must(b.r.Start(b.Context(), job))
 	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
 	b.until("agent server with its key", func() error {
-		return get(b.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
+		return get(b.Context(), access.AgentURL(o.Placement)+"/api/conversations/count", key(job.SandboxID))
 	})
 	o = b.look(job, "known version", func(o scheduler.Observed) bool { return o.Placement != nil })
 	job.ModifyIndex, job.RevertTo, job.HasVersion = o.ModifyIndex, o.Version, true
@@ -314,7 +319,7 @@ func (b *bench) paused(job scheduler.Job) scheduler.Job {
 	return job
 }
 
-// get asks with a key; any answer but 200 is an error.
+// get makes a request with a key; any status but 200 is an error.
 func get(ctx context.Context, url, key string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -341,7 +346,7 @@ func (b *bench) createConversation(o scheduler.Observed, job scheduler.Job, id s
 	})
 	b.must(err)
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost,
-		scheduler.AgentURL(o.Placement)+"/api/conversations", bytes.NewReader(body))
+		access.AgentURL(o.Placement)+"/api/conversations", bytes.NewReader(body))
 	b.must(err)
 	req.Header.Set("X-Session-API-Key", key(job.SandboxID))
 	req.Header.Set("Content-Type", "application/json")
@@ -357,7 +362,7 @@ func (b *bench) createConversation(o scheduler.Observed, job scheduler.Job, id s
 // hasConversation fails unless the sandbox's agent server still has it.
 func (b *bench) hasConversation(o scheduler.Observed, job scheduler.Job, id string) {
 	b.Helper()
-	b.must(get(b.Context(), scheduler.AgentURL(o.Placement)+"/api/conversations/"+id, key(job.SandboxID)))
+	b.must(get(b.Context(), access.AgentURL(o.Placement)+"/api/conversations/"+id, key(job.SandboxID)))
 }
 
 // volumes lists Nomad's volumes of the sandbox.
@@ -376,7 +381,7 @@ func (b *bench) raw(job scheduler.Job) *api.Job {
 	return j
 }
 
-// systemGC is the operator's `nomad system gc`, until the job is gone.
+// systemGC runs the operator's `nomad system gc` until the job is gone.
 func (b *bench) systemGC(job scheduler.Job) {
 	b.Helper()
 	b.until("garbage collection of the stopped job", func() error {

@@ -12,9 +12,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Start implements scheduler.Runner: the version that ran is brought back by a
-// revert; where there is none any more, or never was, the job is registered.
-// Both lose against whoever changed the job since it was observed.
+// Start implements scheduler.Runner. It reverts to the version that ran; where there is none, it
+// registers the job. Both fail with CodeConflict when the job has changed since it was observed.
 func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if job.New {
 		if done, err := r.startNew(ctx, job); done || err != nil {
@@ -58,23 +57,55 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	return r.registerNew(ctx, job, ws, index, nonce)
 }
 
-// raise gives the job that runs a user's priority once its sandbox is one: a
-// change of the priority alone leaves the task as it is.
+// raise changes a running job and leaves its task as it is. A job that a user has claimed gets a
+// user's priority, and a take-over moves its index.
 func (r *Runner) raise(ctx context.Context, job scheduler.Job, cur *api.Job, index uint64) error {
-	if job.Deferred || cur.Priority == nil || *cur.Priority >= userPriority {
+	raised := !job.Deferred && cur.Priority != nil && *cur.Priority < userPriority
+	if raised {
+		cur.Priority = new(userPriority)
+	}
+	if job.TakeOver {
+		stamp(cur, "taken over")
+	}
+	if !raised && !job.TakeOver {
 		return nil
 	}
-	cur.Priority = new(userPriority)
+	// The tag belongs to the version that was to be stopped.
+	cur.VersionTag = nil
 	_, err := r.register(ctx, "raise job", cur, index)
-	return err
+	if err != nil || !job.TakeOver {
+		return err
+	}
+	return r.undisturbed(ctx, cur)
 }
 
-// startNew starts what nobody has tried to start yet: all that is asked of Nomad
-// is what the start needs. It reports false when there is something of a former
-// try after all. A job that is there wins: the index says that there is none.
+// undisturbed checks that no other registration passed beside the take-over. was is the job
+// before it, and each accepted registration is the next version. A stop applied just before ends
+// its copy while the take-over makes another. The job is stopped then, and started when nothing
+// of it is left.
+func (r *Runner) undisturbed(ctx context.Context, was *api.Job) error {
+	id := *was.ID
+	now, err := r.info(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case now == nil || stopped(now):
+	case *now.Version == *was.Version+1:
+		return nil
+	default:
+		if _, err := r.stopAt(ctx, now); err != nil {
+			return err
+		}
+	}
+	return fsm.Errorf(fsm.CodeConflict, "the Nomad job %s was stopped at the moment of taking it over", id)
+}
+
+// startNew starts a sandbox without an earlier try, with only the calls that the start needs. It
+// reports false when there are remains of an earlier try after all. An existing job wins, because
+// index 0 means that there is none.
 func (r *Runner) startNew(ctx context.Context, job scheduler.Job) (done bool, err error) {
 	var known errgroup.Group
-	client := r.chooseClient(ctx, jobID(job.SandboxID), job.Template, &known)
+	client := r.chooseClient(ctx, job, &known)
 	ws, err := r.createVolume(ctx, job, client)
 	if err == nil && ws.ID != "" {
 		if ws, err = r.usable(ctx, job.Template, ws); err == nil {
@@ -82,12 +113,12 @@ func (r *Runner) startNew(ctx context.Context, job scheduler.Job) (done bool, er
 		}
 		done = true
 	}
-	_ = known.Wait() // it only makes the next choice better
+	_ = known.Wait() // its error does not matter: it only makes the next choice better
 	return done, err
 }
 
-// registerNew registers the job made from the template, if it still has the
-// modify index. nonce, if any, makes its task differ from one that failed.
+// registerNew registers the job made from the template, if it still has the modify index. A nonce
+// makes its task differ from one that failed.
 func (r *Runner) registerNew(ctx context.Context, job scheduler.Job, ws workspace, index uint64, nonce string) error {
 	spec, fail := jobSpec(r.cfg, job, ws)
 	if fail != nil {
@@ -109,7 +140,7 @@ type leftovers struct {
 	volumes []workspace
 }
 
-// former reads what there is of the sandbox, all at once.
+// former reads what there is of the sandbox, in parallel.
 func (r *Runner) former(ctx context.Context, job scheduler.Job) (leftovers, error) {
 	id := jobID(job.SandboxID)
 	var had leftovers
@@ -122,10 +153,9 @@ func (r *Runner) former(ctx context.Context, job scheduler.Job) (leftovers, erro
 	return had, g.Wait()
 }
 
-// failedBefore reports whether an allocation of the job has failed and was not
-// replaced. Nomad keeps such a one in the place of the job's only copy, also
-// under a new version whose task is the same, and places nothing. A task that
-// differs replaces it.
+// failedBefore reports whether an allocation of the job has failed and was not replaced. Nomad
+// keeps it in the place of the job's only copy, even under a new version with the same task, and
+// places nothing. A task that differs replaces it.
 func (r *Runner) failedBefore(ctx context.Context, id string) (bool, error) {
 	allocs, err := r.allocations(ctx, id)
 	for _, a := range allocs {
@@ -136,8 +166,8 @@ func (r *Runner) failedBefore(ctx context.Context, id string) (bool, error) {
 	return false, err
 }
 
-// revert brings the version back if the job is still at prior. It reports
-// false when Nomad does not have the version any more, or refuses it.
+// revert reverts to the version if the job is still at prior. It reports false when Nomad no
+// longer has the version, or refuses it.
 func (r *Runner) revert(ctx context.Context, id string, version, prior uint64) (bool, error) {
 	err := r.call(ctx, "revert job", func(ctx context.Context) error {
 		_, _, err := r.client.Jobs().Revert(id, version, &prior, write(ctx), "", "")

@@ -9,13 +9,12 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Stop implements scheduler.Runner. It tags the version that must come back,
-// then stops the job without purging it.
+// Stop implements scheduler.Runner. It tags the version to resume from, then stops the job
+// without a purge.
 //
-// Nomad's own deregister call enforces no modify index, so a deposed leader
-// could stop a job that its successor has just resumed. What deregister makes
-// is the job as it is with Stop set, as a new version; registering exactly that
-// with the modify index enforced has the same effect and can lose.
+// Nomad's own deregister call enforces no modify index, so a deposed leader could stop a job that
+// its successor has just resumed. Deregister makes a new version of the job with Stop set.
+// Registering exactly that with the modify index enforced has the same effect and can fail.
 func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
@@ -25,20 +24,19 @@ func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
 	if n := *cur.JobModifyIndex; n != job.ModifyIndex {
 		return changed(id, n, job.ModifyIndex)
 	}
-	r.unbook(id)
+	r.unreserve(id)
 	if job.HasVersion {
 		if err := r.tag(ctx, id, job.RevertTo); err != nil {
-			// Without the tag the version may be gone when it is wanted; then
-			// Start registers anew.
-			r.log.Warn("tagging the version that ran failed", "job", id, "version", job.RevertTo, "error", err)
+			// Without the tag the version may be gone at the resume; Start then registers the job
+			// again.
+			r.log.Warn("tagging the job version that ran failed", "job", id, "version", job.RevertTo, "error", err)
 		}
 	}
 	_, err = r.stopAt(ctx, cur)
 	return err
 }
 
-// stopAt stops the job if it is still as it was read, and gives its modify index
-// then.
+// stopAt stops the job if it is still as it was read, and returns its new modify index.
 func (r *Runner) stopAt(ctx context.Context, cur *api.Job) (uint64, error) {
 	id, index := *cur.ID, *cur.JobModifyIndex
 	cur.Stop, cur.VersionTag = new(true), nil
@@ -46,7 +44,8 @@ func (r *Runner) stopAt(ctx context.Context, cur *api.Job) (uint64, error) {
 	if fail := (*scheduler.Failure)(nil); !errors.As(err, &fail) {
 		return now, err
 	}
-	// A job that Nomad would not take any more can still be stopped.
+	// A job that Nomad's validation refuses by now can still be stopped, without an enforced
+	// index.
 	again, err := r.info(ctx, id)
 	switch {
 	case err != nil || again == nil:
@@ -63,7 +62,7 @@ func (r *Runner) stopAt(ctx context.Context, cur *api.Job) (uint64, error) {
 	return *again.JobModifyIndex, nil
 }
 
-// tag gives our tag to one version of the job and takes it from any other.
+// tag sets our tag on one version of the job and removes it from any other.
 func (r *Runner) tag(ctx context.Context, id string, version uint64) error {
 	var tagged *api.Job
 	err := r.call(ctx, "read tagged version", func(ctx context.Context) error {

@@ -14,12 +14,13 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/nomad"
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// ownLife is a life on a Nomad and a Vault of its own, to break them. extra is
-// merged over the Nomad agent's configuration.
+// ownLife is a life on its own Nomad and Vault, to break them. extra is merged over the Nomad
+// agent's configuration.
 func ownLife(t *testing.T, cluster, extra string, change func(*scheduler.Config)) *life {
 	t.Helper()
 	s := useStack(t)
@@ -55,14 +56,14 @@ func ownLife(t *testing.T, cluster, extra string, change func(*scheduler.Config)
 	return lifeOf(t, b, nomadtest.NewCluster(cluster), sched)
 }
 
-// revokeTokens revokes every token that Nomad's tasks logged in for, as a
-// security team does, or as a Vault restored from a backup has it.
+// revokeTokens revokes every token that Nomad's tasks logged in for, as a security team does, or
+// as a Vault restored from a backup has it.
 func (l *life) revokeTokens() {
 	l.Helper()
 	l.must(l.s.vault.Do(l.Context(), http.MethodPost, "sys/leases/revoke-prefix/auth/jwt-nomad/login", nil, nil))
 }
 
-// up waits until Nomad says that the task runs: RUNNING comes earlier.
+// up waits until Nomad reports that the task runs: RUNNING comes earlier.
 func (l *life) up(alloc string) {
 	l.Helper()
 	l.until("Nomad's word", func() error {
@@ -74,8 +75,8 @@ func (l *life) up(alloc string) {
 	})
 }
 
-// untouched waits for a while and fails when the sandbox's task was stopped,
-// killed or started again.
+// untouched waits for a while and fails when the sandbox's task was stopped, killed or started
+// again.
 func (l *life) untouched(id, alloc string, d time.Duration) {
 	l.Helper()
 	looked := 0
@@ -139,9 +140,8 @@ func (l *life) again(id string) {
 	l.reach(id, fsm.SandboxRunning)
 }
 
-// The key is needed when the task starts and never again: a token that is revoked
-// does not end what runs, though nobody may log in any more either, as with a
-// Vault that was restored and knows no Nomad.
+// The key is needed only when the task starts. A revoked token does not end what runs, even if
+// logins fail too, as with a restored Vault that does not know this Nomad.
 func TestLife_VaultTokenRevoked_RunsOn(t *testing.T) {
 	t.Parallel()
 	l := ownLife(t, "cluster-vault-lost", "", func(*scheduler.Config) {})
@@ -168,8 +168,8 @@ func TestLife_VaultAwayBeyondTheTokensPeriod_RunsOn(t *testing.T) {
 	l.again(id)
 }
 
-// A restart of Nomad's agent renders the template again. With the configuration
-// of deploy/nomad that waits for Vault for as long as it takes.
+// A restart of Nomad's agent renders the template again. With the configuration of deploy/nomad
+// that waits for Vault without end.
 func TestLife_NomadRestartedWithVaultAway_RunsOn(t *testing.T) {
 	t.Parallel()
 	l := ownLife(t, "cluster-vault-away", "", func(*scheduler.Config) {})
@@ -197,8 +197,8 @@ func TestLife_NomadRestartedWithADeadToken_RunsOn(t *testing.T) {
 	l.again(id)
 }
 
-// Where the client's vault_retry is bounded the template's retries end the task.
-// The sandbox is started again until Vault is back.
+// Where the client's vault_retry is bounded the template's retries end the task. The sandbox is
+// started again until Vault is back.
 func TestLife_TemplateRetriesEndTheTask_IsStartedAgain(t *testing.T) {
 	t.Parallel()
 	l := ownLife(t, "cluster-vault-retry", `
@@ -245,7 +245,7 @@ func TestLife_VaultAway_IsNotPausedAsIdle(t *testing.T) {
 	go func() {
 		// A user at work, through the sandbox's own API.
 		for ctx.Err() == nil {
-			_ = get(ctx, scheduler.AgentURL(placed)+"/api/conversations/count", key(id))
+			_ = get(ctx, access.AgentURL(placed)+"/api/conversations/count", key(id))
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):

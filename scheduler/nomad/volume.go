@@ -15,16 +15,15 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// volumeMark is a constraint that says whose volume it is, or its birth. The
-// plugin's parameters can't: mkdir refuses those it does not know. A literal is
-// always set, so it excludes no client.
+// volumeMark is a constraint that names the volume's cluster or birth. The plugin's parameters
+// can't: mkdir refuses unknown ones. A literal is always set, so it excludes no client.
 func volumeMark(name, value string) *api.Constraint {
 	return &api.Constraint{LTarget: name + "=" + value, Operand: "is_set"}
 }
 
-// workspace gives the sandbox's volume, ready to be mounted, and makes it when
-// the sandbox never ran. A sandbox that ran and has no volume is a Failure: an
-// empty directory in its place would look like lost work.
+// workspace returns the sandbox's volume, ready to be mounted, and makes it when the sandbox
+// never ran. A sandbox that ran and has no volume is a Failure: an empty directory in its place
+// would look like lost work.
 func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers) (workspace, error) {
 	if len(had.volumes) > 0 {
 		ws := current(had.volumes, had.job)
@@ -33,19 +32,22 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 			return ws, err
 		}
 		if !move {
+			if words := r.closed(ctx, ws.NodeID); words != "" && !job.HasVersion && !job.HasWorkspace {
+				return ws, &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: words}
+			}
 			return r.usable(ctx, job.Template, ws)
 		}
-		r.log.Info("a sandbox that found no room gets its workspace on another client", "sandbox", job.SandboxID)
+		r.log.Info("moving a sandbox that never ran to a client with capacity", "sandbox", job.SandboxID)
 		if err := r.deleteVolume(ctx, ws); err != nil {
 			return ws, err
 		}
 	} else if job.HasVersion || job.HasWorkspace {
 		return workspace{}, &scheduler.Failure{
 			Reason: fsm.ReasonWorkspace,
-			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad",
+			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad: bring it back and resume, or delete the sandbox",
 		}
 	}
-	if _, err := r.createVolume(ctx, job, r.chooseClient(ctx, jobID(job.SandboxID), job.Template, nil)); err != nil {
+	if _, err := r.createVolume(ctx, job, r.chooseClient(ctx, job, nil)); err != nil {
 		return workspace{}, err
 	}
 	// Another leader may have made one too: the oldest counts.
@@ -59,8 +61,8 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 	return r.usable(ctx, job.Template, current(volumes, nil))
 }
 
-// current is the volume the job has, or else the oldest: two leaders can have
-// made one each, on two clients, and both take the first.
+// current returns the volume of the job, or else the oldest: two leaders may have made one each,
+// on two clients, and both use the first.
 func current(volumes []workspace, cur *api.Job) workspace {
 	if cur != nil {
 		for _, ws := range volumes {
@@ -72,26 +74,26 @@ func current(volumes []workspace, cur *api.Job) workspace {
 	return volumes[0]
 }
 
-// movable is how old a workspace may be that is deleted for one on another
-// client. Nomad forgets allocations an hour after their end: without any, an
-// older workspace may have been used all the same.
+// movable is how old a workspace may be that is deleted for one on another client. Nomad forgets
+// allocations an hour after their end, so an older workspace without allocations may have been
+// used.
 const movable = 30 * time.Minute
 
-// mayMove reports whether the sandbox should get its workspace elsewhere, which
-// it may as long as it was never placed: nothing can be in there yet.
+// mayMove reports whether the sandbox should get its workspace on another client. It may as long
+// as it was never placed: the workspace is still empty.
 func (r *Runner) mayMove(ctx context.Context, job scheduler.Job, ws workspace) (bool, error) {
 	young := time.Since(job.CreatedAt) <= movable || time.Since(ws.Made) <= movable
-	if job.HasVersion || job.HasWorkspace || !young || !r.betterElsewhere(ctx, jobID(job.SandboxID), ws.NodeID, job.Template) {
+	if job.HasVersion || job.HasWorkspace || !young || !r.betterElsewhere(ctx, job, ws.NodeID) {
 		return false, nil
 	}
 	allocs, err := r.allocations(ctx, jobID(job.SandboxID))
 	return len(allocs) == 0, err
 }
 
-// usable makes sure that a job can mount the workspace. Where docker mounts
-// host directories the workspace is mounted as one: a volume mount proper has
-// to wait until the client has announced the new volume, which Nomad's clients
-// do five to ten seconds later (client.watchNodeUpdates, Nomad 1.11).
+// usable makes sure that a job can mount the workspace. Where docker mounts host directories the
+// workspace is mounted as one. A volume mount has to wait until the client has announced the new
+// volume, which Nomad's clients do five to ten seconds later (client.watchNodeUpdates, Nomad
+// 1.11).
 func (r *Runner) usable(ctx context.Context, t fsm.Template, ws workspace) (workspace, error) {
 	if t.Driver != fsm.DriverDocker {
 		return ws, nil
@@ -117,8 +119,7 @@ func (r *Runner) volumes(ctx context.Context, job scheduler.Job) ([]workspace, e
 	return list, err
 }
 
-// named lists this cluster's volumes with the sandbox's name, of any birth,
-// oldest first.
+// named lists this cluster's volumes with the sandbox's name, of any birth, oldest first.
 func (r *Runner) named(ctx context.Context, sandboxID, clusterID string) ([]madeVolume, error) {
 	stubs, err := r.volumeStubs(ctx, jobID(sandboxID))
 	if err != nil {
@@ -140,15 +141,15 @@ func (r *Runner) named(ctx context.Context, sandboxID, clusterID string) ([]made
 	return list, nil
 }
 
-// madeVolume is what does not change of a volume: whose it is and where.
+// madeVolume is what does not change of a volume: its owner and place.
 type madeVolume struct {
-	// cluster is the cluster whose mark it carries, "" for none or when the
-	// volume is gone; birth is the birth it carries.
+	// cluster is the cluster whose mark it carries, "" for none or when the volume is gone; birth
+	// is the birth it carries.
 	cluster, birth string
 	workspace      workspace
 }
 
-// knownVolume tells whose volume it is, from memory where that is possible.
+// knownVolume returns the volume's owner and place, from the cache if possible.
 func (r *Runner) knownVolume(ctx context.Context, id string) (madeVolume, error) {
 	if known, ok := r.made.Get(id); ok {
 		return known, nil
@@ -160,8 +161,8 @@ func (r *Runner) knownVolume(ctx context.Context, id string) (madeVolume, error)
 	return r.remember(v, time.Time{}), nil
 }
 
-// remember notes a volume, and for good once its client has made it; at is when
-// this runner had it made.
+// remember returns a volume's facts, and caches them once its client has made it. at is when this
+// runner had it made.
 func (r *Runner) remember(v *api.HostVolume, at time.Time) madeVolume {
 	m := madeVolume{workspace: workspace{
 		ID: v.ID, Name: v.Name, NodeID: v.NodeID, HostPath: v.HostPath, Made: at,
@@ -180,10 +181,13 @@ func (r *Runner) remember(v *api.HostVolume, at time.Time) madeVolume {
 	if v.HostPath != "" {
 		r.made.Add(v.ID, m)
 	}
+	if v.NodeID != "" {
+		r.homes.Add(v.ID, v.NodeID)
+	}
 	return m
 }
 
-// volumeStubs lists volumes whose name begins so, oldest first.
+// volumeStubs lists volumes whose name begins with prefix, oldest first.
 func (r *Runner) volumeStubs(ctx context.Context, prefix string) ([]*api.HostVolumeStub, error) {
 	var stubs []*api.HostVolumeStub
 	err := r.call(ctx, "list volumes", func(ctx context.Context) error {
@@ -200,7 +204,7 @@ func (r *Runner) volumeStubs(ctx context.Context, prefix string) ([]*api.HostVol
 	return stubs, err
 }
 
-// volume reads one, nil when it is gone.
+// volume reads one volume, nil when it is gone.
 func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error) {
 	var v *api.HostVolume
 	err := r.call(ctx, "read volume", func(ctx context.Context) error {
@@ -214,8 +218,8 @@ func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error)
 	return v, err
 }
 
-// createVolume makes the sandbox's volume, on the client if one is named, and
-// gives what Nomad answered; without an id, when the volume is there already.
+// createVolume makes the sandbox's volume, on the client if one is named, and returns it as
+// Nomad's response has it. Without an id there is a volume already.
 func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client string) (workspace, error) {
 	t := job.Template
 	v := &api.HostVolume{
@@ -251,7 +255,7 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
 	if client != "" && fsm.CodeOf(err) == fsm.CodeScheduler {
-		r.shun(client)
+		r.avoid(client)
 	}
 	if err != nil || made == nil || made.ID == "" || made.NodeID == "" || made.HostPath == "" {
 		return workspace{}, err
@@ -259,10 +263,10 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 	return r.remember(made, time.Now()).workspace, nil
 }
 
-// refusedVolume says why Nomad finds no client for a new volume; nil when the
-// sandbox's volume is there after all. A client has one volume of a name at
-// most, and refuses the second in the words for a client that does not suit:
-// another leader may have been faster, or a former sandbox's volume is kept.
+// refusedVolume returns why Nomad finds no client for a new volume; nil when the sandbox's volume
+// exists after all. A client has at most one volume of a name, and refuses a second one with the
+// text for an unsuitable client: another leader may have made it, or an earlier sandbox's volume
+// is kept.
 func (r *Runner) refusedVolume(ctx context.Context, job scheduler.Job, refusal error) error {
 	named, err := r.named(ctx, job.SandboxID, job.ClusterID)
 	if err == nil && slices.ContainsFunc(named, func(v madeVolume) bool { return job.Owns(v.birth) }) {
@@ -279,9 +283,9 @@ func (r *Runner) refusedVolume(ctx context.Context, job scheduler.Job, refusal e
 	}
 }
 
-// ownership lets the task write its workspace. The user of an image is not
-// known here, so without a numeric one in the template everybody may; the
-// directory above is closed to the client's other users by Nomad.
+// ownership lets the task write its workspace. The user of an image is not known here, so without
+// a numeric user in the template any user may write. Nomad closes the directory above to the
+// client's other users.
 func ownership(t fsm.Template) map[string]string {
 	if t.Driver != fsm.DriverDocker {
 		return map[string]string{"mode": "0700"}
@@ -297,8 +301,8 @@ func ownership(t fsm.Template) map[string]string {
 	return params
 }
 
-// ready waits until the client has announced the volume: before that no job
-// that mounts it can be placed.
+// ready waits until the client has announced the volume. Before that no job that mounts it can be
+// placed.
 func (r *Runner) ready(ctx context.Context, ws workspace) (workspace, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.VolumeTimeout)
 	defer cancel()

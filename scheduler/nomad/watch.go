@@ -12,22 +12,21 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// streamSilence is how long the event stream may say nothing at all: Nomad
-// sends a heartbeat every ten seconds.
+// streamSilence is how long the event stream may be silent: Nomad sends a heartbeat every ten
+// seconds.
 const streamSilence = 35 * time.Second
 
-// watch is one Watch: the picture it keeps and whom it tells. One goroutine has
-// all of it.
+// watch is one Watch: its data and its callback. One goroutine uses all of it.
 type watch struct {
 	r         *Runner
 	clusterID string
 	fn        func(scheduler.Observed)
-	p         *picture
+	p         *observation
 	readers   *readers
 }
 
-// Watch implements scheduler.Runner. It lists first, so that every event finds
-// the job it is about, and streams from where the listing began.
+// Watch implements scheduler.Runner. It lists first, so that every event finds its job, and
+// streams from where the listing began.
 func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.Observed)) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -48,25 +47,22 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 	})
 	defer w.readers.wg.Wait()
 	defer cancel()
-	for id := range p.allocs {
-		if p.jobs[id] == nil {
-			p.await(id)
-		}
-	}
+	p.awaitGone()
 	w.tell(p.ids(), false)
 	return stopQuietly(outer, w.run(ctx, frames, ended))
 }
 
-// run tells what the stream and all else brings until the stream ends.
+// run reports what the stream, the readers and the listings bring until the stream ends.
 func (w *watch) run(ctx context.Context, frames <-chan *frame, ended <-chan error) error {
 	tick := time.NewTicker(purgedInterval)
 	defer tick.Stop()
-	answers, again := make(chan purgedAnswer, 1), make(chan *picture, 1)
+	answers, again := make(chan purgedAnswer, 1), make(chan *observation, 1)
 	asking, first := false, true
 	for {
 		select {
 		case f := <-frames:
 			if first && f.mayFollowGap(w.p.index) {
+				w.p.expectMerge()
 				w.readers.wg.Go(func() { w.listAgain(ctx, again) })
 			}
 			first = false
@@ -97,19 +93,19 @@ func (w *watch) run(ctx context.Context, frames <-chan *frame, ended <-chan erro
 	}
 }
 
-// listAgain lists what happened before the stream's first word. What can't be
-// listed now is, by the scheduler, a while later.
-func (w *watch) listAgain(ctx context.Context, to chan<- *picture) {
+// listAgain lists what happened before the stream's first frame. If that fails, the scheduler's
+// next listing has it.
+func (w *watch) listAgain(ctx context.Context, to chan<- *observation) {
 	p, err := w.r.listing(ctx)
 	if err != nil {
-		w.r.log.Warn("listing after the event stream's beginning failed", "error", err)
-		return
+		w.r.log.Warn("listing at the beginning of the event stream failed", "error", err)
+		p = newObservation() // of index 0, so that its merge changes nothing
 	}
-	to <- p // has room for the only one
+	to <- p // the buffer has a place for the only one
 }
 
-// tell tells of jobs. The news of a crash waits for a moment, if it may, for what
-// the task wrote last.
+// tell reports jobs. The report of a crash waits for a moment, if it may, for the end of the
+// task's log.
 func (w *watch) tell(ids []string, mayWait bool) {
 	for _, id := range ids {
 		alloc := w.p.newest(id)
@@ -128,7 +124,7 @@ func (r *Runner) stream(ctx context.Context, index uint64, fn func(*frame)) erro
 	defer cancel(nil)
 	silence := time.AfterFunc(streamSilence, func() { cancel(errors.New("no heartbeat")) })
 	defer silence.Stop()
-	endpoint := fmt.Sprintf("/v1/event/stream?topic=Job&topic=Allocation&topic=Evaluation&index=%d", index)
+	endpoint := fmt.Sprintf("/v1/event/stream?topic=Job&topic=Allocation&topic=Evaluation&topic=Node&index=%d", index)
 	body, err := r.client.Raw().Response(endpoint, query(ctx))
 	if err != nil {
 		return mapError("open event stream", err)
@@ -151,7 +147,7 @@ func (r *Runner) stream(ctx context.Context, index uint64, fn func(*frame)) erro
 	}
 }
 
-// stopQuietly turns the error of a call cut off by its caller into nil.
+// stopQuietly turns the error of a call cancelled by its caller into nil.
 func stopQuietly(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

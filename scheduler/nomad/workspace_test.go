@@ -8,8 +8,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// A workspace whose directory is gone from its client must not come back
-// empty.
+// A workspace whose directory is gone from its client must not come back empty.
 func TestLife_WorkspaceDirectoryGone_IsAnErrorAndNotAnEmptyOne(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers {
@@ -33,7 +32,7 @@ func TestLife_WorkspaceDirectoryGone_IsAnErrorAndNotAnEmptyOne(t *testing.T) {
 					t.Errorf("an empty directory is in the place of the workspace")
 				}
 			}
-			// Brought back by the operator, it is the sandbox's again.
+			// Once the operator restores it, it is the sandbox's again.
 			l.must(os.Rename(dir+".kept", dir))
 			l.wish(&fsm.SandboxResumeBody{ID: id})
 			l.reach(id, fsm.SandboxRunning)

@@ -7,14 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// dial takes the lock for a call to an agent server. One that hangs is waited for
-// until ctx ends.
-func (n *Nomad) dial(ctx context.Context, baseURL string) {
+// dial takes the lock for a call to an agent server. If that server hangs, dial waits until ctx
+// ends.
+func (n *Nomad) dial(ctx context.Context, op, baseURL string) {
 	n.mu.Lock()
-	if a := n.at(baseURL); a != nil && (n.cut[a.client] || n.hung != nil && n.hung(a.sandbox, a.client)) {
+	if a := n.at(baseURL); a != nil && (n.cut[a.client] || n.hung != nil && n.hung(a.sandbox, a.client) || n.hungCalls != nil && n.hungCalls(op, a.sandbox)) {
 		n.calls["hung"]++
 		n.mu.Unlock()
 		<-ctx.Done()
@@ -22,7 +23,8 @@ func (n *Nomad) dial(ctx context.Context, baseURL string) {
 	}
 }
 
-// answering finds the agent server at an address; the caller holds the lock.
+// answering returns the allocation whose agent server answers at the address. The caller holds
+// the lock.
 func (n *Nomad) answering(ctx context.Context, op, baseURL string) (*alloc, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &agent.Error{Op: op, Kind: agent.ErrUnreachable, Detail: err.Error()}
@@ -37,16 +39,16 @@ func (n *Nomad) answering(ctx context.Context, op, baseURL string) (*alloc, erro
 
 // Health implements scheduler.AgentProbes.
 func (n *Nomad) Health(ctx context.Context, baseURL string) error {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "health", baseURL)
 	defer n.mu.Unlock()
 	_, err := n.answering(ctx, "health", baseURL)
 	return err
 }
 
-// Prove implements scheduler.AgentProbes: the server takes the key that the
-// secret store had for its job, or that it was initialised with.
+// Prove implements scheduler.AgentProbes: the server accepts the key that the secret store held
+// for its job, or the key that Init passed.
 func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "prove", baseURL)
 	defer n.mu.Unlock()
 	_, err := n.authorised(ctx, "prove", baseURL, key)
 	return err
@@ -59,7 +61,7 @@ func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc
 	}
 	want := a.bound
 	if !a.deferred {
-		want = n.secrets.given(a.keyRef)["key"]
+		want = n.secrets.given(a.keyRef)[fsm.MemberKey]
 	}
 	switch {
 	case a.deferred && a.bound == "":
@@ -72,7 +74,7 @@ func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc
 
 // PauseAll implements scheduler.AgentProbes.
 func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error) {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "pause all", baseURL)
 	a, err := n.authorised(ctx, "pause all", baseURL, key)
 	took := n.pausing
 	n.mu.Unlock()
@@ -96,7 +98,7 @@ func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused
 
 // ServerInfo implements scheduler.AgentProbes.
 func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInfo, error) {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "server info", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "server info", baseURL)
 	switch {
@@ -110,7 +112,7 @@ func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInf
 
 // Busy implements scheduler.AgentProbes.
 func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "busy", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "busy", baseURL, key)
 	switch {
@@ -125,7 +127,7 @@ func (n *Nomad) Busy(ctx context.Context, baseURL, key string) (bool, error) {
 
 // InitState implements scheduler.AgentMembers.
 func (n *Nomad) InitState(ctx context.Context, baseURL string) (string, error) {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "init state", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "init state", baseURL)
 	switch {
@@ -141,13 +143,13 @@ func (n *Nomad) InitState(ctx context.Context, baseURL string) (string, error) {
 
 // Init implements scheduler.AgentMembers.
 func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.InitRequest) error {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "init", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.answering(ctx, "init", baseURL)
 	if err != nil {
 		return err
 	}
-	own := n.secrets.given(a.keyRef)["secret_key"]
+	own := n.secrets.given(a.keyRef)[fsm.MemberSecretKey]
 	switch {
 	case own == "" || own != initKey:
 		return &agent.Error{Op: "init", Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
@@ -162,7 +164,7 @@ func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.Ini
 
 // Upload implements scheduler.AgentFiles.
 func (n *Nomad) Upload(ctx context.Context, baseURL, key, path string, content []byte) error {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "upload", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "upload", baseURL, key)
 	switch {
@@ -180,7 +182,7 @@ func (n *Nomad) Upload(ctx context.Context, baseURL, key, path string, content [
 
 // Download implements scheduler.AgentFiles.
 func (n *Nomad) Download(ctx context.Context, baseURL, key, path string) ([]byte, error) {
-	n.dial(ctx, baseURL)
+	n.dial(ctx, "download", baseURL)
 	defer n.mu.Unlock()
 	a, err := n.authorised(ctx, "download", baseURL, key)
 	if err != nil {
@@ -196,32 +198,32 @@ func (n *Nomad) Download(ctx context.Context, baseURL, key, path string) ([]byte
 	return slices.Clone(content), nil
 }
 
-// NoFiles makes the agent servers ones without calls for files.
+// NoFiles makes every agent server one that lacks the file endpoints.
 func (n *Nomad) NoFiles() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.noFiles = true
 }
 
-// PauseTakes says how long a polite pause takes.
+// PauseTakes sets how long a graceful pause takes.
 func (n *Nomad) PauseTakes(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pausing = d
 }
 
-// Use notes that somebody uses the sandbox now; busy says whether a
-// conversation runs from then on.
+// Use records a use of the sandbox at this moment. busy says whether a conversation runs from
+// then on.
 func (n *Nomad) Use(id string, busy bool) {
 	n.each(id, func(a *alloc) { a.used, a.busy = time.Now(), busy })
 }
 
-// Silent makes the sandbox's server answer 503 when it is asked what it does.
+// Silent makes the sandbox's server answer 503 to Busy.
 func (n *Nomad) Silent(id string, silent bool) {
 	n.each(id, func(a *alloc) { a.silent = silent })
 }
 
-// Refusing makes the sandbox's server refuse its key when it is asked what runs.
+// Refusing makes the sandbox's server reject its key in Busy.
 func (n *Nomad) Refusing(id string, refusing bool) {
 	n.each(id, func(a *alloc) { a.refusing = refusing })
 }
@@ -233,31 +235,30 @@ func (n *Nomad) HasBusy(id string) bool {
 	return busy
 }
 
-// Restart ends the sandbox's process, which is started again in place.
+// Restart ends the sandbox's process and starts it again in place.
 func (n *Nomad) Restart(id string) {
 	n.each(id, func(a *alloc) { a.bound = "" })
 }
 
-// NotDeferred makes the sandbox's server one that knows no deferred mode.
+// NotDeferred makes the sandbox's server one without the deferred mode.
 func (n *Nomad) NotDeferred(id string) {
 	n.each(id, func(a *alloc) { a.deferred = false })
 }
 
-// Key is the key that the sandbox's live server accepts, "" while it is
-// dormant.
+// Key returns the key that the sandbox's live server accepts, "" while it is dormant.
 func (n *Nomad) Key(id string) string {
 	key := ""
 	n.each(id, func(a *alloc) {
 		key = a.bound
 		if !a.deferred {
 			entry, _ := n.secrets.Read(context.Background(), a.keyRef)
-			key = entry["key"]
+			key = entry[fsm.MemberKey]
 		}
 	})
 	return key
 }
 
-// each calls fn, under the lock, with the sandbox's live copies.
+// each calls fn with each live allocation of the sandbox, under the lock.
 func (n *Nomad) each(id string, fn func(*alloc)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Cluster is one node that always agrees with itself: it applies what is
-// proposed to its store at once. It implements scheduler.Cluster.
+// Cluster is a cluster of one node without Raft: it applies each proposal to its store at once.
+// It implements scheduler.Cluster.
 type Cluster struct {
 	Store *fsm.Store
 
@@ -22,7 +22,7 @@ type Cluster struct {
 	ids   int
 	// nonces counts the terms that NextTerm opened.
 	nonces int
-	// fail, when set, decides whether a proposal is refused.
+	// fail, if set, returns the error of a proposal, nil to apply it.
 	fail func(fsm.Command) error
 	// counts is how many commands of each type were applied.
 	counts map[fsm.CommandType]int
@@ -30,15 +30,14 @@ type Cluster struct {
 
 var _ scheduler.Cluster = (*Cluster)(nil)
 
-// NewCluster makes a cluster whose first term is open, at the newest protocol
-// version.
+// NewCluster makes a cluster at the newest protocol version, with its first term open.
 func NewCluster(clusterID string) *Cluster {
 	c := NewOldCluster(clusterID)
 	c.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
 	return c
 }
 
-// NewOldCluster makes one at the first protocol version.
+// NewOldCluster makes a cluster at the first protocol version.
 func NewOldCluster(clusterID string) *Cluster {
 	c := &Cluster{Store: fsm.NewStore(), counts: map[fsm.CommandType]int{}}
 	c.Must(&fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: clusterID}, "")
@@ -50,7 +49,7 @@ func (c *Cluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, err
 	if err := ctx.Err(); err != nil {
 		return fsm.Result{}, err
 	}
-	if err := cmd.Body.Validate(); err != nil {
+	if err := fsm.Validate(cmd.Body); err != nil {
 		return fsm.Result{}, err
 	}
 	c.mu.Lock()
@@ -72,8 +71,7 @@ func (c *Cluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, err
 	return c.Store.Apply(c.index, cmd)
 }
 
-// Must proposes on behalf of a user, or of nobody, and panics when that fails:
-// for the wishes of a test.
+// Must proposes a test's request on behalf of a user ("" for none) and panics on an error.
 func (c *Cluster) Must(body fsm.Body, user string) fsm.Result {
 	c.mu.Lock()
 	c.ids++
@@ -86,7 +84,7 @@ func (c *Cluster) Must(body fsm.Body, user string) fsm.Result {
 	return res
 }
 
-// Save keeps the state as it is, for RollBack.
+// Save returns the state as it is now, for RollBack.
 func (c *Cluster) Save() []byte {
 	var b bytes.Buffer
 	if err := c.Store.Snapshot().Persist(&b); err != nil {
@@ -95,8 +93,8 @@ func (c *Cluster) Save() []byte {
 	return b.Bytes()
 }
 
-// RollBack puts a state from before back, as when all disks are, and opens its
-// next term. Store is another one from then on; nobody may lead meanwhile.
+// RollBack restores a saved state, as if all disks were rolled back, and opens its next term.
+// It replaces Store, so no loop may run meanwhile.
 func (c *Cluster) RollBack(saved []byte) {
 	c.mu.Lock()
 	c.Store = fsm.NewStore()
@@ -108,7 +106,7 @@ func (c *Cluster) RollBack(saved []byte) {
 	c.NextTerm()
 }
 
-// NextTerm opens the next term of the state, with a nonce of its own.
+// NextTerm opens the state's next term with a new nonce.
 func (c *Cluster) NextTerm() {
 	v := c.Store.View()
 	c.mu.Lock()
@@ -118,14 +116,14 @@ func (c *Cluster) NextTerm() {
 	c.Must(&fsm.TermOpenBody{Term: v.Term() + 1, Node: "n1", ClusterID: v.ClusterID(), Nonce: nonce}, "")
 }
 
-// Refuse makes proposals fail with what fn returns; nil makes them work again.
+// Refuse makes proposals fail with the error that fn returns. nil ends that.
 func (c *Cluster) Refuse(fn func(fsm.Command) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fail = fn
 }
 
-// Count is how many commands of the type were applied.
+// Count returns how many commands of the type were applied.
 func (c *Cluster) Count(t fsm.CommandType) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,15 +134,15 @@ func (c *Cluster) Count(t fsm.CommandType) int {
 // that Secrets can hold.
 func (c *Cluster) Create(id, spec string, version int) *fsm.Sandbox {
 	return c.Must(&fsm.SandboxCreateBody{
-		ID: id, SpecID: spec, KeyRef: fsm.SecretRef{Path: KeyPath(id), Version: version},
+		ID: id, SpecID: spec, KeyRef: fsm.SecretRef{Path: fsm.SandboxKeyPath(id), Version: version},
 		KeyHash: fmt.Sprintf("%x", sha256.Sum256([]byte(id))),
 	}, "u1").Sandbox
 }
 
-// Sandbox is the row, nil when there is none.
+// Sandbox returns the row, nil if there is none.
 func (c *Cluster) Sandbox(id string) *fsm.Sandbox { return c.Store.View().SandboxAny(id) }
 
-// State is what users are shown, "" for no row.
+// State returns the state that users see, "" without a row.
 func (c *Cluster) State(id string) fsm.SandboxState {
 	sb := c.Sandbox(id)
 	if sb == nil {
@@ -152,6 +150,3 @@ func (c *Cluster) State(id string) fsm.SandboxState {
 	}
 	return sb.State()
 }
-
-// KeyPath is where the secret store has a sandbox's key.
-func KeyPath(id string) string { return "sandboxes/" + id + "/session" }

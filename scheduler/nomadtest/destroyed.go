@@ -6,25 +6,24 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// What can be destroyed.
+// The kinds of things that a Runner destroys.
 const (
 	KindJob       = "job"
 	KindWorkspace = "workspace"
 )
 
-// TB is the little of testing.TB that a Nomad needs.
+// TB is the part of testing.TB that a Nomad needs.
 type TB interface {
 	Helper()
 	Errorf(format string, args ...any)
 }
 
-// Acknowledged reports whether it was acknowledged to somebody that the job or
-// the workspace of a sandbox is deleted. kind is one of the Kind constants.
+// Acknowledged reports whether some store acknowledged that a sandbox's job or workspace is
+// deleted. kind is one of the Kind constants.
 type Acknowledged func(kind, id string) bool
 
-// DeletedIn knows what a store says is deleted: the job of a row that is
-// deleted, and its workspace unless the row keeps it. A missing row
-// acknowledges nothing.
+// DeletedIn returns an Acknowledged that reads a store: it allows the job of a deleted row, and
+// its workspace unless the row keeps it. A missing row acknowledges nothing.
 func DeletedIn(view func() *fsm.View) Acknowledged {
 	return func(kind, id string) bool {
 		sb := view().SandboxAny(id)
@@ -37,8 +36,8 @@ type Destroyed struct {
 	Kind, ID, Birth string
 }
 
-// Declare says that the test wants the sandbox's jobs and workspaces destroyed
-// although no store acknowledges it, as an operator's deletion of an orphan.
+// Declare allows the test to destroy the sandboxes' jobs and workspaces although no store
+// acknowledges it, like an operator who deletes an orphan.
 func (n *Nomad) Declare(ids ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,15 +46,15 @@ func (n *Nomad) Declare(ids ...string) {
 	}
 }
 
-// Destroyed gives all that was destroyed, in order.
+// Destroyed returns everything that was destroyed, in order.
 func (n *Nomad) Destroyed() []Destroyed {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.destroyed)
 }
 
-// destroy notes that something is destroyed, and fails the test unless that was
-// acknowledged. The caller holds the lock.
+// destroy records a destruction and fails the test unless it was acknowledged or declared. The
+// caller holds the lock.
 func (n *Nomad) destroy(kind, id, birth string) {
 	n.t.Helper()
 	n.destroyed = append(n.destroyed, Destroyed{kind, id, birth})

@@ -10,7 +10,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
-// verdicts is a test that notes what it fails with.
+// verdicts is a TB that records its failures.
 type verdicts []string
 
 func (*verdicts) Helper() {}

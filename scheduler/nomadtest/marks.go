@@ -7,7 +7,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// marks is the mark in this Nomad and those before it.
+// marks holds the mark and its earlier values.
 type marks struct {
 	now    *fsm.Mark
 	before []fsm.Mark
@@ -70,14 +70,14 @@ func (n *Nomad) setMark(mark fsm.Mark) {
 	n.marks.now, n.marks.cas = &mark, n.index
 }
 
-// Mark is the mark that is there, nil for none.
+// Mark returns the current mark, nil if there is none.
 func (n *Nomad) Mark() *fsm.Mark {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.marks.now
 }
 
-// SetMark puts somebody else's mark in the place of ours.
+// SetMark replaces the mark with another cluster's.
 func (n *Nomad) SetMark(mark fsm.Mark) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,21 +91,21 @@ func (n *Nomad) LoseMark() {
 	n.marks.now = nil
 }
 
-// RollBackMark brings back the mark as it was so many writes ago.
+// RollBackMark restores the mark to its value before the last writes.
 func (n *Nomad) RollBackMark(writes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.setMark(n.marks.before[len(n.marks.before)-writes])
 }
 
-// DenyMarks takes the permissions for the mark away, or gives them back.
+// DenyMarks withdraws the permissions for the mark, or grants them again.
 func (n *Nomad) DenyMarks(denied bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.marks.denied = denied
 }
 
-// Wipe makes this a Nomad that was never used: nothing of anybody is there.
+// Wipe deletes everything, like a Nomad that was never used.
 func (n *Nomad) Wipe() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

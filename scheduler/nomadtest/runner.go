@@ -8,31 +8,30 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 )
 
-// Options say how a Nomad behaves. Zero durations mean at once.
+// Options configures a Nomad. A zero duration means at once.
 type Options struct {
-	// PlaceAfter is from registering to placement, AnswerAfter from placement
-	// until the agent server answers, StopAfter from stopping until the task
-	// has ended.
+	// PlaceAfter is the time from registration to placement, AnswerAfter from placement until
+	// the agent server answers, StopAfter from the stop until the task has ended.
 	PlaceAfter, AnswerAfter, StopAfter time.Duration
-	// Fault decides what becomes of an event; nil delivers it.
+	// Fault decides what happens to an event. nil delivers every event.
 	Fault func(scheduler.Observed) Fault
-	// Client names the client that a sandbox's job is placed on; nil puts all on
-	// "node-1".
+	// Client names the client that a sandbox's job is placed on. nil places all on "node-1".
 	Client func(sandbox string) string
 }
 
-// Fault is what becomes of one event.
+// Fault says what happens to one event.
 type Fault struct {
 	Drop  bool
 	Times int
 	Delay time.Duration
 }
 
-// Nomad is a Nomad in memory. It implements scheduler.Runner and
-// scheduler.Agents, keeps the rules of the real one that the scheduler depends
-// on, and notes when more than one copy of a sandbox was ever live.
+// Nomad is a Nomad in memory. It implements scheduler.Runner and scheduler.Agents, keeps the
+// rules of the real one that the scheduler depends on, and records if two copies of a sandbox
+// were ever live.
 type Nomad struct {
 	o       Options
 	secrets *Secrets
@@ -43,32 +42,34 @@ type Nomad struct {
 	jobs    map[string]*job
 	volumes map[string]*volume
 	allocs  map[string][]*alloc
-	// byURL knows the newest allocation at an agent server's address.
-	byURL map[string]*alloc
-	hung  func(sandbox, client string) bool
-	// cut names the clients that are cut off.
-	cut      map[string]bool
+	// byURL maps an agent server's address to the newest allocation there.
+	byURL     map[string]*alloc
+	hung      func(sandbox, client string) bool
+	hungCalls func(call, sandbox string) bool
+	// cut names the clients that are cut off from the network.
+	cut map[string]bool
+	// clients holds the clients that are drained or not eligible.
+	clients  map[string]scheduler.ClientState
 	watchers map[*watcher]bool
 	away     error
 	calls    map[string]int
 	before   func(call string, job scheduler.Job) error
 	faulty   []string
-	// t is told of what should never happen; acknowledged and declared decide
-	// what may be destroyed, and destroyed is what was.
+	// t fails on an unexpected destruction. acknowledged and declared decide what may be
+	// destroyed; destroyed records what was.
 	t            TB
 	acknowledged Acknowledged
 	declared     map[string]bool
 	destroyed    []Destroyed
 	marks        marks
-	// files are the workspaces' contents; noFiles: the agent servers know no
-	// calls for files.
+	// files holds the workspaces' contents. noFiles: the agent servers lack the file endpoints.
 	files   map[string]map[string][]byte
 	noFiles bool
 	// pausing is how long a PauseAll takes.
 	pausing time.Duration
 }
 
-// volume is a workspace: whose it is, its birth and its own name.
+// volume is a workspace: its cluster, its birth and its own id.
 type volume struct{ cluster, birth, id string }
 
 type job struct {
@@ -77,12 +78,12 @@ type job struct {
 	version     uint64
 	modifyIndex uint64
 	stopped     bool
-	// versions tells of each whether it is deferred.
+	// versions says of each version whether it is deferred.
 	versions map[uint64]bool
 	keyRef   fsm.SecretRef
 	failure  *scheduler.Failure
 	waiting  *scheduler.Failure
-	// spare: it gives way to users' starts.
+	// spare: a user's start may preempt it.
 	spare bool
 }
 
@@ -97,19 +98,19 @@ type alloc struct {
 	port      int
 	client    string
 	keyRef    fsm.SecretRef
-	// deferred: the server starts without a key; bound is the one it was given.
+	// deferred: the server starts without a key. bound is the key that Init passed.
 	deferred bool
 	bound    string
-	// used is when somebody last used the server; busy: a conversation runs.
+	// used is when the server was last used. busy: a conversation runs.
 	used time.Time
 	busy bool
-	// silent: it answers 503 to what it does; refusing: it refuses its key there.
+	// silent: it answers 503 to Busy. refusing: it rejects its key there.
 	silent, refusing bool
 }
 
-// NewNomad makes an empty Nomad whose tasks read their keys from secrets. t
-// fails when something is destroyed that acknowledged does not know to be
-// deleted; with nil everything must be declared.
+// NewNomad makes an empty Nomad whose tasks read their keys from secrets. t fails when
+// something is destroyed that acknowledged does not allow; with a nil acknowledged, every
+// destruction must be declared.
 func NewNomad(t TB, o Options, secrets *Secrets, acknowledged Acknowledged) *Nomad {
 	return &Nomad{
 		t: t, acknowledged: acknowledged, declared: map[string]bool{},
@@ -173,6 +174,12 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 			cur.spare, cur.modifyIndex = false, n.index
 			n.emit(j.SandboxID)
 		}
+		if j.TakeOver {
+			n.calls["take over"]++
+			n.index++
+			cur.modifyIndex = n.index
+			n.emit(j.SandboxID)
+		}
 		return nil
 	}
 	if err := n.workspace(j); err != nil {
@@ -199,7 +206,7 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	return nil
 }
 
-// workspace makes the sandbox's workspace if it never had one.
+// workspace makes the sandbox's workspace unless it had one before.
 func (n *Nomad) workspace(j scheduler.Job) error {
 	v := n.volumes[j.SandboxID]
 	switch {
@@ -219,7 +226,7 @@ func (n *Nomad) makeVolume(id, cluster, birth string) {
 	n.volumes[id] = &volume{cluster, birth, fmt.Sprintf("volume-%d", n.index)}
 }
 
-// place gives the job an allocation if it still wants one.
+// place gives the job an allocation if it still needs one.
 func (n *Nomad) place(id string, j *job, version uint64) {
 	if n.jobs[id] != j || j.stopped || j.version != version || j.waiting != nil || j.failure != nil {
 		return
@@ -229,6 +236,11 @@ func (n *Nomad) place(id string, j *job, version uint64) {
 			return
 		}
 	}
+	if n.clients[n.clientOf(id)] != "" {
+		j.waiting = &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: "no client has room"}
+		n.emit(id)
+		return
+	}
 	n.index++
 	n.ports++
 	a := &alloc{
@@ -236,7 +248,7 @@ func (n *Nomad) place(id string, j *job, version uint64) {
 		port: n.ports, client: n.clientOf(id), keyRef: j.keyRef, deferred: j.versions[j.version], used: time.Now(),
 	}
 	n.allocs[id] = append(n.allocs[id], a)
-	n.byURL[scheduler.AgentURL(a.placement())] = a
+	n.byURL[access.AgentURL(a.placement())] = a
 	if n.live(id) > 1 {
 		n.faulty = append(n.faulty, fmt.Sprintf("sandbox %s has %d live copies", id, n.live(id)))
 	}
@@ -282,28 +294,55 @@ func (n *Nomad) stopAllocs(id string) {
 	}
 }
 
-// Remove implements scheduler.Runner.
+// Remove implements scheduler.Runner. As in the real Nomad the purge enforces no index: it
+// takes whatever job has the name at that moment. The function of Before runs in between, with
+// "purge".
 func (n *Nomad) Remove(ctx context.Context, j scheduler.Job) error {
 	if err := n.enter(ctx, "remove", j); err != nil {
 		return err
 	}
+	v, exists, err := n.toRemove(j)
+	if err != nil {
+		return err
+	}
+	if exists {
+		// A request on its way to Nomad does not end with its caller's context.
+		if err := n.enter(context.WithoutCancel(ctx), "purge", j); err != nil {
+			return err
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if cur := n.jobs[j.SandboxID]; cur != nil {
-		if cur.cluster != j.ClusterID {
-			return nil
-		}
-		if j.ModifyIndex != cur.modifyIndex {
-			return conflict("modify index %d, not %d", cur.modifyIndex, j.ModifyIndex)
-		}
+	if cur := n.jobs[j.SandboxID]; exists && cur != nil {
 		n.destroy(KindJob, j.SandboxID, cur.birth)
 		n.purge(j.SandboxID)
 	}
-	v := n.volumes[j.SandboxID]
-	if j.KeepWorkspace || v == nil || v.cluster != j.ClusterID || !j.Owns(v.birth) {
+	if v == nil || n.volumes[j.SandboxID] != v {
 		return nil
 	}
 	return n.deleteVolume(j.SandboxID)
+}
+
+// toRemove checks that the job, if any, is the expected one, and stops it at its own index. It
+// returns the volume to delete with it.
+func (n *Nomad) toRemove(j scheduler.Job) (v *volume, exists bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if v = n.volumes[j.SandboxID]; j.KeepWorkspace || v != nil && (v.cluster != j.ClusterID || !j.Owns(v.birth)) {
+		v = nil
+	}
+	cur := n.jobs[j.SandboxID]
+	if cur == nil {
+		return v, false, nil
+	}
+	if cur.cluster != j.ClusterID {
+		return nil, false, nil
+	}
+	if j.ModifyIndex != cur.modifyIndex {
+		return nil, false, conflict("modify index %d, not %d", cur.modifyIndex, j.ModifyIndex)
+	}
+	n.stop(j.SandboxID, cur)
+	return v, true, nil
 }
 
 // RemoveWorkspace implements scheduler.Workspaces.
@@ -350,7 +389,7 @@ func (n *Nomad) clientOf(sandbox string) string {
 	return n.o.Client(sandbox)
 }
 
-// live counts the live allocations of a sandbox.
+// live returns the number of live allocations of a sandbox.
 func (n *Nomad) live(id string) int {
 	count := 0
 	for _, a := range n.allocs[id] {

@@ -12,24 +12,24 @@ import (
 
 // Secrets is a secret store in memory. It implements scheduler.Secrets.
 type Secrets struct {
-	// Birth is that of what is written now; nil for none.
+	// Birth returns the birth that new versions carry; nil for none.
 	Birth func() fsm.Birth
 
 	mu      sync.Mutex
 	entries map[string][]*secret
 	sealed  bool
+	hung    func(path string) bool
 }
 
-// secret is one version; its data are nil once it was destroyed.
+// secret is one version. data is nil after it was destroyed.
 type secret struct {
 	data             map[string]string
 	written, deleted time.Time
 	birth            fsm.Birth
 }
 
-// Grace is how old a version must be before Collect deletes it: it may belong
-// to a command that is still on its way. Retention is how much later it is
-// destroyed.
+// Grace is the age below which Collect keeps an unreferenced version: it may belong to a
+// command that is still being proposed. Retention is the time between deletion and destruction.
 const (
 	Grace     = 15 * time.Minute
 	Retention = 24 * time.Hour
@@ -40,21 +40,29 @@ var _ scheduler.Secrets = (*Secrets)(nil)
 // NewSecrets makes an empty store.
 func NewSecrets() *Secrets { return &Secrets{entries: map[string][]*secret{}} }
 
-// Seal makes every call fail until it is called with false.
+// Seal makes every call fail. Seal(false) ends that.
 func (s *Secrets) Seal(sealed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sealed = sealed
 }
 
-// Has reports whether there is an entry at path.
+// Hang makes reads of the paths for which fn is true wait until their context ends. nil ends
+// that.
+func (s *Secrets) Hang(fn func(path string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hung = fn
+}
+
+// Has reports whether there is an entry at the path.
 func (s *Secrets) Has(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.entries[path]) > 0
 }
 
-// given is what a task was given when it started: it has it even while the store
+// given returns the key that a task received when it started. The task keeps it while the store
 // is sealed.
 func (s *Secrets) given(ref fsm.SecretRef) map[string]string {
 	s.mu.Lock()
@@ -87,7 +95,7 @@ func (s *Secrets) Write(_ context.Context, path string, data map[string]string) 
 	return made.ref(path, len(s.entries[path])), nil
 }
 
-// ref refers to a version.
+// ref returns the reference to a version.
 func (s *secret) ref(path string, version int) fsm.SecretRef {
 	ref := fsm.SecretRef{Path: path, Version: version}
 	if !s.birth.IsZero() {
@@ -97,9 +105,15 @@ func (s *secret) ref(path string, version int) fsm.SecretRef {
 }
 
 // Read implements scheduler.Secrets. A deleted version is undeleted.
-func (s *Secrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]string, error) {
+func (s *Secrets) Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.hung != nil && s.hung(ref.Path) {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return nil, fsm.Errorf(fsm.CodeSecretStore, "the secret store does not answer: %v", ctx.Err())
+	}
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -152,7 +166,7 @@ func (s *Secrets) Collect(_ context.Context, judge func(scheduler.SecretEntry) s
 	return did, nil
 }
 
-// due is what a verdict of SecretUnreferenced does to the version.
+// due returns what SecretUnreferenced does to the version.
 func (s *secret) due() scheduler.SecretDue {
 	switch {
 	case s.deleted.IsZero():
@@ -163,7 +177,7 @@ func (s *secret) due() scheduler.SecretDue {
 	return scheduler.SecretDueNothing
 }
 
-// obey does what a verdict says.
+// obey carries out a verdict.
 func (s *secret) obey(v scheduler.SecretVerdict, e scheduler.SecretEntry, did *scheduler.SecretsCollected) {
 	switch {
 	case v == scheduler.SecretStranger:

@@ -2,6 +2,7 @@ package nomadtest
 
 import (
 	"context"
+	"fmt"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -72,7 +73,7 @@ func (n *Nomad) Watch(ctx context.Context, clusterID string, fn func(scheduler.O
 	}
 }
 
-// observe makes the picture of one job.
+// observe returns what an observer sees of one job.
 func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	o := scheduler.Observed{SandboxID: id}
 	j := n.jobs[id]
@@ -83,6 +84,8 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 	o.Live = n.live(id)
 	if list := n.allocs[id]; len(list) > 0 && n.cut[list[len(list)-1].client] {
 		o.Client = scheduler.ClientAwayNow
+	} else if state := n.clients[n.clientOf(id)]; state != "" {
+		o.Client, o.ClientDetail = state, fmt.Sprintf("its client %s is %s", n.clientOf(id), state)
 	}
 	if j == nil {
 		if v := n.volumes[id]; v != nil && v.cluster == clusterID {
@@ -111,12 +114,12 @@ func (a *alloc) placement() *fsm.Placement {
 	}
 }
 
-// emit tells the watchers of a job, as the faults want it.
+// emit sends an event about the job to the watchers, as Fault decides.
 func (n *Nomad) emit(id string) {
 	for w := range n.watchers {
 		o := n.observe(w.cluster, id)
 		if o.Workspace {
-			// Events tell of jobs; workspaces are listed.
+			// Events describe jobs; only List has workspaces.
 			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = false, "", "", ""
 		}
 		f := Fault{Times: 1}

@@ -9,7 +9,7 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// at gives the live allocation whose agent server has the address.
+// at returns the live allocation whose agent server has the address.
 func (n *Nomad) at(baseURL string) *alloc {
 	if a := n.byURL[baseURL]; a != nil && a.live {
 		return a
@@ -17,9 +17,9 @@ func (n *Nomad) at(baseURL string) *alloc {
 	return nil
 }
 
-// CutOff takes a client away from everybody, or gives it back: its agent servers
-// answer nobody, what is stopped there ends only when it is back, and nothing of
-// its workspaces can be deleted.
+// CutOff partitions a client from the network, or reconnects it. Meanwhile its agent servers
+// don't answer, a stopped task ends only after the reconnect, and its workspaces can't be
+// deleted.
 func (n *Nomad) CutOff(client string, away bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,16 +44,56 @@ func (n *Nomad) CutOff(client string, away bool) {
 	}
 }
 
-// Hang makes the agent servers for which fn is true take calls and answer none,
-// until it is called again.
+// Drain sets a client's state. A drained or ineligible client gets no new tasks; running tasks
+// stay until Evict.
+func (n *Nomad) Drain(client string, state scheduler.ClientState) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.clients == nil {
+		n.clients = map[string]scheduler.ClientState{}
+	}
+	n.clients[client] = state
+	for id, j := range n.jobs {
+		if n.clientOf(id) != client {
+			continue
+		}
+		n.emit(id)
+		if j.waiting != nil && state == "" {
+			j.waiting = nil
+			n.place(id, j, j.version)
+		}
+	}
+}
+
+// Evict is a drain's deadline: it stops the tasks on the client.
+func (n *Nomad) Evict(client string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, j := range n.jobs {
+		if n.clientOf(id) == client && !j.stopped {
+			n.stopAllocs(id)
+			n.place(id, j, j.version)
+		}
+	}
+}
+
+// Hang makes the agent servers for which fn is true accept calls without answering. nil ends
+// that.
 func (n *Nomad) Hang(fn func(sandbox, client string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hung = fn
 }
 
-// Away makes every call fail, and breaks the streams, until it is called with
-// false.
+// HangCalls makes agent servers accept the calls for which fn is true without answering. nil
+// ends that. agents.go has the names of the calls.
+func (n *Nomad) HangCalls(fn func(call, sandbox string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hungCalls = fn
+}
+
+// Away makes every call fail and closes the event streams. Away(false) ends that.
 func (n *Nomad) Away(away bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,7 +104,7 @@ func (n *Nomad) Away(away bool) {
 	}
 }
 
-// Break breaks the event streams that are open.
+// Break closes the open event streams.
 func (n *Nomad) Break() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,29 +120,29 @@ func (n *Nomad) breakStreams() {
 	}
 }
 
-// Before has fn called at the start of each call; what it returns is the
-// call's error. It may block.
+// Before registers fn to run at the start of each call. An error of fn is the call's error. fn
+// may block.
 func (n *Nomad) Before(fn func(call string, job scheduler.Job) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.before = fn
 }
 
-// Calls is how often a call was made.
+// Calls returns how often a call was made.
 func (n *Nomad) Calls(call string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.calls[call]
 }
 
-// StopByHand is an operator's `nomad job stop`, PurgeByHand one with -purge.
+// StopByHand is what an operator's `nomad job stop` does.
 func (n *Nomad) StopByHand(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stop(id, n.jobs[id])
 }
 
-// PurgeByHand stops and purges the job; the volume stays.
+// PurgeByHand is what `nomad job stop -purge` does; the volume stays.
 func (n *Nomad) PurgeByHand(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,7 +169,7 @@ func (n *Nomad) LoseVolume(id string) {
 	delete(n.files, id)
 }
 
-// EmptyVolume puts an empty workspace in the place of the sandbox's.
+// EmptyVolume replaces the sandbox's workspace with an empty one.
 func (n *Nomad) EmptyVolume(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,7 +183,7 @@ func (n *Nomad) SwapVolumes(a, b string) {
 	n.files[a], n.files[b] = n.files[b], n.files[a]
 }
 
-// Add puts a job of any cluster, with a live allocation and a volume, there.
+// Add creates a job of any cluster with a live allocation and a volume.
 func (n *Nomad) Add(id, cluster string) { n.AddBorn(id, cluster, "") }
 
 // AddBorn is Add with a birth.
@@ -157,14 +197,14 @@ func (n *Nomad) AddBorn(id, cluster, birth string) {
 	n.place(id, j, 0)
 }
 
-// AddWorkspace puts a workspace without a job there.
+// AddWorkspace creates a workspace without a job.
 func (n *Nomad) AddWorkspace(id, cluster, birth string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.makeVolume(id, cluster, birth)
 }
 
-// Birth is that of the job of that name, or else of the workspace.
+// Birth returns the birth of the job with that name, or else of the workspace.
 func (n *Nomad) Birth(id string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,7 +228,7 @@ func (n *Nomad) Fail(id string, f *scheduler.Failure) {
 	n.emit(id)
 }
 
-// Wait makes the job have no room, or, with nil, makes room again.
+// Wait leaves the job without capacity. nil makes capacity available again.
 func (n *Nomad) Wait(id string, f *scheduler.Failure) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,7 +240,7 @@ func (n *Nomad) Wait(id string, f *scheduler.Failure) {
 	}
 }
 
-// Answer makes the sandbox's agent server answer, or fall silent.
+// Answer sets whether the sandbox's agent server answers.
 func (n *Nomad) Answer(id string, answering bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -209,7 +249,7 @@ func (n *Nomad) Answer(id string, answering bool) {
 	}
 }
 
-// Live is how many copies of the sandbox are live.
+// Live returns the number of live copies of the sandbox.
 func (n *Nomad) Live(id string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -243,14 +283,14 @@ func (n *Nomad) Running() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Faults tells what should never have happened: two live copies of a sandbox.
+// Faults lists violations: two live copies of one sandbox.
 func (n *Nomad) Faults() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.faulty)
 }
 
-// Change is a registration by somebody else: it moves the modify index.
+// Change registers the job as another program would: it raises the modify index.
 func (n *Nomad) Change(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

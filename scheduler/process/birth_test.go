@@ -39,6 +39,28 @@ func TestRunner_LateStopAndRemove_Lose(t *testing.T) {
 	}
 }
 
+func TestRunner_TakenOver_LateStopLoses(t *testing.T) {
+	r := newRunner(t, t.TempDir(), "serve")
+	job := testJob("s1")
+	job.Deferred = true // it is taken over in either mode
+	if err := r.Start(ctx, job); err != nil {
+		t.Fatal(err)
+	}
+	o := await(t, r, "s1", "a task", func(o scheduler.Observed) bool { return o.Placement != nil })
+	late := nowJob(r, "s1")
+	job = late
+	job.TakeOver, job.Deferred = true, false
+	if err := r.Start(ctx, job); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(ctx, late); fsm.CodeOf(err) != fsm.CodeConflict {
+		t.Errorf("the late stop: %v", err)
+	}
+	if now := r.look("s1", "c1"); now.ModifyIndex == o.ModifyIndex || now.Live != 1 || !now.Placement.Equal(o.Placement) {
+		t.Errorf("before %+v, after %+v", o, now)
+	}
+}
+
 func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunner(t, dir, "serve")
@@ -55,7 +77,7 @@ func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	if err := r.Remove(ctx, job); err != nil {
 		t.Fatal(err)
 	}
-	// It outlives the program.
+	// The kept workspace outlives the program.
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +90,7 @@ func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	if o.Exists || !o.Workspace || o.Birth != "c1/aa/7" || o.WorkspaceID == "" || o.Live != 0 || o.ModifyIndex != 0 {
 		t.Fatalf("a kept workspace is observed as %+v", o)
 	}
-	// A new sandbox of that id neither gets nor deletes it.
+	// A new sandbox with that id neither uses nor deletes it.
 	next := bornJob("s1", "c1/aa/9")
 	var f *scheduler.Failure
 	if err := r.Start(ctx, next); !errors.As(err, &f) || f.Reason != fsm.ReasonWorkspace {
@@ -93,7 +115,7 @@ func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	if b, err := os.ReadFile(file); string(b) != "work" {
 		t.Fatalf("the kept file: %q, %v", b, err)
 	}
-	// Its own sandbox, should it come back, has it again.
+	// Its own sandbox uses it again.
 	job.HasWorkspace, job.ModifyIndex = true, 0
 	o = start(t, r, job)
 	if b, err := os.ReadFile(file); string(b) != "work" {
@@ -117,7 +139,7 @@ func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	start(t, r, next)
 }
 
-// A sandbox of the time before births keeps the workspace that has none.
+// A sandbox from before births keeps a workspace without a birth.
 func TestRunner_UnstampedWorkspace_IsTheOlderSandboxs(t *testing.T) {
 	r := newRunner(t, t.TempDir(), "serve")
 	start(t, r, testJob("s1"))

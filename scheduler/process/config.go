@@ -10,20 +10,20 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// Secrets is where a sandbox's key is read; scheduler.Secrets has it.
+// Secrets reads sandboxes' keys. scheduler.Secrets implements it.
 type Secrets interface {
-	// Read gives one version.
+	// Read returns the data of one version.
 	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
 }
 
-// Config says where sandboxes live and how they are run. Dir, AgentBinary and
-// Secrets are required; a zero value elsewhere means the default.
+// Config configures a Runner. Dir, AgentBinary and Secrets are required; a zero value elsewhere
+// means the default.
 type Config struct {
-	// Dir is the runner's directory, one folder a sandbox; it is made when it
-	// is missing. One Runner at a time uses it.
+	// Dir is the runner's directory, with one folder per sandbox. New creates it. One Runner at
+	// a time uses it.
 	Dir string
-	// AgentBinary is the program a template means by "sandbox-agent" or by
-	// no command at all; AgentArgs go before the template's arguments.
+	// AgentBinary is the program that runs for a template's command "sandbox-agent" or empty
+	// command. AgentArgs precede the template's arguments.
 	AgentBinary string
 	AgentArgs   []string
 	Secrets     Secrets
@@ -31,15 +31,15 @@ type Config struct {
 	// StopGrace is how long a sandbox has between SIGTERM and SIGKILL.
 	// Default 10 s.
 	StopGrace time.Duration
-	// Restarts is how often a task that ends by itself is started again before
-	// it counts as crashed; a task that ran for StableAfter begins anew.
-	// Default 3, 1 min; negative means never.
+	// Restarts is how often a task that ends by itself is restarted before it counts as
+	// crashed. A task that ran for StableAfter starts counting again. Default 3 and 1 min; a
+	// negative value means never.
 	Restarts    int
 	StableAfter time.Duration
-	// BackoffMin and BackoffMax bound the pause before a restart; it doubles.
-	// Default 250 ms, 5 s.
+	// BackoffMin and BackoffMax bound the delay before a restart, which doubles. Default 250 ms
+	// and 5 s.
 	BackoffMin, BackoffMax time.Duration
-	// MaxLog bounds the output kept of one sandbox, in bytes. Default 4 MiB.
+	// MaxLog bounds the stored output of one sandbox, in bytes. Default 4 MiB.
 	MaxLog int64
 	// Logger may be nil.
 	Logger *slog.Logger

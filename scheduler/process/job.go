@@ -14,17 +14,19 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/durable"
 )
 
-// Start implements scheduler.Runner. A job that runs with the same template,
-// deferred or not, already is left alone. A key that can't be read is the secret store's error.
+// Start implements scheduler.Runner. It leaves a job alone that already runs with the same
+// template and the same deferred flag. If the key can't be read it returns the secret store's
+// error.
 func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
-	b, err := r.acquire(ctx, job.SandboxID)
+	sb, err := r.acquire(ctx, job.SandboxID)
 	if err != nil {
 		return err
 	}
-	defer r.release(b)
-	st := b.snapshot()
+	defer r.release(sb)
+	st := sb.snapshot()
 	if st.SandboxID != "" && st.ClusterID != job.ClusterID {
 		return &scheduler.Failure{Reason: fsm.ReasonForeignJob, Detail: "a sandbox of that id belongs to another cluster"}
 	}
@@ -32,8 +34,11 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		return err
 	}
 	if st.SandboxID != "" && !job.Owns(st.Birth) {
-		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + filepath.Join(b.dir, workspaceDir) +
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + filepath.Join(sb.dir, workspaceDir) +
 			" of a former sandbox with this id is still kept; delete that workspace or use another id"}
+	}
+	if job.TakeOver && st.job() && !st.Stopped {
+		return r.takeOver(sb, st)
 	}
 	t := job.Template
 	if job.HasVersion {
@@ -41,10 +46,10 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 			t = old
 		}
 	}
-	if b.runs(t, job.Deferred) {
+	if sb.runs(t, job.Deferred) {
 		return nil
 	}
-	l, err := r.prepare(b.id, b.dir, t)
+	l, err := r.prepare(sb.id, sb.dir, t)
 	if err != nil {
 		return err
 	}
@@ -58,13 +63,26 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if err := l.give(entry, job.Deferred); err != nil {
 		return err
 	}
-	if !b.endRun(ctx) {
-		return fsm.Errorf(fsm.CodeScheduler, "the former process of sandbox %s has not ended yet", b.id)
+	if !sb.endRun(ctx) {
+		return fsm.Errorf(fsm.CodeScheduler, "the former process of sandbox %s has not ended yet", sb.id)
 	}
-	return r.begin(b, job, t, l)
+	return r.begin(sb, job, t, l)
 }
 
-// meant makes sure that the job is as the caller last saw it.
+// takeOver raises the index of a running job.
+func (r *Runner) takeOver(sb *sandbox, st state) error {
+	st.ModifyIndex = r.nextIndex()
+	if err := writeState(sb.dir, st); err != nil {
+		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
+	}
+	sb.mu.Lock()
+	sb.state = st
+	sb.mu.Unlock()
+	r.changed(sb.id, st.ClusterID)
+	return nil
+}
+
+// meant checks that the job is as the caller last saw it.
 func meant(st state, job scheduler.Job) error {
 	if st.index() == job.ModifyIndex {
 		return nil
@@ -72,9 +90,9 @@ func meant(st state, job scheduler.Job) error {
 	return fsm.Errorf(fsm.CodeConflict, "the job of sandbox %s has modify index %d, not %d", job.SandboxID, st.index(), job.ModifyIndex)
 }
 
-// begin makes the next version of the job and runs it.
-func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) error {
-	st := b.snapshot()
+// begin stores the next version of the job and runs it.
+func (r *Runner) begin(sb *sandbox, job scheduler.Job, t fsm.Template, l launch) error {
+	st := sb.snapshot()
 	if err := makeWorkspace(l, st.Workspace || job.HasVersion || job.HasWorkspace); err != nil {
 		return err
 	}
@@ -83,42 +101,45 @@ func (r *Runner) begin(b *box, job scheduler.Job, t fsm.Template, l launch) erro
 	} else {
 		st.Birth, st.WorkspaceID = job.Birth, randomHex()
 	}
-	st.SandboxID, st.ClusterID, st.ModifyIndex = b.id, job.ClusterID, r.nextIndex()
+	st.SandboxID, st.ClusterID, st.ModifyIndex = sb.id, job.ClusterID, r.nextIndex()
 	st.Stopped, st.Purged, st.Workspace = false, false, true
 	st.remember(version{st.Version, t})
 	mark := runMark{Mark: randomHex(), BootID: r.boot}
 	st.Run = &mark
-	if err := b.out.open(); err != nil {
+	if err := sb.out.open(); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "opening the task's log: %v", err)
 	}
-	// On disk before the process is there, so that it is always found again.
-	if err := writeState(b.dir, st); err != nil {
-		b.out.close()
+	// The state is on disk before the process exists, so the next New always finds the process.
+	if err := writeState(sb.dir, st); err != nil {
+		sb.out.close()
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n := &run{version: st.Version, template: t, deferred: job.Deferred, stop: stop, done: make(chan struct{}), live: true}
-	b.mu.Lock()
-	b.state, b.run = st, n
-	b.mu.Unlock()
+	sb.mu.Lock()
+	sb.state, sb.run = st, n
+	sb.mu.Unlock()
 	go func() {
 		defer close(n.done)
-		defer b.out.close()
-		r.supervise(ctx, b, n, l, mark)
+		defer sb.out.close()
+		r.supervise(ctx, sb, n, l, mark)
 	}()
-	r.changed(b.id, st.ClusterID)
+	r.changed(sb.id, st.ClusterID)
 	return nil
 }
 
-// makeWorkspace makes the workspace of a new sandbox. One that was there once
-// and is not any more is lost, and nothing is put in its place.
+// makeWorkspace makes the workspace of a new sandbox. A workspace that is expected and missing
+// is lost; it is not replaced with an empty one.
 func makeWorkspace(l launch, expected bool) error {
 	st, err := os.Stat(l.workspace)
 	switch {
 	case err == nil && !st.IsDir():
 		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + l.workspace + " is not a directory"}
 	case errors.Is(err, fs.ErrNotExist) && expected:
-		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + l.workspace + " is gone"}
+		return &scheduler.Failure{
+			Reason: fsm.ReasonWorkspace,
+			Detail: "the workspace directory " + l.workspace + " is gone: put it back and resume, or delete the sandbox",
+		}
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fsm.Errorf(fsm.CodeScheduler, "looking for the workspace: %v", err)
 	}
@@ -131,40 +152,40 @@ func makeWorkspace(l launch, expected bool) error {
 	return nil
 }
 
-// Stop implements scheduler.Runner. It returns when the sandbox was told to
-// stop; until it has, Observed.Live says so.
+// Stop implements scheduler.Runner. It returns when the task has been signalled. Observed.Live
+// stays true until the task has ended.
 func (r *Runner) Stop(ctx context.Context, job scheduler.Job) error {
-	b, err := r.acquire(ctx, job.SandboxID)
+	sb, err := r.acquire(ctx, job.SandboxID)
 	if err != nil {
 		return err
 	}
-	defer r.release(b)
-	st := b.snapshot()
+	defer r.release(sb)
+	st := sb.snapshot()
 	if !st.job() || st.ClusterID != job.ClusterID || st.Stopped {
 		return nil
 	}
 	if err := meant(st, job); err != nil {
 		return err
 	}
-	if err := r.markStopped(b); err != nil {
+	if err := r.markStopped(sb); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 	}
-	if n := b.current(); n != nil {
+	if n := sb.current(); n != nil {
 		n.stop()
 	}
-	r.changed(b.id, st.ClusterID)
+	r.changed(sb.id, st.ClusterID)
 	return nil
 }
 
-// Remove implements scheduler.Runner: the process is ended and the workspace
-// deleted, or kept, when it returns.
+// Remove implements scheduler.Runner. When it returns, the process has ended and the workspace
+// is deleted, or kept if the job says so.
 func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
-	b, err := r.acquire(ctx, job.SandboxID)
+	sb, err := r.acquire(ctx, job.SandboxID)
 	if err != nil {
 		return err
 	}
-	defer r.release(b)
-	st := b.snapshot()
+	defer r.release(sb)
+	st := sb.snapshot()
 	if st.SandboxID == "" || st.ClusterID != job.ClusterID {
 		return nil
 	}
@@ -173,78 +194,78 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 		if err := meant(st, job); err != nil {
 			return err
 		}
-		if err := r.markStopped(b); err != nil {
+		if err := r.markStopped(sb); err != nil {
 			return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 		}
-		if !b.endRun(ctx) {
-			return fsm.Errorf(fsm.CodeScheduler, "the process of sandbox %s has not ended yet", b.id)
+		if !sb.endRun(ctx) {
+			return fsm.Errorf(fsm.CodeScheduler, "the process of sandbox %s has not ended yet", sb.id)
 		}
 		if keep {
-			return r.purge(b)
+			return r.purge(sb)
 		}
 	}
 	if keep {
 		return nil
 	}
-	return r.delete(b)
+	return r.delete(sb)
 }
 
 // RemoveWorkspace implements scheduler.Workspaces.
 func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) error {
-	b, err := r.acquire(ctx, w.SandboxID)
+	sb, err := r.acquire(ctx, w.SandboxID)
 	if err != nil {
 		return err
 	}
-	defer r.release(b)
-	st := b.snapshot()
+	defer r.release(sb)
+	st := sb.snapshot()
 	switch {
 	case st.SandboxID == "" || st.ClusterID != w.ClusterID || st.Birth != w.Birth || w.ID != "" && w.ID != st.WorkspaceID:
 		return nil
 	case st.job():
 		return fsm.Errorf(fsm.CodeConflict, "the workspace is that of the job of sandbox %s", w.SandboxID)
 	}
-	return r.delete(b)
+	return r.delete(sb)
 }
 
-// purge forgets the job and keeps the workspace. The caller holds the box's op,
-// and nothing of it runs.
-func (r *Runner) purge(b *box) error {
-	st := b.snapshot()
+// purge deletes the job and keeps the workspace. The caller holds the sandbox's op, and no process
+// of it runs.
+func (r *Runner) purge(sb *sandbox) error {
+	st := sb.snapshot()
 	st.Purged, st.Versions = true, nil
-	if err := writeState(b.dir, st); err != nil {
+	if err := writeState(sb.dir, st); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "%v", err)
 	}
-	b.mu.Lock()
-	b.state, b.run = st, nil
-	b.mu.Unlock()
-	r.changed(b.id, st.ClusterID)
+	sb.mu.Lock()
+	sb.state, sb.run = st, nil
+	sb.mu.Unlock()
+	r.changed(sb.id, st.ClusterID)
 	return nil
 }
 
-// delete deletes all there is of the sandbox. The caller holds the box's op, and
-// nothing of it runs.
-func (r *Runner) delete(b *box) error {
-	// The name goes first: a program killed here removes the rest next time.
-	gone := filepath.Join(r.dir, removedMark+b.id+"-"+randomHex())
-	if err := os.Rename(b.dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// delete deletes the job and the workspace. The caller holds the sandbox's op, and no process of it
+// runs.
+func (r *Runner) delete(sb *sandbox) error {
+	// The rename comes first: if the program is killed here, the next New removes the rest.
+	gone := filepath.Join(r.dir, removedMark+sb.id+"-"+randomHex())
+	if err := os.Rename(sb.dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fsm.Errorf(fsm.CodeScheduler, "removing the workspace: %v", err)
 	}
-	b.mu.Lock()
-	cluster := b.state.ClusterID
-	b.state, b.run = state{}, nil
-	b.mu.Unlock()
-	r.changed(b.id, cluster)
-	if err := errors.Join(syncDir(r.dir), removeAll(gone)); err != nil {
+	sb.mu.Lock()
+	cluster := sb.state.ClusterID
+	sb.state, sb.run = state{}, nil
+	sb.mu.Unlock()
+	r.changed(sb.id, cluster)
+	if err := errors.Join(durable.SyncDir(r.dir), removeAll(gone)); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "removing the workspace: %v", err)
 	}
 	return nil
 }
 
-// runs reports whether a live run has this template and is deferred or not.
-func (b *box) runs(t fsm.Template, deferred bool) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return !b.state.Stopped && b.run != nil && b.run.live && b.run.deferred == deferred && reflect.DeepEqual(b.run.template, t)
+// runs reports whether a live run has this template and this deferred flag.
+func (sb *sandbox) runs(t fsm.Template, deferred bool) bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return !sb.state.Stopped && sb.run != nil && sb.run.live && sb.run.deferred == deferred && reflect.DeepEqual(sb.run.template, t)
 }
 
 func randomHex() string {

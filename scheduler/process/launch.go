@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// agentCommand in a template means the configured agent binary.
+	// agentCommand in a template stands for the configured agent binary.
 	agentCommand = "sandbox-agent"
 	localAddress = "127.0.0.1"
 	markVariable = "BIVOUAC_SANDBOX_RUN"
 )
 
-// launch is a task ready to be run: everything but its ports.
+// launch is a task ready to run except for its ports.
 type launch struct {
 	sandboxID string
 	template  fsm.Template
@@ -30,24 +30,23 @@ type launch struct {
 	command   string
 	args      []string
 	dir       string
-	// key and sealKey are secret: they live here and in the task's
-	// environment only.
+	// key and sealKey are secret: they exist only here and in the task's environment.
 	key, sealKey string
-	// deferred: the task gets no key and comes up dormant, at every restart.
+	// deferred: the task starts dormant without a key, also at every restart.
 	deferred bool
 }
 
-// give hands over what the sandbox's entry in the secret store holds.
+// give takes the key from the sandbox's entry in the secret store.
 func (l *launch) give(entry map[string]string, deferred bool) error {
-	l.key, l.sealKey, l.deferred = entry["key"], entry["secret_key"], deferred
+	l.key, l.sealKey, l.deferred = entry[fsm.MemberKey], entry[fsm.MemberSecretKey], deferred
 	missing := ""
 	switch {
 	case deferred && l.sealKey == "":
-		missing = "secret_key"
+		missing = fsm.MemberSecretKey
 	case deferred:
 		l.key = ""
 	case l.key == "":
-		missing = "key"
+		missing = fsm.MemberKey
 	}
 	if missing != "" {
 		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the sandbox's entry in the secret store has no " + missing}
@@ -55,7 +54,7 @@ func (l *launch) give(entry map[string]string, deferred bool) error {
 	return nil
 }
 
-// prepare resolves a template. What can't be run is a *scheduler.Failure.
+// prepare resolves a template. A template that can't run is a *scheduler.Failure.
 func (r *Runner) prepare(id, dir string, t fsm.Template) (launch, error) {
 	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args}
 	if t.Driver != fsm.DriverProcess {
@@ -84,8 +83,7 @@ func specFailure(format string, args ...any) error {
 
 var placeholder = regexp.MustCompile(`\$\{[^}]*\}`)
 
-// expand replaces ${port.<name>} (in any case) and ${workspace}; anything else
-// stays as it is.
+// expand replaces ${port.<name>} (in any case) and ${workspace}. Other text stays as it is.
 func (l launch) expand(s string, ports map[string]int) string {
 	return placeholder.ReplaceAllStringFunc(s, func(m string) string {
 		name := m[2 : len(m)-1]
@@ -103,9 +101,9 @@ func (l launch) expand(s string, ports map[string]int) string {
 	})
 }
 
-// environ is the task's whole environment: little of ours, so that no
-// credential of this program gets into a sandbox; then the template's; then
-// what the sandbox must have (api-contract.md C.2).
+// environ returns the task's whole environment: a few variables of this process, so that none
+// of its credentials reach a sandbox; then the template's; then the required ones (PROTOCOL.md,
+// "Environment").
 func (l launch) environ(mark string, ports map[string]int) []string {
 	env := map[string]string{"HOME": l.workspace, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 	for _, name := range []string{"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"} {
@@ -119,7 +117,7 @@ func (l launch) environ(mark string, ports map[string]int) []string {
 	for name, port := range ports {
 		env[name] = strconv.Itoa(port)
 	}
-	// Whether the server is open, and for whom, is not the template's to say.
+	// A template can't set whether the server requires keys, nor which.
 	maps.DeleteFunc(env, func(name, _ string) bool {
 		return strings.HasPrefix(name, "OH_SESSION_API_KEYS") || slices.Contains([]string{"SESSION_API_KEY", "OH_SECRET_KEY", "OH_DEFERRED_INIT"}, name)
 	})
@@ -141,9 +139,9 @@ func (l launch) environ(mark string, ports map[string]int) []string {
 	return out
 }
 
-// takePorts finds free ports for the template's names and keeps other launches
-// off them until giveBack. Between this and the task's own bind another program
-// may still take one: then the task ends, and its next start gets others.
+// takePorts finds free ports for the template's names and reserves them against other launches
+// until giveBack. Another program may still bind one before the task does: then the task ends,
+// and its restart gets other ports.
 func (r *Runner) takePorts(names map[string]int) (map[string]int, error) {
 	r.portsMu.Lock()
 	defer r.portsMu.Unlock()
@@ -151,7 +149,7 @@ func (r *Runner) takePorts(names map[string]int) (map[string]int, error) {
 	var held []net.Listener
 	defer func() {
 		for _, l := range held {
-			_ = l.Close() // it was only to hold the number
+			_ = l.Close() // it only reserved the number
 		}
 	}()
 	for name := range names {

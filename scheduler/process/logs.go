@@ -14,27 +14,26 @@ import (
 
 var _ scheduler.Logs = (*Runner)(nil)
 
-// Logs implements scheduler.Logs. A follower that is slower than the task
-// misses what the bounded files had no room for, and goes on with the oldest
-// that is kept.
+// Logs implements scheduler.Logs. A follower slower than the task misses output that the
+// bounded files have dropped and continues with the oldest that is kept.
 func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tail int64, follow bool) (io.ReadCloser, error) {
 	r.mu.Lock()
-	b, closed := r.boxes[job.SandboxID], r.closed
+	sb, closed := r.sandboxes[job.SandboxID], r.closed
 	r.mu.Unlock()
 	if closed {
 		return nil, fsm.Errorf(fsm.CodeScheduler, "the process runner is closed")
 	}
-	if b == nil {
+	if sb == nil {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no job of sandbox %s", job.SandboxID)
 	}
-	if st := b.snapshot(); st.SandboxID == "" || st.ClusterID != job.ClusterID {
+	if st := sb.snapshot(); st.SandboxID == "" || st.ClusterID != job.ClusterID {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no job of sandbox %s", job.SandboxID)
 	}
 	switch stream {
 	case "stdout":
-		return b.out.stdout.reader(ctx, tail, follow), nil
+		return sb.out.stdout.reader(ctx, tail, follow), nil
 	case "stderr":
-		return b.out.stderr.reader(ctx, tail, follow), nil
+		return sb.out.stderr.reader(ctx, tail, follow), nil
 	}
 	return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", stream)
 }
@@ -51,8 +50,8 @@ func (s *stream) reader(ctx context.Context, tail int64, follow bool) io.ReadClo
 	return r
 }
 
-// streamReader is one caller's place in a stream. at is its own: Read is
-// called by one goroutine, Close by any.
+// streamReader is one caller's position in a stream. at needs no lock: one goroutine calls
+// Read, any may call Close.
 type streamReader struct {
 	ctx    context.Context //nolint:containedctx // a reader's life is its caller's
 	s      *stream
@@ -93,7 +92,7 @@ func (r *streamReader) ended() error {
 	}
 }
 
-// look reads what is there; with nothing there it gives what to wait for.
+// look reads what is available. With nothing available it returns a channel to wait for.
 func (r *streamReader) look(p []byte) (n int, changed <-chan struct{}, err error) {
 	s := r.s
 	s.mu.Lock()
@@ -118,8 +117,7 @@ func (r *streamReader) look(p []byte) (n int, changed <-chan struct{}, err error
 	return n, nil, err
 }
 
-// readAt reads from a file that may have gone with its sandbox: then that is
-// the end.
+// readAt reads from a file. If the file was deleted with its sandbox it returns io.EOF.
 func readAt(path string, p []byte, from int64) (int, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +134,7 @@ func readAt(path string, p []byte, from int64) (int, error) {
 	return 0, err
 }
 
-// Close implements io.Closer; a Read that waits ends.
+// Close implements io.Closer. It ends a waiting Read.
 func (r *streamReader) Close() error {
 	r.once.Do(func() { close(r.closed) })
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 )
 
 func logs(t *testing.T, r *Runner, stream string, tail int64) string {
@@ -58,13 +59,13 @@ func TestLogs_OfATask(t *testing.T) {
 		}
 	}
 
-	// A follower sees what comes, and its end when the task is stopped.
+	// A follower sees new output, and the end when the task is stopped.
 	rc, err := r.Logs(ctx, testJob("s1"), "stdout", -1, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rc.Close()
-	resp, err := client.Get(scheduler.AgentURL(o.Placement) + "/?say=hello")
+	resp, err := client.Get(access.AgentURL(o.Placement) + "/?say=hello")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestLogs_OfATask(t *testing.T) {
 	if got := logs(t, r, "stdout", -1); got != want {
 		t.Errorf("of a stopped task: %q", got)
 	}
-	// They are there for the next program too, and gone with the sandbox.
+	// The logs survive the program and are deleted with the sandbox.
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +100,8 @@ func TestLogs_OfATask(t *testing.T) {
 	}
 }
 
-// TestStream_FollowersSeeEveryByteWhileFilesTurn has readers that keep up read
-// all of a stream that turns its files many times.
+// TestStream_FollowersSeeEveryByteWhileFilesTurn: readers that keep up read a whole stream
+// whose files are rotated many times.
 func TestStream_FollowersSeeEveryByteWhileFilesTurn(t *testing.T) {
 	s := newStream(filepath.Join(t.TempDir(), "log"), 200)
 	if err := s.start(); err != nil {
@@ -163,7 +164,7 @@ func TestStream_SlowReaderGoesOnWithTheOldestKept(t *testing.T) {
 	if b, err := io.ReadAll(fixed); err != nil || len(b) != 0 {
 		t.Errorf("beyond its end: %q, %v", b, err)
 	}
-	// Another program reads and goes on where this one ended.
+	// Another program continues where this one ended.
 	s = newStream(s.path, 10)
 	if err := s.start(); err != nil {
 		t.Fatal(err)
@@ -174,7 +175,7 @@ func TestStream_SlowReaderGoesOnWithTheOldestKept(t *testing.T) {
 	if b, err := io.ReadAll(r); err != nil || string(b) != "ABCDEFGHIJ!" {
 		t.Errorf("%q, %v", b, err)
 	}
-	// Files that are gone are the end.
+	// Missing files are the end of the stream.
 	r = s.reader(ctx, -1, true)
 	if err := os.Remove(s.former()); err != nil {
 		t.Fatal(err)
@@ -226,14 +227,14 @@ func TestRunner_DeferredMember(t *testing.T) {
 			ask(o, "OH_SESSION_API_KEYS_0")+ask(o, "OH_SESSION_API_KEYS")+ask(o, "SESSION_API_KEY") == ""
 	}
 	o := await(t, r, "s1", "a dormant task", dormant)
-	// Its process ends: the next one is dormant too.
+	// Its process ends. The next one is dormant, too.
 	if err := syscall.Kill(pidOf(t, r, "s1"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	o = await(t, r, "s1", "another dormant task", func(n scheduler.Observed) bool {
 		return n.Placement != nil && n.Placement.AllocID != o.Placement.AllocID && dormant(n)
 	})
-	// Asked again the same way nothing happens; after a pause it is no member.
+	// The same request again changes nothing. After a pause it is no longer a pool member.
 	job.ModifyIndex = o.ModifyIndex
 	if err := r.Start(ctx, job); err != nil || r.look("s1", "c1").ModifyIndex != o.ModifyIndex {
 		t.Errorf("the same start again: %v", err)

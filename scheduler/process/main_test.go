@@ -19,6 +19,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 )
 
 const (
@@ -26,8 +27,8 @@ const (
 	parentMode = "process-test-parent"
 )
 
-// TestMain lets this binary be the tasks of its own tests, and a program that
-// has a Runner and is killed.
+// TestMain lets this binary act as the tasks of its own tests, and as a program with a Runner
+// that is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == taskMode {
 		os.Exit(task(os.Args[2], os.Args[3:]))
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// task is what runs as a sandbox: --host H --port P come last.
+// task is a sandbox's task; --host H --port P are the last arguments.
 func task(mode string, args []string) int {
 	workspace := os.Getenv("HOME")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -94,7 +95,7 @@ func task(mode string, args []string) int {
 	return 0
 }
 
-// parent is a program that starts one sandbox and waits to be killed.
+// parent is a program that starts one sandbox and waits for SIGKILL.
 func parent(dir, mode string) int {
 	r, err := New(testConfig(dir, mode))
 	if err == nil {
@@ -135,7 +136,7 @@ func testJob(id string) scheduler.Job {
 	}
 }
 
-// nowJob is testJob with the modify index that the sandbox has now.
+// nowJob is testJob with the sandbox's current modify index.
 func nowJob(r *Runner, id string) scheduler.Job {
 	job := testJob(id)
 	job.ModifyIndex = r.look(id, job.ClusterID).ModifyIndex
@@ -177,7 +178,7 @@ func waitFor(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// await waits until the sandbox looks as cond wants.
+// await waits until the observed sandbox fulfils cond.
 func await(t *testing.T, r *Runner, id, what string, cond func(scheduler.Observed) bool) scheduler.Observed {
 	t.Helper()
 	var o scheduler.Observed
@@ -185,13 +186,12 @@ func await(t *testing.T, r *Runner, id, what string, cond func(scheduler.Observe
 	return o
 }
 
-// client keeps no connections, so that no goroutine is left.
+// client keeps no connections, so that no goroutine leaks.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 
-// ask reads a variable of the running task's environment, "" while it does not
-// answer.
+// ask reads an environment variable of the running task, "" if the task does not respond.
 func ask(o scheduler.Observed, name string) string {
-	resp, err := client.Get(scheduler.AgentURL(o.Placement) + "/?env=" + name)
+	resp, err := client.Get(access.AgentURL(o.Placement) + "/?env=" + name)
 	if err != nil {
 		return ""
 	}
@@ -207,15 +207,14 @@ func answers(o scheduler.Observed) bool {
 
 func pidOf(t *testing.T, r *Runner, id string) int {
 	t.Helper()
-	st := r.boxes[id].snapshot()
+	st := r.sandboxes[id].snapshot()
 	if st.Run == nil || st.Run.PID == 0 {
 		t.Fatal("the task's number is not written down")
 	}
 	return st.Run.PID
 }
 
-// alive reports whether the process runs; one that has ended and was not
-// waited for does not.
+// alive reports whether the process runs. A zombie does not.
 func alive(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// markFile, in the runner's directory, holds the mark.
+// markFile is the mark's file in the runner's directory.
 const markFile = "mark.json"
 
-// storedMark is the file; CAS changes with each write.
+// storedMark is the file's format. CAS changes with each write.
 type storedMark struct {
 	Mark fsm.Mark `json:"mark"`
 	CAS  uint64   `json:"cas"`
@@ -40,7 +40,7 @@ func (r *Runner) WriteMark(_ context.Context, mark fsm.Mark, cas uint64) error {
 	case now.CAS != cas:
 		return fsm.Errorf(fsm.CodeConflict, "the mark in %s was written since it was read", r.dir)
 	}
-	// A number that was used before must not come back with a file that was lost.
+	// The clock keeps a number from repeating after the file is lost.
 	next := storedMark{Mark: mark, CAS: max(now.CAS+1, uint64(time.Now().UnixMicro()))}
 	if err := writeJSON(r.dir, markFile, next); err != nil {
 		return fsm.Errorf(fsm.CodeScheduler, "writing the mark: %v", err)
@@ -48,7 +48,7 @@ func (r *Runner) WriteMark(_ context.Context, mark fsm.Mark, cas uint64) error {
 	return nil
 }
 
-// readMark reads the file; CAS is 0 when there is none. The caller holds markMu.
+// readMark reads the file. CAS is 0 if there is none. The caller holds markMu.
 func (r *Runner) readMark() (m storedMark, err error) {
 	r.mu.Lock()
 	closed := r.closed

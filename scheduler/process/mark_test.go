@@ -58,7 +58,7 @@ func TestRunner_Mark_IsCheckedAndSet_AndOutlivesTheProgram(t *testing.T) {
 	if after, again, found, err := r.ReadMark(ctx); !found || after != before || again != now || err != nil {
 		t.Fatalf("after a restart: %+v, %d, %v, %v", after, again, found, err)
 	}
-	// One that was lost is not there, and its numbers do not come back.
+	// A lost mark stays lost, and its numbers are not reused.
 	if err := os.Remove(filepath.Join(dir, markFile)); err != nil {
 		t.Fatal(err)
 	}

@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 const tailBytes = 2 << 10
 
-// output keeps what a sandbox's task writes, over all its runs: its two
-// streams in files, and the end of both together in memory.
+// output stores what a sandbox's task writes over all its runs: each stream in files, and the
+// end of both together in memory.
 type output struct {
 	dir            string
 	stdout, stderr *stream
@@ -20,17 +22,17 @@ type output struct {
 	tail []byte
 }
 
-// newOutput keeps at most limit bytes on disk. It makes nothing; what an
-// earlier program has kept can be read.
+// newOutput keeps at most limit bytes on disk. It creates no file; the output of an earlier
+// program stays readable.
 func newOutput(dir string, limit int64) *output {
 	o := &output{dir: dir}
-	// Two streams of two files each.
+	// Each of the two streams has two files.
 	o.stdout = newStream(filepath.Join(dir, "stdout.log"), max(limit/4, 1))
 	o.stderr = newStream(filepath.Join(dir, "stderr.log"), max(limit/4, 1))
 	return o
 }
 
-// open lets a run write.
+// open opens the files for a run.
 func (o *output) open() error {
 	o.mu.Lock()
 	o.tail = nil
@@ -48,7 +50,7 @@ func (o *output) open() error {
 	return err
 }
 
-// close ends the run's writing; whoever follows reads the rest and is done.
+// close ends the run's writing. Followers read the rest and get io.EOF.
 func (o *output) close() {
 	o.stdout.end()
 	o.stderr.end()
@@ -72,7 +74,7 @@ func (w outputWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last gives the end of the output without the given secrets, on one line.
+// last returns the end of the output on one line, without the given secrets.
 func (o *output) last(secrets ...string) string {
 	o.mu.Lock()
 	text := strings.ToValidUTF8(string(o.tail), "")
@@ -82,29 +84,22 @@ func (o *output) last(secrets ...string) string {
 			text = strings.ReplaceAll(text, s, "**********")
 		}
 	}
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	if len(lines) > 5 {
-		lines = lines[len(lines)-5:]
-	}
-	return strings.Join(strings.Fields(strings.Join(lines, " | ")), " ")
+	return decode.LastLines(text, 5)
 }
 
-// stream is one stream in a file that is begun anew when it has grown to the
-// limit; the former one stays beside it. Places in the stream are counted from
-// its beginning, so that a reader keeps its place while the files turn.
+// stream is one stream in a file that is rotated at the limit; the previous file is kept.
+// Positions count from the stream's beginning, so a reader keeps its position over a rotation.
 type stream struct {
 	path  string
 	limit int64
 
 	mu sync.Mutex
-	// file is open while there is something to write to, running while a run
-	// may write.
+	// file is open while there is something to write to. running: a run may write.
 	file    *os.File
 	running bool
-	// The former file holds the places from base-old to base, the current one
-	// those from base to base+size.
+	// The previous file holds positions base-old to base, the current one base to base+size.
 	base, old, size int64
-	// changed is closed and made anew with every change.
+	// changed is closed and replaced at every change.
 	changed chan struct{}
 }
 
@@ -141,14 +136,14 @@ func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.file != nil {
-		_ = s.file.Close() // nothing buffered is lost, and nobody to tell
+		_ = s.file.Close() // no data is buffered
 		s.file = nil
 	}
 	s.running = false
 	s.wake()
 }
 
-// wake tells the readers. The caller holds mu.
+// wake notifies the readers. The caller holds mu.
 func (s *stream) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -172,9 +167,9 @@ func (s *stream) write(p []byte) {
 	s.wake()
 }
 
-// turn begins a new file. The caller holds mu.
+// turn rotates the files. The caller holds mu.
 func (s *stream) turn() {
-	_ = s.file.Close() // nothing buffered is lost, and nobody to tell
+	_ = s.file.Close() // no data is buffered
 	s.file = nil
 	if err := os.Rename(s.path, s.former()); err != nil {
 		return

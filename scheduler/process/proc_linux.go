@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// spawner starts processes from one thread that lives as long as it: the
-// kernel sends a parent-death signal when the thread that forked ends, not the
-// process, and Go ends threads as it likes.
+// spawner starts processes from one thread that lives as long as the spawner. The kernel sends
+// a parent-death signal when the thread that forked ends, and Go ends threads at any time.
 type spawner struct {
 	jobs chan spawn
 	done chan struct{}
@@ -39,7 +38,7 @@ func newSpawner() *spawner {
 	return s
 }
 
-// start starts cmd in a session of its own; it dies with this program.
+// start starts cmd in a session of its own. The kernel kills it when this program ends.
 func (s *spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	j := spawn{cmd, make(chan error, 1)}
@@ -53,7 +52,7 @@ func (s *spawner) close() {
 	<-s.done
 }
 
-// bootID tells this boot's process numbers from another's.
+// bootID returns the id of this boot. Process ids repeat in another boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -62,14 +61,13 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// startTicks gives when the process began, in clock ticks since boot.
+// startTicks returns when the process started, in clock ticks since boot.
 func startTicks(pid int) (uint64, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the program's name in brackets and may hold blanks
-	// and brackets of its own.
+	// The second field is the program's name in brackets; it may contain blanks and brackets.
 	end := bytes.LastIndexByte(b, ')')
 	fields := strings.Fields(string(b[end+1:]))
 	if end < 0 || len(fields) < 20 {
@@ -78,16 +76,14 @@ func startTicks(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// signalGroup signals the whole process group of a task that has not been
-// waited for.
+// signalGroup signals the process group of a task that has not been waited for.
 func signalGroup(pid int, sig syscall.Signal) {
-	_ = syscall.Kill(-pid, sig) // gone already: fine
+	_ = syscall.Kill(-pid, sig) // an error means it has ended
 }
 
-// sweep kills every process of the runs with these marks, however it left its
-// task's group, and returns when none is left. A process is a run's when it has
-// the mark in its environment; it is held by a handle while that is read again,
-// so a number that is used anew meanwhile is safe.
+// sweep kills every process of the runs with these marks, also those that left their task's
+// group, and returns when none is left. A process belongs to a run if its environment has the
+// mark. sweep holds a pidfd while it checks again, so a reused process id is safe.
 func sweep(marks ...string) error {
 	set := make(map[string]bool, len(marks))
 	for _, m := range marks {
@@ -126,15 +122,15 @@ func sweepOnce(entries map[string]bool) (int, error) {
 		}
 		if hasMark(d, entries) {
 			found++
-			_ = p.Kill() // ended meanwhile: the next look tells
+			_ = p.Kill() // the next pass finds out
 		}
-		_ = p.Release() // only lets go of the handle
+		_ = p.Release() // only closes the handle
 	}
 	return found, nil
 }
 
-// hasMark reports whether the process has one of the environment entries. One
-// that has ended, or is another user's, has none.
+// hasMark reports whether the process has one of the environment entries. The environment of an
+// ended process, or of another user's, can't be read and has none.
 func hasMark(dir string, entries map[string]bool) bool {
 	env, err := os.ReadFile(dir + "/environ")
 	if err != nil {
@@ -148,9 +144,9 @@ func hasMark(dir string, entries map[string]bool) bool {
 	return false
 }
 
-// killLeftovers kills what an earlier program left of these runs. The marks
-// find nearly everything; a task itself is also known by its number and the
-// time it began, should it have changed its environment.
+// killLeftovers kills what an earlier program left of these runs. The marks find nearly
+// everything. The task itself is also known by its process id and start time, in case it
+// changed its environment.
 func killLeftovers(runs []runMark, boot string) error {
 	marks := make([]string, 0, len(runs))
 	for _, m := range runs {
@@ -162,11 +158,11 @@ func killLeftovers(runs []runMark, boot string) error {
 		if err != nil {
 			continue
 		}
-		// With the handle held, the number can't change hands.
+		// While the handle is held the process id can't be reused.
 		if ticks, err := startTicks(m.PID); err == nil && ticks == m.Started {
-			_ = p.Kill() // ended meanwhile: fine
+			_ = p.Kill() // an error means it has ended
 		}
-		_ = p.Release() // only lets go of the handle
+		_ = p.Release() // only closes the handle
 	}
 	if len(marks) == 0 {
 		return nil
@@ -174,8 +170,8 @@ func killLeftovers(runs []runMark, boot string) error {
 	return sweep(marks...)
 }
 
-// lockFile takes the directory for this program alone; the kernel lets go of
-// it when the program ends, however it does.
+// lockFile locks the directory for this program. The kernel releases the lock when the program
+// ends.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -188,8 +184,8 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// unlockFile lets go of the directory at once: a child that is just being
-// started holds a copy of the file until it has become another program.
+// unlockFile unlocks explicitly: a child between fork and exec holds a copy of the file, so
+// closing it does not release the lock at once.
 func unlockFile(f *os.File) error {
 	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }

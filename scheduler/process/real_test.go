@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// TestReal_MemberIsClaimedKilledPausedAndResumed takes the real agent server
-// through the life of a pool's member under the runner.
+// TestReal_MemberIsClaimedKilledPausedAndResumed runs a pool member's life with the real agent
+// server.
 func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
 	build := exec.Command("go", "build", "-o", bin, "bivouac.dev/bivouac/cmd/sandbox-agent")
@@ -35,13 +36,13 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	defer c.Close()
 	in := func(state string) func(scheduler.Observed) bool {
 		return func(o scheduler.Observed) bool {
-			got, err := c.InitState(ctx, scheduler.AgentURL(o.Placement))
+			got, err := c.InitState(ctx, access.AgentURL(o.Placement))
 			return o.Placement != nil && err == nil && got == state
 		}
 	}
 	bind := func(o scheduler.Observed) string {
 		t.Helper()
-		url := scheduler.AgentURL(o.Placement)
+		url := access.AgentURL(o.Placement)
 		if err := c.Init(ctx, url, "SEALCANARY", agent.InitRequest{SessionAPIKeys: []string{testKey}}); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +90,7 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = await(t, r, "s1", "the sandbox with its key", func(o scheduler.Observed) bool {
-		return o.Placement != nil && c.Prove(ctx, scheduler.AgentURL(o.Placement), testKey) == nil
+		return o.Placement != nil && c.Prove(ctx, access.AgentURL(o.Placement), testKey) == nil
 	})
-	there(scheduler.AgentURL(o.Placement))
+	there(access.AgentURL(o.Placement))
 }

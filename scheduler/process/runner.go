@@ -16,8 +16,8 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// Runner runs sandboxes as local processes; it implements scheduler.Runner.
-// The nodes of one program share one Runner. It is safe for concurrent use.
+// Runner runs sandboxes as local processes. It implements scheduler.Runner. The nodes of one
+// program share one Runner. It is safe for concurrent use.
 type Runner struct {
 	cfg     Config
 	log     *slog.Logger
@@ -27,7 +27,7 @@ type Runner struct {
 	spawner *spawner
 
 	mu        sync.Mutex
-	boxes     map[string]*box
+	sandboxes map[string]*sandbox
 	watchers  map[*watcher]bool
 	lastIndex uint64
 	closed    bool
@@ -41,9 +41,9 @@ type Runner struct {
 
 var _ scheduler.Backend = (*Runner)(nil)
 
-// New takes the directory, kills whatever an earlier program left running in
-// it and reads the jobs; it starts none. It fails when another program uses the
-// directory. The caller calls Close at the end.
+// New locks the directory, kills the processes that an earlier program left in it and reads the
+// jobs. It starts none. It fails when another program uses the directory. The caller calls
+// Close at the end.
 func New(cfg Config) (*Runner, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -59,7 +59,7 @@ func New(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{
 		cfg: cfg, log: cfg.Logger, dir: root, boot: boot,
-		boxes: map[string]*box{}, watchers: map[*watcher]bool{}, ports: map[int]bool{},
+		sandboxes: map[string]*sandbox{}, watchers: map[*watcher]bool{}, ports: map[int]bool{},
 	}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the process runner's directory: %w", err)
@@ -74,7 +74,7 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// load reads the jobs on disk. Their processes are gone, so they are stopped.
+// load reads the jobs on disk. Their processes have ended, so they count as stopped.
 func (r *Runner) load() error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
@@ -95,17 +95,17 @@ func (r *Runner) load() error {
 		st, err := readState(dir)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// A start that did not get to its end; what holds files stays.
+			// An unfinished start made it; os.Remove keeps a directory with files.
 			_ = os.Remove(filepath.Join(dir, workspaceDir))
 			_ = os.Remove(dir)
 			continue
 		case err != nil || st.SandboxID != e.Name():
-			r.log.Error("a sandbox's state can't be read; it is left as it is", "path", dir, "error", err)
+			r.log.Error("reading a sandbox's state failed, it is left as it is", "path", dir, "error", err)
 			continue
 		}
-		b := newBox(st.SandboxID, dir, r.cfg.MaxLog)
-		b.state = st
-		r.boxes[b.id] = b
+		sb := newSandbox(st.SandboxID, dir, r.cfg.MaxLog)
+		sb.state = st
+		r.sandboxes[sb.id] = sb
 		r.lastIndex = max(r.lastIndex, st.ModifyIndex)
 		if st.Run != nil {
 			runs = append(runs, *st.Run)
@@ -114,35 +114,34 @@ func (r *Runner) load() error {
 	if err := killLeftovers(runs, r.boot); err != nil {
 		return fmt.Errorf("killing what is left over: %w", err)
 	}
-	for _, b := range r.boxes {
-		if err := r.markStopped(b); err != nil {
+	for _, sb := range r.sandboxes {
+		if err := r.markStopped(sb); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// markStopped notes that a job does not run any more. The caller holds the
-// box's op, or is New.
-func (r *Runner) markStopped(b *box) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.state.Stopped {
+// markStopped records that a job no longer runs. The caller holds the sandbox's op, or is New.
+func (r *Runner) markStopped(sb *sandbox) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.state.Stopped {
 		return nil
 	}
-	st := b.state
+	st := sb.state
 	st.Stopped = true
 	st.ModifyIndex = r.nextIndex()
 	st.Version++
-	if err := writeState(b.dir, st); err != nil {
+	if err := writeState(sb.dir, st); err != nil {
 		return err
 	}
-	b.state = st
+	sb.state = st
 	return nil
 }
 
-// nextIndex gives a number higher than any before, also than those of jobs
-// that are gone: whoever still holds one must not meet it again.
+// nextIndex returns a number higher than any before, also those of removed jobs: a caller with
+// an old index must not match a new job.
 func (r *Runner) nextIndex() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,8 +149,8 @@ func (r *Runner) nextIndex() uint64 {
 	return r.lastIndex
 }
 
-// Close stops every sandbox, waits for their ends, and lets go of the
-// directory. Workspaces and jobs stay. It may be called again.
+// Close stops every sandbox, waits until they have ended, and unlocks the directory. Workspaces
+// and jobs stay. It may be called again.
 func (r *Runner) Close() error {
 	r.mu.Lock()
 	if r.closed {
@@ -159,25 +158,25 @@ func (r *Runner) Close() error {
 		return nil
 	}
 	r.closed = true
-	boxes := make([]*box, 0, len(r.boxes))
-	for _, b := range r.boxes {
-		boxes = append(boxes, b)
+	sandboxes := make([]*sandbox, 0, len(r.sandboxes))
+	for _, sb := range r.sandboxes {
+		sandboxes = append(sandboxes, sb)
 	}
 	for w := range r.watchers {
 		w.signal()
 	}
 	r.mu.Unlock()
 
-	errs := make([]error, len(boxes))
+	errs := make([]error, len(sandboxes))
 	var wg sync.WaitGroup
-	for i, b := range boxes {
+	for i, sb := range sandboxes {
 		wg.Go(func() {
-			b.op <- struct{}{}
-			defer func() { <-b.op }()
-			if b.exists() {
-				errs[i] = r.markStopped(b)
+			sb.op <- struct{}{}
+			defer func() { <-sb.op }()
+			if sb.exists() {
+				errs[i] = r.markStopped(sb)
 			}
-			b.endRun(context.Background())
+			sb.endRun(context.Background())
 		})
 	}
 	wg.Wait()
@@ -185,9 +184,9 @@ func (r *Runner) Close() error {
 	return errors.Join(errors.Join(errs...), unlockFile(r.lock))
 }
 
-// acquire gives the sandbox's box, made when there is none, for the caller
-// alone until release. A *scheduler.Failure says that the id can't be one.
-func (r *Runner) acquire(ctx context.Context, id string) (*box, error) {
+// acquire returns the sandbox for the caller alone until release, and makes it if there
+// is none. An invalid id is a *scheduler.Failure.
+func (r *Runner) acquire(ctx context.Context, id string) (*sandbox, error) {
 	if !safeID(id) {
 		return nil, specFailure("%q can't be the id of a local sandbox", id)
 	}
@@ -197,37 +196,37 @@ func (r *Runner) acquire(ctx context.Context, id string) (*box, error) {
 			r.mu.Unlock()
 			return nil, fsm.Errorf(fsm.CodeScheduler, "the process runner is closed")
 		}
-		b := r.boxes[id]
-		if b == nil {
-			b = newBox(id, filepath.Join(r.dir, id), r.cfg.MaxLog)
-			r.boxes[id] = b
+		sb := r.sandboxes[id]
+		if sb == nil {
+			sb = newSandbox(id, filepath.Join(r.dir, id), r.cfg.MaxLog)
+			r.sandboxes[id] = sb
 		}
 		r.mu.Unlock()
 		select {
-		case b.op <- struct{}{}:
+		case sb.op <- struct{}{}:
 		case <-ctx.Done():
 			return nil, fsm.Errorf(fsm.CodeScheduler, "the sandbox is busy: %v", ctx.Err())
 		}
 		r.mu.Lock()
-		current, closed := r.boxes[id] == b, r.closed
+		current, closed := r.sandboxes[id] == sb, r.closed
 		r.mu.Unlock()
 		if current && !closed {
-			return b, nil
+			return sb, nil
 		}
-		<-b.op
+		<-sb.op
 	}
 }
 
-// release gives the box back, and forgets it when it holds no job.
-func (r *Runner) release(b *box) {
-	if !b.exists() {
+// release releases the sandbox and drops it if it holds no job.
+func (r *Runner) release(sb *sandbox) {
+	if !sb.exists() {
 		r.mu.Lock()
-		if r.boxes[b.id] == b {
-			delete(r.boxes, b.id)
+		if r.sandboxes[sb.id] == sb {
+			delete(r.sandboxes, sb.id)
 		}
 		r.mu.Unlock()
 	}
-	<-b.op
+	<-sb.op
 }
 
 func safeID(id string) bool {
@@ -242,7 +241,7 @@ func safeID(id string) bool {
 	return true
 }
 
-// removeAll removes a tree, also one with directories its owner may not write.
+// removeAll removes a tree, also one with directories that are not writable.
 func removeAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil {
@@ -250,7 +249,7 @@ func removeAll(dir string) error {
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
 		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) // the second try tells
+			_ = os.Chmod(path, 0o700) // the second attempt reports it
 		}
 		return nil
 	})

@@ -71,7 +71,7 @@ func TestRunner_TaskGetsWhatItMust(t *testing.T) {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
 	}
-	// Nothing secret is on disk.
+	// No secret is on disk.
 	err := filepath.WalkDir(r.dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -95,7 +95,7 @@ func TestRunner_KilledTaskIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := await(t, r, "s1", "it answers again", func(o scheduler.Observed) bool {
-		return answers(o) && r.boxes["s1"].snapshot().Run.PID != before
+		return answers(o) && r.sandboxes["s1"].snapshot().Run.PID != before
 	})
 	if o.Live != 1 || o.Failure != nil || o.Waiting != nil {
 		t.Errorf("after the restart: %+v", o)
@@ -185,7 +185,7 @@ func TestRunner_RemoveLeavesNothing(t *testing.T) {
 	if l, err := r.List(ctx, "c1"); err != nil || len(l) != 0 {
 		t.Errorf("List: %v, %v", l, err)
 	}
-	// The id can be used again, and the old index is of no use.
+	// The id can be used again; the old index is invalid.
 	again := testJob("s1")
 	again.ModifyIndex = o.ModifyIndex
 	if err := r.Start(ctx, again); fsm.CodeOf(err) != fsm.CodeConflict {
@@ -224,7 +224,7 @@ func TestRunner_LostWorkspaceFailsLoudly(t *testing.T) {
 	if err := r.Start(ctx, job); !errors.As(err, &f) || f.Reason != fsm.ReasonWorkspace {
 		t.Errorf("Start without the workspace: %v", err)
 	}
-	// Nor with a job that the store remembers and the directory does not.
+	// The same with a job that the store has and the directory lacks.
 	job = testJob("s2")
 	job.HasVersion = true
 	if err := r.Start(ctx, job); !errors.As(err, &f) || f.Reason != fsm.ReasonWorkspace {
@@ -342,8 +342,8 @@ func TestRunner_ReusedNumberIsNotKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = bystander.Process.Kill(); _ = bystander.Wait() }()
-	box := filepath.Join(dir, "s1")
-	if err := os.MkdirAll(box, 0o700); err != nil {
+	home := filepath.Join(dir, "s1")
+	if err := os.MkdirAll(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	boot, err := bootID()
@@ -358,7 +358,7 @@ func TestRunner_ReusedNumberIsNotKilled(t *testing.T) {
 		{Mark: "m", PID: bystander.Process.Pid, Started: ticks - 1, BootID: boot},
 		{Mark: "m", PID: bystander.Process.Pid, Started: ticks, BootID: "another boot"},
 	} {
-		if err := writeState(box, state{SandboxID: "s1", ClusterID: "c1", Run: &m}); err != nil {
+		if err := writeState(home, state{SandboxID: "s1", ClusterID: "c1", Run: &m}); err != nil {
 			t.Fatal(err)
 		}
 		r := newRunner(t, dir, "serve")
@@ -393,8 +393,8 @@ func TestRunner_OutputIsBounded(t *testing.T) {
 	}
 }
 
-// TestRunner_ManyLeadersAtOnce has several callers start the same sandboxes
-// with the same index: one of each wins or all find it running.
+// TestRunner_ManyLeadersAtOnce: several callers start the same sandboxes with the same index.
+// One wins, or all find it running.
 func TestRunner_ManyLeadersAtOnce(t *testing.T) {
 	r := newRunner(t, t.TempDir(), "serve")
 	wctx, cancel := context.WithCancel(ctx)
@@ -402,11 +402,11 @@ func TestRunner_ManyLeadersAtOnce(t *testing.T) {
 	watched := make(chan error, 1)
 	go func() { watched <- r.Watch(wctx, "c1", func(o scheduler.Observed) { seen <- o.SandboxID }) }()
 	waitFor(t, "the watch", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.watchers) == 1 })
-	const boxes, callers = 4, 4
+	const sandboxes, callers = 4, 4
 	var wg sync.WaitGroup
-	for i := range boxes * callers {
+	for i := range sandboxes * callers {
 		wg.Go(func() {
-			job := testJob(fmt.Sprintf("s%d", i%boxes))
+			job := testJob(fmt.Sprintf("s%d", i%sandboxes))
 			if err := r.Start(ctx, job); err != nil && fsm.CodeOf(err) != fsm.CodeConflict {
 				t.Errorf("Start: %v", err)
 			}
@@ -414,7 +414,7 @@ func TestRunner_ManyLeadersAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	ports := map[int]bool{}
-	for i := range boxes {
+	for i := range sandboxes {
 		o := await(t, r, fmt.Sprintf("s%d", i), "it answers", answers)
 		for _, p := range o.Placement.Ports {
 			if ports[p] {
@@ -422,11 +422,11 @@ func TestRunner_ManyLeadersAtOnce(t *testing.T) {
 			}
 			ports[p] = true
 		}
-		if st := r.boxes[o.SandboxID].snapshot(); st.Version != 0 {
+		if st := r.sandboxes[o.SandboxID].snapshot(); st.Version != 0 {
 			t.Errorf("%s was started %d times", o.SandboxID, st.Version+1)
 		}
 	}
-	for i := range boxes {
+	for i := range sandboxes {
 		wg.Go(func() {
 			if err := r.Remove(ctx, nowJob(r, fmt.Sprintf("s%d", i))); err != nil {
 				t.Errorf("Remove: %v", err)

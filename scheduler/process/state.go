@@ -2,13 +2,13 @@ package process
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/durable"
 )
 
 const (
@@ -21,30 +21,28 @@ const (
 	keptVersions = 6
 )
 
-// state is what must be known of a job when the program comes back. It holds
-// no secret.
+// state is what must be known of a job after a restart of the program. It holds no secret.
 type state struct {
 	SandboxID   string `json:"sandbox_id"`
 	ClusterID   string `json:"cluster_id"`
 	ModifyIndex uint64 `json:"modify_index"`
-	// Version is the newest; every start and every stop makes one.
+	// Version is the newest. Every start and every stop makes one.
 	Version uint64 `json:"version"`
 	Stopped bool   `json:"stopped"`
-	// Workspace: it was made, so from now on it has to be there. WorkspaceID
-	// names it, "" for one older than such names.
+	// Workspace: it was made, so it must exist from now on. WorkspaceID names it, "" in a state
+	// written before such names.
 	Workspace   bool   `json:"workspace"`
 	WorkspaceID string `json:"workspace_id,omitempty"`
-	// Birth is the sandbox's; Purged says that its job is gone and its workspace
-	// was kept.
+	// Birth is the sandbox's. Purged: its job was removed and its workspace kept.
 	Birth    string    `json:"birth,omitempty"`
 	Purged   bool      `json:"purged,omitempty"`
 	Versions []version `json:"versions"`
-	// Run is the newest run, written before its process begins and kept after
-	// its end: leftovers are found by it.
+	// Run is the newest run. It is written before the process starts and kept after its end, so
+	// that leftovers are found.
 	Run *runMark `json:"run,omitempty"`
 }
 
-// job reports whether there is a job, and index is its modify index, 0 for none.
+// job reports whether there is a job. index is its modify index, 0 without one.
 func (s *state) job() bool { return s.SandboxID != "" && !s.Purged }
 
 func (s *state) index() uint64 {
@@ -54,15 +52,14 @@ func (s *state) index() uint64 {
 	return s.ModifyIndex
 }
 
-// version is a template the job ran.
+// version is a template that the job ran.
 type version struct {
 	Version  uint64       `json:"version"`
 	Template fsm.Template `json:"template"`
 }
 
-// runMark tells a run's processes from all others: each carries Mark in its
-// environment, and the task itself has PID and, against numbers used again,
-// Started (clock ticks since boot) in the boot BootID.
+// runMark identifies a run's processes. Each has Mark in its environment. The task itself has
+// process id PID; Started (clock ticks since boot) and BootID tell a reused id apart.
 type runMark struct {
 	Mark    string `json:"mark"`
 	PID     int    `json:"pid,omitempty"`
@@ -70,7 +67,7 @@ type runMark struct {
 	BootID  string `json:"boot_id"`
 }
 
-// remember adds the version and forgets the oldest.
+// remember adds the version and drops the oldest.
 func (s *state) remember(v version) {
 	s.Versions = append(s.Versions, v)
 	if n := len(s.Versions); n > keptVersions {
@@ -78,7 +75,7 @@ func (s *state) remember(v version) {
 	}
 }
 
-// template finds the template of a version.
+// template returns the template of a version.
 func (s *state) template(v uint64) (fsm.Template, bool) {
 	for _, k := range s.Versions {
 		if k.Version == v {
@@ -100,7 +97,7 @@ func readState(dir string) (state, error) {
 	return s, nil
 }
 
-// writeState replaces the file, whole or not at all.
+// writeState replaces the file atomically.
 func writeState(dir string, s state) error {
 	if err := writeJSON(dir, stateFile, s); err != nil {
 		return fmt.Errorf("writing the job's state: %w", err)
@@ -108,33 +105,11 @@ func writeState(dir string, s state) error {
 	return nil
 }
 
-// writeJSON replaces a file, whole or not at all, and has it on the disk.
+// writeJSON replaces a file atomically and syncs it.
 func writeJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, name+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Replace(filepath.Join(dir, name), b, 0o600)
 }

@@ -15,21 +15,21 @@ func (r *Runner) List(_ context.Context, clusterID string) ([]scheduler.Observed
 		r.mu.Unlock()
 		return nil, fsm.Errorf(fsm.CodeScheduler, "the process runner is closed")
 	}
-	boxes := make([]*box, 0, len(r.boxes))
-	for _, b := range r.boxes {
-		boxes = append(boxes, b)
+	sandboxes := make([]*sandbox, 0, len(r.sandboxes))
+	for _, sb := range r.sandboxes {
+		sandboxes = append(sandboxes, sb)
 	}
 	r.mu.Unlock()
 	var out []scheduler.Observed
-	for _, b := range boxes {
-		if st := b.snapshot(); st.SandboxID != "" && st.ClusterID == clusterID {
-			out = append(out, b.observe())
+	for _, sb := range sandboxes {
+		if st := sb.snapshot(); st.SandboxID != "" && st.ClusterID == clusterID {
+			out = append(out, sb.observe())
 		}
 	}
 	return out, nil
 }
 
-// watcher collects the ids that changed since its caller last looked.
+// watcher collects the ids that changed since its caller last read them.
 type watcher struct {
 	cluster string
 	wake    chan struct{}
@@ -45,8 +45,7 @@ func (w *watcher) signal() {
 	}
 }
 
-// Watch implements scheduler.Runner. It ends with an error when the runner is
-// closed.
+// Watch implements scheduler.Runner. It returns an error when the runner is closed.
 func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.Observed)) error {
 	w := &watcher{cluster: clusterID, wake: make(chan struct{}, 1), dirty: map[string]bool{}}
 	r.mu.Lock()
@@ -82,21 +81,21 @@ func (r *Runner) Watch(ctx context.Context, clusterID string, fn func(scheduler.
 	}
 }
 
-// look gives one sandbox as it is now.
+// look returns one sandbox as it is now.
 func (r *Runner) look(id, clusterID string) scheduler.Observed {
 	r.mu.Lock()
-	b := r.boxes[id]
+	sb := r.sandboxes[id]
 	r.mu.Unlock()
-	if b == nil {
+	if sb == nil {
 		return scheduler.Observed{SandboxID: id}
 	}
-	if st := b.snapshot(); st.SandboxID != "" && st.ClusterID != clusterID {
+	if st := sb.snapshot(); st.SandboxID != "" && st.ClusterID != clusterID {
 		return scheduler.Observed{SandboxID: id, Exists: true, Foreign: true}
 	}
-	return b.observe()
+	return sb.observe()
 }
 
-// changed tells the cluster's watchers of a sandbox.
+// changed notifies the cluster's watchers of a sandbox.
 func (r *Runner) changed(id, clusterID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -98,10 +98,10 @@ func up(ctx context.Context, dir string, stdout io.Writer) error {
 	return nil
 }
 
-// print says where everything is.
+// print prints the addresses of all parts.
 func print(w io.Writer, s *local.Stack) {
 	fmt.Fprintf(w, "Vault      %s  (root token and unseal key: %s)\n", s.Vault, filepath.Join(s.Dir, "vault", "keys.json"))
-	fmt.Fprintf(w, "Nomad      %s\n", s.Nomad)
+	fmt.Fprintf(w, "Nomad      %s  (management token: %s)\n", s.Nomad, s.NomadTokenFile)
 	for _, n := range s.Nodes {
 		fmt.Fprintf(w, "%-10s %s  (pid %d, log %s)\n", n.Name, n.HTTP, n.Pid, n.Log)
 	}

@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
-// The names of the systems, as they stand in records and tables.
+// The names of the systems in records and tables.
 const (
 	sysBivouac = "Bivouac"
 	sysBase    = "Bivouac, base"
@@ -25,7 +25,7 @@ const (
 	sysBare    = "bare handler"
 )
 
-// Where a row asks.
+// The node of a row's requests.
 const (
 	atFollower = "follower"
 	atLeader   = "leader"
@@ -35,8 +35,7 @@ const (
 // subject is one system in a row.
 type subject struct{ system, at string }
 
-// loadRow is a row that is measured with a closed loop; ours is who is compared
-// with the others.
+// loadRow is a row that is measured with a closed loop. ours is compared with the others.
 type loadRow struct {
 	name, kind, ours string
 	subjects         []subject
@@ -59,7 +58,7 @@ func loadRows() []loadRow {
 	}
 }
 
-// raftOn and bivouacOn name the systems on a log store of their own.
+// raftOn and bivouacOn return a system's name with a log store.
 func raftOn(store string) string    { return sysRaft + ", " + store }
 func bivouacOn(store string) string { return sysBivouac + ", " + store }
 
@@ -79,9 +78,9 @@ type settings struct {
 	program string
 	more    string
 	store   string
-	// again is how often a disturbed measurement is made again.
+	// again is how often a disturbed measurement is repeated.
 	again int
-	// etcdConns is how many connections each of etcd's nodes gets.
+	// etcdConns is the number of connections to each etcd node.
 	etcdConns int
 	out       string
 }
@@ -96,16 +95,16 @@ type bench struct {
 	stdout   io.Writer
 }
 
-// wants reports whether a system is to be measured.
+// wants reports whether a system is measured.
 func (b *bench) wants(name string) bool {
 	return name == sysBivouac || len(b.systems) == 0 || slices.Contains(b.systems, name)
 }
 
-// system gives a running system, paused; it is started when first asked for.
+// system returns a running system, paused. The first call starts it.
 func (b *bench) system(ctx context.Context, name string) (*system, error) {
 	key := name
 	if name == sysHandler {
-		key = sysRaft // the same cluster, asked in another way
+		key = sysRaft // the same cluster with other requests
 	}
 	if s := b.running[key]; s != nil {
 		return s, nil
@@ -151,7 +150,7 @@ func (b *bench) make(ctx context.Context, name string) (*system, error) {
 
 func raftHCL(store string) string { return fmt.Sprintf("raft {\n  log_store = %q\n}\n", store) }
 
-// bare returns what Bivouac answers to the read it is compared with.
+// bare returns Bivouac's response to the read that it is compared with.
 func (b *bench) bare(ctx context.Context) (*system, error) {
 	s, err := b.system(ctx, sysBivouac)
 	if err != nil {
@@ -174,8 +173,8 @@ func (b *bench) bare(ctx context.Context) (*system, error) {
 	return newBare(b.dir, b.programs.alone, file)
 }
 
-// loads measures a row: every number of clients, every repeat, all systems in
-// turn, forwards and backwards, so that what drifts meets all alike.
+// loads measures a row: every number of clients, every repeat, all systems in turn, in both
+// orders, so that drift affects all of them equally.
 func (b *bench) loads(ctx context.Context, row loadRow) error {
 	var subjects []subject
 	for _, s := range row.subjects {
@@ -209,8 +208,7 @@ func (b *bench) loads(ctx context.Context, row loadRow) error {
 	return nil
 }
 
-// measure takes one system's turn, and again when something else on the machine
-// was busy meanwhile.
+// measure measures one system, and repeats that if other programs used the machine meanwhile.
 func (b *bench) measure(ctx context.Context, row loadRow, who subject, repeat int, o load.Options) error {
 	s, err := b.system(ctx, who.system)
 	if err != nil {

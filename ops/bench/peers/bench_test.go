@@ -14,7 +14,7 @@ import (
 	"bivouac.dev/bivouac/ops/check"
 )
 
-// The house's rules hold here, too; ops/check itself stops at a go.mod.
+// The project rules hold here, too; ops/check itself stops at a go.mod.
 func TestTree_KeepsTheRules(t *testing.T) {
 	files, err := check.Load(".")
 	if err != nil {
@@ -28,8 +28,8 @@ func TestTree_KeepsTheRules(t *testing.T) {
 	}
 }
 
-// What is stored everywhere is as large as raft alone's commands, and Bivouac
-// takes every member of it.
+// The stored document is as large as raft alone's commands, and Bivouac accepts all its
+// members.
 func TestDocument_Has512Bytes(t *testing.T) {
 	raw := document(7, 100)
 	if len(raw) < commandBytes-16 || len(raw) > commandBytes+16 {
@@ -42,7 +42,7 @@ func TestDocument_Has512Bytes(t *testing.T) {
 	}
 }
 
-// What needs no peer is run as `make bench` runs it, only for less long.
+// The rows that need no peer run as in `make bench`, but shorter.
 func TestBench_OfWhatIsOurs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and starts three nodes, twice")

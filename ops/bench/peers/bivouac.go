@@ -14,47 +14,24 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/ops/bench/peers/load"
+	"bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig"
 )
 
-// bivouac is three `bivouac server` processes. No Nomad and no Vault answers at
-// the addresses they are given: no row that is measured here asks them.
+// bivouac is three `bivouac server` processes. Their Nomad and Vault addresses don't respond:
+// no row here needs them.
 type bivouac struct {
 	http *httpLoad
 	base []string
 	key  string
 	// peers are the nodes' peer addresses.
 	peers []string
-	keys  []string // one user each
+	keys  []string // one per user
 
 	program, config string
 	nodes           []*process
 }
 
-const bivouacConfig = `
-node_name        = "NODE"
-data_dir         = "data"
-bootstrap_expect = 3
-retry_join       = [PEERS]
-http {
-  address = "HTTP"
-}
-peer {
-  address   = "PEER"
-  ca_file   = "../tls/ca.pem"
-  cert_file = "../tls/NODE.pem"
-  key_file  = "../tls/NODE-key.pem"
-}
-nomad {
-  address = "http://127.0.0.1:1"
-}
-vault {
-  address        = "http://127.0.0.1:1"
-  role_id        = "none"
-  secret_id_file = "../secret-id"
-}
-`
-
-// newBivouac makes the cluster's files; more is HCL added to each node's.
+// newBivouac writes the cluster's files; more is HCL added to each node's.
 func newBivouac(name, dir, program, more string) (*system, error) {
 	addresses, err := freeAddresses(6)
 	if err != nil {
@@ -83,9 +60,11 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 		if err := os.MkdirAll(n.dir, 0o700); err != nil {
 			return nil, err
 		}
-		text := strings.NewReplacer("NODE", node, "PEERS", `"`+strings.Join(addresses[3:], `", "`)+`"`,
-			"HTTP", addresses[i], "PEER", addresses[3+i]).Replace(bivouacConfig) + more
-		if err := os.WriteFile(filepath.Join(n.dir, "node.hcl"), []byte(text), 0o600); err != nil {
+		config := nodeconfig.Config{
+			Name: node, Data: filepath.Join(n.dir, "data"), HTTP: addresses[i], Peer: addresses[3+i], Peers: addresses[3:],
+			TLS: filepath.Join(home, "tls"), SecretID: filepath.Join(home, "secret-id"), More: more,
+		}
+		if err := os.WriteFile(filepath.Join(n.dir, "node.hcl"), []byte(config.HCL()), 0o600); err != nil {
 			return nil, err
 		}
 		b.base = append(b.base, "http://"+addresses[i])
@@ -94,8 +73,7 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 	return s, nil
 }
 
-// leader implements driver. The first time it issues the operator's key, which
-// waits for a leader itself.
+// leader implements driver. The first call issues the operator's key, which waits for a leader.
 func (b *bivouac) leader(ctx context.Context) (int, error) {
 	if b.key == "" {
 		key, err := output(b.program, "keys", "bootstrap", "--config", b.config)
@@ -133,7 +111,7 @@ func (b *bivouac) term(ctx context.Context) (uint64, error) {
 	return status.Term, err
 }
 
-// prepare implements driver: a key and stored settings for each user.
+// prepare implements driver: it creates a key and settings for each user.
 func (b *bivouac) prepare(ctx context.Context) error {
 	b.keys = make([]string, users)
 	var group errgroup.Group

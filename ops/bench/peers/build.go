@@ -13,8 +13,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// The versions of the peers. They stand in the go.mod files below etcd and
-// rqlite, too, and name the programs in the cache.
+// The versions of the peers. They are also in the go.mod files below etcd and rqlite, and in
+// the programs' names in the cache.
 const (
 	etcdVersion   = "3.7.3"
 	rqliteVersion = "8.36.0"
@@ -23,15 +23,15 @@ const (
 
 const rqliteModule = "github.com/rqlite/rqlite/v8"
 
-// programs are the paths of what is measured.
+// programs are the paths of the measured programs.
 type programs struct {
 	etcd, rqlite, mended string
-	// bivouac and alone are built anew each time: the tree is what is measured.
+	// bivouac and alone are built anew each time: the current tree is measured.
 	bivouac, alone string
 }
 
-// build makes what is missing of what is wanted. The peers stay in the cache
-// where deploy/local keeps Nomad and Vault; ours go to the run's folder.
+// build builds the missing programs. The peers stay in the cache where deploy/local keeps Nomad
+// and Vault. Ours are built into the run's folder.
 func (b *bench) build(ctx context.Context) (programs, error) {
 	root, err := local.Root()
 	if err != nil {
@@ -73,8 +73,7 @@ func (b *bench) build(ctx context.Context) (programs, error) {
 	return p, nil
 }
 
-// cached gives the program of that name in the cache, made first when it is not
-// there.
+// cached returns the path of a program in the cache and builds it if it is missing.
 func cached(name string, progress io.Writer, make func(out string) error) (string, error) {
 	dir := os.Getenv("BIVOUAC_CACHE")
 	if dir == "" {
@@ -112,8 +111,7 @@ func goBuild(ctx context.Context, dir, out string, args ...string) error {
 	return nil
 }
 
-// buildMended builds rqlite with the faults of mend.patch put right, from a
-// copy of its module.
+// buildMended builds rqlite from a copy of its module with the fixes of mend.patch.
 func buildMended(ctx context.Context, dir, out string) error {
 	tmp, err := os.MkdirTemp("", "bivouac-rqlite-")
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 
 const (
 	rowElections = "elections"
-	// hogFlag makes this program one that uses a core and nothing else.
+	// hogFlag makes this program only use a core.
 	hogFlag = "-hog"
-	// writersUnderHogs write to each cluster meanwhile.
+	// writersUnderHogs is the number of writers per cluster meanwhile.
 	writersUnderHogs = 2
 )
 
-// timers are Raft's: heartbeat and election timeout, and the leader's lease.
+// timers are Raft's heartbeat and election timeouts and the leader's lease.
 type timers struct{ heartbeat, election, lease time.Duration }
 
 func (t timers) String() string {
@@ -34,7 +34,7 @@ func (t timers) flags() []string {
 	return []string{"-heartbeat", t.heartbeat.String(), "-election", t.election.String(), "-lease", t.lease.String()}
 }
 
-// timerChoices are those the choice was made among: Bivouac's the last but one,
+// timerChoices are the candidates for the defaults: Bivouac's is the last but one,
 // hashicorp/raft's own the longest.
 func timerChoices() []timers {
 	const ms = time.Millisecond
@@ -42,14 +42,14 @@ func timerChoices() []timers {
 		{500 * ms, 500 * ms, 300 * ms}, {1000 * ms, 1000 * ms, 500 * ms}}
 }
 
-// longestStarved is the longest heartbeat timeout that is tried with too few
-// cores: what the shorter ones stand, the longer ones do.
+// longestStarved is the longest heartbeat timeout that is tried with too few cores: longer ones
+// are more stable than shorter ones.
 const longestStarved = 250 * time.Millisecond
 
-// elections runs raft alone with the shorter timers, and Bivouac, all at once,
-// each written to, beside twice as many busy processes as there are cores; it
-// counts the terms that begin although every leader lives. Then it kills the
-// leaders of each choice in turn and notes how long that takes.
+// elections runs raft alone with the shorter timers, and Bivouac, at the same time, each with
+// writers, beside twice as many busy processes as cores. It counts the terms that begin
+// although every leader runs. Then it kills the leaders of each choice in turn and records the
+// time to a new one.
 func (b *bench) elections(ctx context.Context) error {
 	var all, starved []*system
 	for _, t := range timerChoices() {
@@ -93,12 +93,12 @@ func (b *bench) elections(ctx context.Context) error {
 	return nil
 }
 
-// termed tells a cluster's term, as one of its nodes knows it.
+// termed returns a cluster's term as known by one of its nodes.
 type termed interface {
 	term(ctx context.Context) (uint64, error)
 }
 
-// starve counts terms while the cores are not enough.
+// starve counts terms while there are too few cores.
 func (b *bench) starve(ctx context.Context, all []*system) error {
 	if b.starveFor == 0 {
 		return nil
@@ -153,7 +153,7 @@ func (b *bench) starve(ctx context.Context, all []*system) error {
 	return nil
 }
 
-// startHogs starts processes that each want a whole core.
+// startHogs starts processes that use a core each.
 func startHogs(count int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

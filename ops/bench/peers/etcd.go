@@ -14,8 +14,8 @@ import (
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
-// etcdConns is how many gRPC connections a node is given, which share the
-// clients. RESULTS.md tells what fewer and more do.
+// etcdConns is the number of gRPC connections to a node, which the clients share. RESULTS.md
+// has the effect of other numbers.
 const etcdConns = 8
 
 // etcd is three etcd servers with their defaults.

@@ -12,17 +12,16 @@ import (
 
 const (
 	rowFailover = "failover"
-	// probeEvery is the pace of writes through each survivor while a leader is
-	// missing: a new one is sent whether or not the last was answered, so that no
-	// request that hangs hides a cluster that is well again.
+	// probeEvery is the interval of writes through each survivor while there is no leader. Each
+	// is sent even if the previous one has no response, so that a hanging request does not hide
+	// a cluster that has recovered.
 	probeEvery = 10 * time.Millisecond
 	// probeLimit bounds one such write.
 	probeLimit = 8 * time.Second
 )
 
-// failovers kills each system's leader in turn, the whole of it as many times
-// as there are trials, and notes the time until a write that began after the
-// kill is acknowledged by a survivor.
+// failovers kills each system's leader in turn, as often as there are trials, and records the
+// time until a survivor acknowledges a write that began after the kill.
 func (b *bench) failovers(ctx context.Context) error {
 	for trial := range b.trials {
 		for _, name := range []string{sysBivouac, sysEtcd, sysRqlite, sysHandler} {
@@ -50,8 +49,8 @@ func (b *bench) failover(ctx context.Context, name string) (time.Duration, error
 	return failoverOf(ctx, s, name != sysHandler)
 }
 
-// failoverOf kills the leader, waits for the write, starts it again and waits
-// until all is well. Nodes that do not forward take writes once they lead.
+// failoverOf kills the leader, waits for the write, starts the node again and waits until all
+// serve. Nodes that do not forward accept writes once they lead.
 func failoverOf(ctx context.Context, s *system, forwards bool) (time.Duration, error) {
 	s.resume()
 	defer s.pause()
@@ -65,7 +64,7 @@ func failoverOf(ctx context.Context, s *system, forwards bool) (time.Duration, e
 			continue
 		}
 		do := s.work(workWrite, i)
-		if forwards { // connected, and in the middle of work
+		if forwards { // with connections in use
 			if err := do(ctx, 0, 0); err != nil {
 				return 0, err
 			}
@@ -85,7 +84,7 @@ func failoverOf(ctx context.Context, s *system, forwards bool) (time.Duration, e
 	return took, err
 }
 
-// firstAcknowledged writes through all until one of them says it is done.
+// firstAcknowledged writes through all until one acknowledges.
 func firstAcknowledged(ctx context.Context, begin time.Time, through []load.Do) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	var sent sync.WaitGroup

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// httpLoad is the client of everything that speaks HTTP: net/http with
-// connections kept alive, one for each client at most.
+// httpLoad is the client of all HTTP systems: net/http with keep-alive and at most one
+// connection per client.
 type httpLoad struct{ client *http.Client }
 
 func newHTTPLoad() *httpLoad {
@@ -26,7 +28,7 @@ func newHTTPLoad() *httpLoad {
 
 func (h *httpLoad) close() { h.client.CloseIdleConnections() }
 
-// request is made by hand, because the same few are sent a million times.
+// request is built by hand because the same few are sent a million times.
 func request(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) *http.Request {
 	r := &http.Request{Method: method, URL: to, Host: to.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	if body != nil {
@@ -46,8 +48,8 @@ func headers(pairs ...string) http.Header {
 	return h
 }
 
-// send is one request of a load; what is answered is read and thrown away, but
-// an answer that is not a success is an error.
+// send sends one request of a load and discards the body. A status that is not a success is an
+// error.
 func (h *httpLoad) send(r *http.Request) error {
 	resp, err := h.client.Do(r)
 	if err != nil {
@@ -62,7 +64,7 @@ func (h *httpLoad) send(r *http.Request) error {
 	return err
 }
 
-// refused is an answer that is not a success.
+// refused is a response that is not a success.
 type refused struct {
 	status int
 	text   string
@@ -71,27 +73,23 @@ type refused struct {
 // Error implements error.
 func (e *refused) Error() string { return fmt.Sprintf("status %d: %.300s", e.status, e.text) }
 
-// fetch gives an answer's body; it is for setting up, not for loading.
+// fetch returns a response's body. It is for the setup, not for the load.
 func (h *httpLoad) fetch(ctx context.Context, method, to string, in []byte, pairs ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	at, err := url.Parse(to)
-	if err != nil {
-		return nil, err
+	var body any
+	if in != nil {
+		body = bytes.NewReader(in)
 	}
-	resp, err := h.client.Do(request(ctx, method, at, in, headers(pairs...)))
-	if err != nil {
-		return nil, err
+	c := client.Client{HTTP: h.client}
+	resp, err := c.Send(ctx, method, to, body, pairs...)
+	if err == nil && !resp.OK() {
+		err = &refused{resp.Status, string(resp.Body)}
 	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode/100 != 2 {
-		err = &refused{resp.StatusCode, string(raw)}
-	}
-	return raw, err
+	return resp.Body, err
 }
 
-// call is fetch with the answer decoded; out may be nil.
+// call is fetch with the response decoded; out may be nil.
 func (h *httpLoad) call(ctx context.Context, method, to string, in []byte, out any, pairs ...string) error {
 	raw, err := h.fetch(ctx, method, to, in, pairs...)
 	if err == nil && out != nil {

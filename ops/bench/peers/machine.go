@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// disturbed is how many cores the rest of the machine may use, the kernel's own
-// work for the disk included, before a measurement is made again.
+// disturbed is how many cores other programs may use, including the kernel's own work for the
+// disk, before a measurement is repeated.
 const disturbed = 0.35
 
-// spoiled is how many make it count for nothing.
+// spoiled is how many cores make the measurement invalid.
 const spoiled = 1.4
 
-// busy is what all programs have used of all cores since the machine started,
-// without what interrupts used: loopback packets are nobody's.
+// busy returns the CPU time of all programs since boot. It excludes interrupts, because
+// loopback packets belong to no program.
 func busy() time.Duration {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -37,5 +37,5 @@ func busy() time.Duration {
 	return time.Duration(ticks) * time.Second / ticksPerSecond
 }
 
-// ticksPerSecond is USER_HZ, which Linux has fixed.
+// ticksPerSecond is USER_HZ, which is constant on Linux.
 const ticksPerSecond = 100

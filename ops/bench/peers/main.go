@@ -1,5 +1,5 @@
-// Command peers measures Bivouac beside etcd, rqlite and hashicorp/raft alone,
-// in one run on one machine; see ../doc.go and RESULTS.md. `make bench` runs it.
+// Command peers compares Bivouac with etcd, rqlite and hashicorp/raft alone, in one run on one
+// machine; see ../doc.go and RESULTS.md. `make bench` runs it.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// run parses the flags and does what they say.
+// run parses the flags and carries them out.
 func run(args []string) error {
 	b := newBench(os.Stdout)
 	into, err := b.parse(args)
@@ -67,8 +67,7 @@ func newBench(stdout io.Writer) *bench {
 	return &bench{running: map[string]*system{}, stdout: stdout}
 }
 
-// measureAll builds the programs, measures every row and leaves nothing behind
-// but the results.
+// measureAll builds the programs, measures every row and leaves only the results.
 func (b *bench) measureAll(ctx context.Context) (err error) {
 	if b.dir, err = os.MkdirTemp("", "bivouac-bench-"); err != nil {
 		return err
@@ -85,7 +84,7 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 	return b.run(ctx)
 }
 
-// run measures the rows that were asked for.
+// run measures the requested rows.
 func (b *bench) run(ctx context.Context) error {
 	for _, row := range loadRows() {
 		if !slices.Contains(b.rows, row.name) {
@@ -121,7 +120,7 @@ func otherRows() []otherRow {
 	}
 }
 
-// parse reads the flags; into is where RESULTS.md is, "" to measure.
+// parse parses the flags. into is the path of RESULTS.md, "" to measure.
 func (b *bench) parse(args []string) (into string, err error) {
 	var known []string
 	for _, row := range loadRows() {

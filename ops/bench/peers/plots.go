@@ -21,7 +21,7 @@ const (
 	plotHeight = 10 * vg.Centimeter
 )
 
-// plots draws a picture of each row there are results of.
+// plots draws a plot of each row with results.
 func (r *results) plots(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (r *results) plots(dir string) error {
 	return r.plotSize(dir)
 }
 
-// plotLoads draws throughput and latency against the number of clients.
+// plotLoads plots throughput and latency against the number of clients.
 func (r *results) plotLoads(dir string, row loadRow) error {
 	byClients := r.loads(row.name)
 	if len(byClients) == 0 {
@@ -90,8 +90,7 @@ func (r *results) plotLoads(dir string, row loadRow) error {
 	return savePlots(filepath.Join(dir, row.name+".svg"), rate, latency)
 }
 
-// addLine adds a line in one of the styles; one without a name is not in the
-// legend.
+// addLine adds a line in one of the styles. A line without a name is not in the legend.
 func addLine(p *plot.Plot, name string, xy plotter.XYs, style int, dashed bool) error {
 	if len(xy) == 0 {
 		return nil
@@ -113,7 +112,7 @@ func addLine(p *plot.Plot, name string, xy plotter.XYs, style int, dashed bool) 
 	return nil
 }
 
-// savePlots writes plots side by side into one picture.
+// savePlots writes plots side by side into one image.
 func savePlots(path string, plots ...*plot.Plot) error {
 	canvas := vgsvg.New(plotWidth, plotHeight)
 	tiles := draw.Tiles{Rows: 1, Cols: len(plots), PadX: vg.Centimeter}
@@ -131,7 +130,7 @@ func savePlots(path string, plots ...*plot.Plot) error {
 	return f.Close()
 }
 
-// plotWaits draws each system's trials as a box.
+// plotWaits draws each system's trials as a box plot.
 func plotWaits(dir, row string, order []string, by map[string][]float64) error {
 	p := plot.New()
 	p.Title.Text, p.Y.Label.Text, p.Y.Min = titles()[row], "milliseconds", 0
@@ -147,7 +146,7 @@ func plotWaits(dir, row string, order []string, by map[string][]float64) error {
 	return savePlots(filepath.Join(dir, row+".svg"), p)
 }
 
-// plotSearch draws the pages' medians, of many and few beside each other.
+// plotSearch draws the medians of the pages, of both users side by side.
 func (r *results) plotSearch(dir string) error {
 	var names []string
 	bars := map[string]plotter.Values{}
@@ -175,7 +174,7 @@ func (r *results) plotSearch(dir string) error {
 	})
 }
 
-// plotSize draws what was found beside what a tenth lets expect.
+// plotSize draws the measured values beside the extrapolation from a tenth.
 func (r *results) plotSize(dir string) error {
 	var steps []map[string]float64
 	for _, rec := range r.records {

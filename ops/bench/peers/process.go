@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// process is one node's program. It may be started again after it was killed.
+// process is one node's program. It can be started again after a kill.
 type process struct {
 	name string
 	path string
@@ -24,7 +24,7 @@ type process struct {
 	ended chan struct{}
 }
 
-// start starts the program; what it prints goes to a file beside its data.
+// start starts the program. Its output goes to a file beside its data.
 func (p *process) start() error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (p *process) start() error {
 	}
 	p.ended = make(chan struct{})
 	go func(cmd *exec.Cmd, ended chan struct{}) {
-		_ = cmd.Wait() // killed, as a rule
+		_ = cmd.Wait() // it is usually killed
 		close(ended)
 	}(p.cmd, p.ended)
 	return nil
@@ -51,7 +51,7 @@ func (p *process) start() error {
 
 func (p *process) log() string { return filepath.Join(p.dir, "log") }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *process) kill() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill() // it may have ended
@@ -71,15 +71,14 @@ func (p *process) alive() bool {
 	}
 }
 
-// signal is for SIGSTOP and SIGCONT: what is not measured at the moment must
-// use no core.
+// signal sends SIGSTOP and SIGCONT: a system must use no core while another is measured.
 func (p *process) signal(s os.Signal) {
 	if p.alive() {
 		_ = p.cmd.Process.Signal(s)
 	}
 }
 
-// tail gives the last lines it printed.
+// tail returns the last lines of the output.
 func (p *process) tail() string {
 	raw, err := os.ReadFile(p.log())
 	if err != nil {
@@ -89,7 +88,7 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// usage is what a process used of all cores so far, and holds of memory now.
+// usage returns the process's CPU time so far and its resident memory.
 func (p *process) usage() (cpu time.Duration, resident int64) {
 	if !p.alive() {
 		return 0, 0
@@ -98,7 +97,7 @@ func (p *process) usage() (cpu time.Duration, resident int64) {
 	if err != nil {
 		return 0, 0
 	}
-	// The program's name, in brackets, may hold spaces.
+	// The program's name, in brackets, may contain spaces.
 	fields := strings.Fields(string(raw)[strings.LastIndexByte(string(raw), ')')+1:])
 	if len(fields) < 22 {
 		return 0, 0
@@ -110,7 +109,7 @@ func (p *process) usage() (cpu time.Duration, resident int64) {
 	return time.Duration(number(11)+number(12)) * time.Second / ticksPerSecond, number(21) * int64(os.Getpagesize())
 }
 
-// until asks again every 20 ms until there is no error, at most for limit.
+// until polls every 20 ms until there is no error, at most for limit.
 func until(ctx context.Context, limit time.Duration, what string, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

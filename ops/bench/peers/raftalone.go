@@ -42,7 +42,7 @@ func newRaftAlone(name, dir, program string, flags ...string) (*system, error) {
 	return s, nil
 }
 
-// status is what one member says.
+// status is one member's report.
 type status struct {
 	State, Leader string
 	Term, Applied uint64
@@ -87,7 +87,7 @@ func (a *raftAlone) term(ctx context.Context) (uint64, error) {
 // prepare implements driver.
 func (a *raftAlone) prepare(context.Context) error { return nil }
 
-// work implements driver: only the leader can, and it does not forward.
+// work implements driver: only the leader can, because members do not forward.
 func (a *raftAlone) work(kind string, node int) load.Do {
 	if kind != workWrite {
 		return nil
@@ -99,7 +99,7 @@ func (a *raftAlone) work(kind string, node int) load.Do {
 	}
 }
 
-// within has the leader load itself, without HTTP.
+// within makes the leader load itself without HTTP.
 func (a *raftAlone) within(ctx context.Context, leader int, o load.Options) (load.Result, error) {
 	at := fmt.Sprintf("%s/load?clients=%d&for=%s&warm=%s&bytes=%d", a.base[leader], o.Clients, o.For, o.Warm, commandBytes)
 	ctx, cancel := context.WithTimeout(ctx, o.For+o.Warm+30*time.Second)

@@ -16,32 +16,32 @@ import (
 
 // record is one line of the results file: one measurement of one system.
 type record struct {
-	// Run is when the run began: ratios are made within one.
+	// Run is the start of the run: ratios are computed within one.
 	Run string `json:"run"`
 	Row string `json:"row"`
-	// System is who was measured, At which of its nodes was asked.
+	// System is the measured system, At the node that gets the requests.
 	System string `json:"system"`
 	At     string `json:"at,omitempty"`
 	Repeat int    `json:"repeat"`
 
-	// Load is a closed loop's result; NodesCPU how many cores the system's
-	// processes used meanwhile, Resident what they held at its end, in bytes.
+	// Load is the result of a closed loop. NodesCPU is how many cores the system's processes
+	// used meanwhile, Resident their memory at its end, in bytes.
 	Load     *load.Result `json:"load,omitempty"`
 	NodesCPU float64      `json:"nodes_cpu,omitempty"`
 	Resident int64        `json:"resident,omitempty"`
-	// Others is how many cores the rest of the machine used meanwhile.
+	// Others is how many cores other programs used meanwhile.
 	Others float64 `json:"others,omitempty"`
 
-	// Millis is a time that was waited.
+	// Millis is a measured time in milliseconds.
 	Millis float64 `json:"millis,omitempty"`
-	// Values are figures of other rows, by name.
+	// Values are the results of other rows, by name.
 	Values map[string]float64 `json:"values,omitempty"`
 
 	// Machine is set in a run's first line.
 	Machine *machine `json:"machine,omitempty"`
 }
 
-// machine says where a run was made.
+// machine describes the machine of a run.
 type machine struct {
 	CPUs    int    `json:"cpus"`
 	Model   string `json:"model"`
@@ -54,7 +54,7 @@ type machine struct {
 	FsyncUS int64  `json:"fsync_us"`
 }
 
-// recorder appends records to a file, and tells them to people.
+// recorder appends records to a file and prints them.
 type recorder struct {
 	file *os.File
 	run  string
@@ -104,7 +104,7 @@ func readRecords(path string) ([]record, error) {
 	return list, lines.Err()
 }
 
-// describe looks at the machine.
+// describe reads the machine's properties.
 func describe(scratch string) (*machine, error) {
 	m := &machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Command: "bench " + strings.Join(os.Args[1:], " ")}
 	m.Model = firstLine("/proc/cpuinfo", "model name")
@@ -123,7 +123,7 @@ func describe(scratch string) (*machine, error) {
 	return m, err
 }
 
-// firstLine gives what stands behind a name in a file of /proc.
+// firstLine returns the value of a name in a file of /proc.
 func firstLine(path, name string) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -137,8 +137,8 @@ func firstLine(path, name string) string {
 	return ""
 }
 
-// fsyncTime is what appending 4 KiB and syncing costs on the disk all systems
-// share, the mean of a hundred.
+// fsyncTime measures appending 4 KiB and syncing on the disk that all systems share, as the
+// mean of a hundred.
 func fsyncTime(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, "fsync-")
 	if err != nil {

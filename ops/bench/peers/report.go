@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// The marks in RESULTS.md between which the report is written anew.
+// The markers in RESULTS.md around the generated report.
 const (
 	markBegin = "<!-- begin: go run -C ops/bench/peers . -report -->"
 	markEnd   = "<!-- end -->"
 )
 
-// report writes the tables into the Markdown file, and the plots into the
-// folder plots beside it.
+// report writes the tables into the Markdown file, and the plots into the folder plots beside
+// it.
 func report(from, into string) error {
 	all, err := readRecords(from)
 	if err != nil {
@@ -39,7 +39,7 @@ func report(from, into string) error {
 	return os.WriteFile(into, []byte(head+markBegin+"\n\n"+text+"\n"+markEnd+tail), 0o644)
 }
 
-// titles say what a row is, for people.
+// titles describe the rows for people.
 func titles() map[string]string {
 	return map[string]string{
 		"write":         "Settings write through a follower",
@@ -75,7 +75,7 @@ func (r *results) markdown() string {
 	return out.String()
 }
 
-// followerLine tells what reading from a follower costs Bivouac.
+// followerLine describes the cost of a read from a follower for Bivouac.
 func (r *results) followerLine() string {
 	follower, leader := r.loads("read-follower"), r.loads("read-leader")
 	var cells []string
@@ -136,7 +136,7 @@ func (r *results) where() string {
 	return out.String()
 }
 
-// millis gives a row's waits by system, in the order they were first seen.
+// millis returns a row's times by system, in the order of their first record.
 func (r *results) millis(row string) (order []string, by map[string][]float64) {
 	by = map[string][]float64{}
 	for _, rec := range r.records {
@@ -151,7 +151,7 @@ func (r *results) millis(row string) (order []string, by map[string][]float64) {
 	return order, by
 }
 
-// failoverAim is the median's, in milliseconds.
+// failoverAim is the target for the median, in milliseconds.
 const failoverAim = 600
 
 func (r *results) failoverTable() string {
@@ -183,7 +183,7 @@ func met(yes bool, aim string) string {
 	return aim + ": **missed**"
 }
 
-// searchLimit is how much longer a page of many may take than one of few.
+// searchLimit is the allowed ratio between a page of the large user and one of the small user.
 const searchLimit = 1.5
 
 func (r *results) searchTable() string {
@@ -230,7 +230,7 @@ func (r *results) searchTable() string {
 	return t.String()
 }
 
-// sizeTable extrapolates from the tenth, less what an empty cluster needs.
+// sizeTable extrapolates from the tenth, minus the values of an empty cluster.
 func (r *results) sizeTable() string {
 	var steps []map[string]float64
 	for _, rec := range r.records {
@@ -259,7 +259,7 @@ func (r *results) sizeTable() string {
 	return t.String()
 }
 
-// sizeAim judges what issue 4 asks for: memory and the time of a snapshot.
+// sizeAim compares with the targets of issue 4: memory and the time of a snapshot.
 func sizeAim(key string, within bool) string {
 	if key == "heap" || key == "snapshot_ms" {
 		return met(within, "at most 1")

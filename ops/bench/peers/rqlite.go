@@ -14,8 +14,8 @@ import (
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
-// rqlite is three rqlited with their defaults; every write is one request and
-// one statement with parameters, not queued.
+// rqlite is three rqlited with their defaults. Each write is one request with one parameterized
+// statement, not queued.
 type rqlite struct {
 	http  *httpLoad
 	base  []string
@@ -113,7 +113,7 @@ func (q *rqlite) work(kind string, node int) load.Do {
 	}
 }
 
-// ask is httpLoad.send for answers that say 200 and hold an error.
+// ask is httpLoad.send for responses with status 200 that contain an error.
 func (q *rqlite) ask(r *http.Request) error {
 	resp, err := q.http.client.Do(r)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 
 const (
 	rowSearch = "search"
-	// manyConversations and fewConversations are what two users have.
+	// manyConversations and fewConversations are the numbers of the two users' conversations.
 	manyConversations = 100_000
 	fewConversations  = 1_000
 )
 
-// page is a page of the search, the same for both users: with two on each the
-// 500th is the last that 1,000 conversations have; with a hundred, which
-// clients ask for, they have ten, and the 500th of the many is held against the
-// tenth of the few.
+// page is a page of the search with the same limit for both users. With two items per page the
+// 500th is the last page of 1,000 conversations. With a hundred, which clients use, there are
+// only ten pages, so the 500th page of the large user is compared with the tenth of the small
+// one.
 type page struct {
 	limit     int
 	many, few int
@@ -37,8 +37,8 @@ func pages() []page {
 	return []page{{2, 1, 1}, {2, 500, 500}, {100, 1, 1}, {100, 500, 10}}
 }
 
-// searches measures pages of a user with many conversations against those of
-// one with few, on a follower, as linearizable as every read.
+// searches compares pages of a user with many conversations with those of a user with few, on a
+// follower, as linearizable reads.
 func (b *bench) searches(ctx context.Context) error {
 	s, err := newBivouac("search", b.dir, b.programs.bivouac, b.more+seedConfig)
 	if err != nil {
@@ -116,8 +116,8 @@ func (b *bench) searchPage(ctx context.Context, ours *bivouac, node int, p page)
 
 func userName(user int) string { return fmt.Sprintf("user-%d", user) }
 
-// search gives the request for a user's page, found by turning the pages
-// before it.
+// search returns the request for a user's page. It finds the page by reading the pages before
+// it.
 func (b *bivouac) search(ctx context.Context, node, user, limit, page int) (load.Do, error) {
 	header := headers("X-Session-API-Key", b.keys[user])
 	at := mustURL(fmt.Sprintf("%s/api/v1/app-conversations/search?limit=%d", b.base[node], limit))

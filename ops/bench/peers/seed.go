@@ -15,35 +15,35 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
-// seeders is how many commands are under way at once.
+// seeders is the number of concurrent commands.
 const seeders = 96
 
-// seeder fills a store with much data by the commands that would have made it:
-// no Nomad and no agent server is there to start a hundred thousand
-// conversations for.
+// seeder fills a store by the commands that would have created the data: there is no Nomad or
+// agent server to start a hundred thousand conversations.
 type seeder struct {
 	do func(ctx context.Context, user string, body fsm.Body) (fsm.Result, error)
 }
 
-// seedConfig keeps the sandboxes of a seeder, which nobody runs, from being
-// given up before they are paused.
+// seedConfig keeps a seeder's sandboxes, which run nowhere, from timing out before they are
+// paused.
 const seedConfig = `
 sandboxes {
   start_timeout = "1h"
 }
 `
 
-// seeder proposes to the running cluster over the peer port, as `bivouac keys
-// bootstrap` does.
+// seeder makes a seeder that proposes to the running cluster over the peer port, as `bivouac
+// keys bootstrap` does.
 func (b *bivouac) seeder() (*seeder, error) {
 	tls := filepath.Join(filepath.Dir(filepath.Dir(b.config)), "tls")
-	peer, err := cluster.NewPeerClient(cluster.TLSConfig{
+	peer, err := cluster.NewPeerClient(peernet.TLSFiles{
 		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls, "n0-key.pem"),
 	}, b.peers[0])
-	// One command, until it is known whether it was done.
+	// It repeats one command until its outcome is known.
 	return &seeder{func(ctx context.Context, user string, body fsm.Body) (result fsm.Result, err error) {
 		id := uuid.NewString()
 		var refused error
@@ -60,8 +60,8 @@ func (b *bivouac) seeder() (*seeder, error) {
 	}}, err
 }
 
-// seedStore applies to a store in this process, one command a second of its
-// clock, each through the bytes that would stand in the log.
+// seedStore makes a seeder that applies to a store in this process, with one command per second
+// of its clock. Each command is encoded and decoded as in the log.
 func seedStore(store *fsm.Store, from time.Time) *seeder {
 	var mu sync.Mutex
 	return &seeder{func(_ context.Context, user string, body fsm.Body) (fsm.Result, error) {
@@ -80,7 +80,7 @@ func seedStore(store *fsm.Store, from time.Time) *seeder {
 	}}
 }
 
-// spec makes the one sandboxes are of.
+// spec creates the sandboxes' spec.
 func (s *seeder) spec(ctx context.Context) error {
 	_, err := s.do(ctx, "", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "bench", Template: fsm.Template{
 		Driver: fsm.DriverDocker, Image: "registry.example.org/agent-server:1.2.3", WorkingDir: "/workspace/project",
@@ -90,7 +90,7 @@ func (s *seeder) spec(ctx context.Context) error {
 	return err
 }
 
-// user makes a user with a key nobody has and settings.
+// user creates a user with settings and an unknown key.
 func (s *seeder) user(ctx context.Context, user string) error {
 	sum := sha256.Sum256([]byte(user))
 	hash := hex.EncodeToString(sum[:])
@@ -106,7 +106,7 @@ func (s *seeder) user(ctx context.Context, user string) error {
 	return err
 }
 
-// sandbox makes a user's sandbox, and pauses it when it has been used.
+// sandbox creates a user's sandbox and pauses it after use.
 func (s *seeder) sandbox(ctx context.Context, user string, use func(ctx context.Context, sandbox string) error) error {
 	id := hexID()
 	sum := sha256.Sum256([]byte(id))
@@ -128,7 +128,7 @@ func (s *seeder) sandbox(ctx context.Context, user string, use func(ctx context.
 	return err
 }
 
-// conversation starts one in a sandbox, as the leader would: accepted, bound,
+// conversation starts a conversation in a sandbox as the leader does: accepted, bound,
 // finished.
 func (s *seeder) conversation(ctx context.Context, user, sandbox string, n int) error {
 	id := hexID()
@@ -146,14 +146,14 @@ func (s *seeder) conversation(ctx context.Context, user, sandbox string, n int) 
 	return err
 }
 
-// conversations makes many of one user, in one sandbox.
+// conversations creates many conversations of one user in one sandbox.
 func (s *seeder) conversations(ctx context.Context, user string, count int) error {
 	return s.sandbox(ctx, user, func(ctx context.Context, sandbox string) error {
 		return inParallel(ctx, count, func(ctx context.Context, i int) error { return s.conversation(ctx, user, sandbox, i) })
 	})
 }
 
-// people makes users, each with a sandbox of ten conversations.
+// people creates users with a sandbox of ten conversations each.
 func (s *seeder) people(ctx context.Context, from, to int) error {
 	return inParallel(ctx, to-from, func(ctx context.Context, i int) error {
 		user := fmt.Sprintf("person-%d", from+i)
@@ -180,7 +180,7 @@ func inParallel(ctx context.Context, count int, do func(ctx context.Context, i i
 	return group.Wait()
 }
 
-// hexID is an id as the API makes them.
+// hexID makes an id in the API's format.
 func hexID() string {
 	id := uuid.New()
 	return hex.EncodeToString(id[:])

@@ -13,15 +13,14 @@ import (
 
 const (
 	rowSize = "size"
-	// allPeople have a sandbox each and ten conversations in it.
+	// allPeople is the number of users, with one sandbox and ten conversations each.
 	allPeople = 10_000
-	// snapshots is how many are written; the median counts.
+	// snapshots is how many are written; the median is reported.
 	snapshots = 3
 )
 
-// sizes fills a node's store to a tenth and then to the whole, in this process,
-// and each time looks at what it holds in memory, how long a snapshot takes to
-// reach the disk, and how long it takes to be restored.
+// sizes fills a store in this process to a tenth and then completely. Each time it measures the
+// memory, the time of writing a snapshot to disk, and the time of restoring it.
 func (b *bench) sizes(ctx context.Context) error {
 	before := liveHeap()
 	store := fsm.NewStore()
@@ -50,7 +49,7 @@ func (b *bench) sizes(ctx context.Context) error {
 	return nil
 }
 
-// snapshots notes the median times and the length.
+// snapshots records the median times and the size.
 func (b *bench) snapshots(store *fsm.Store, values map[string]float64) error {
 	var written, restored []float64
 	for range snapshots {
@@ -85,10 +84,10 @@ func (b *bench) snapshots(store *fsm.Store, values map[string]float64) error {
 	return nil
 }
 
-// liveHeap is what is in use when the garbage is gone.
+// liveHeap returns the heap in use after a collection.
 func liveHeap() float64 {
 	var m runtime.MemStats
-	for range 2 { // the second takes what finalizers held
+	for range 2 { // the second frees what finalizers held
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

@@ -13,7 +13,7 @@ import (
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
-// The kinds of work a system may be asked for.
+// The kinds of requests.
 const (
 	workWrite = "write"
 	workRead  = "read"
@@ -23,13 +23,13 @@ const (
 // readyLimit bounds every wait for a cluster.
 const readyLimit = time.Minute
 
-// driver is what is different between systems.
+// driver is the part that differs between systems.
 type driver interface {
-	// leader tells which node leads, when all living nodes agree and serve.
+	// leader returns the leading node once all running nodes agree and serve.
 	leader(ctx context.Context) (int, error)
-	// prepare fills in what the work needs, once, when all nodes serve.
+	// prepare creates the data of the work, once, when all nodes serve.
 	prepare(ctx context.Context) error
-	// work gives the requests of one kind to one node, nil when there are none.
+	// work returns the requests of one kind to one node, nil if there are none.
 	work(kind string, node int) load.Do
 	close()
 }
@@ -41,7 +41,7 @@ type system struct {
 	driver
 }
 
-// newSystem names the nodes' programs; args gives each one's arguments.
+// newSystem names the nodes' programs; args returns each one's arguments.
 func newSystem(name, dir, program string, count int, args func(i int, dir string) []string) *system {
 	s := &system{name: name}
 	for i := range count {
@@ -64,7 +64,7 @@ func (s *system) start(ctx context.Context) error {
 	return s.prepare(ctx)
 }
 
-// settled waits for a leader that stays one for a while.
+// settled waits for a leader that is stable for a while.
 func (s *system) settled(ctx context.Context) (leader int, err error) {
 	last, since := -1, time.Now()
 	err = until(ctx, readyLimit, s.name+" has a leader", func(ctx context.Context) error {
@@ -89,8 +89,8 @@ func (s *system) settled(ctx context.Context) (leader int, err error) {
 	return leader, err
 }
 
-// pause and resume stop and continue all nodes at once, so that the systems
-// not measured at the moment use nothing. Whoever leads afterwards leads.
+// pause and resume stop and continue all nodes at once, so that a system uses nothing while
+// another is measured. Leadership may change.
 func (s *system) pause()  { s.signal(syscall.SIGSTOP) }
 func (s *system) resume() { s.signal(syscall.SIGCONT) }
 
@@ -116,7 +116,7 @@ func (s *system) usage() (cpu time.Duration, resident int64) {
 	return cpu, resident
 }
 
-// freeAddresses gives as many addresses on the loopback interface.
+// freeAddresses returns that many free addresses on the loopback interface.
 func freeAddresses(count int) ([]string, error) {
 	list := make([]string, count)
 	for i := range list {
@@ -129,12 +129,11 @@ func freeAddresses(count int) ([]string, error) {
 	return list, nil
 }
 
-// users is how many rows are written and read: the clients share them.
+// users is the number of rows that are written and read: the clients share them.
 const users = 64
 
-// document is the settings that every system is given to store, of 512 bytes
-// within a few; fresh makes each one different. Bivouac's command around it is
-// larger, which is its own affair.
+// document is the settings that every system stores, of about 512 bytes. fresh makes each one
+// different. The command that Bivouac stores around it is larger.
 func document(user, fresh int) []byte {
 	return fmt.Appendf(nil, documentFormat, 1+fresh%1000, user, user)
 }

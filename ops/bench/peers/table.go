@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// aim is what issue 4 asks of a row: at least so many times a system's
-// throughput, at these numbers of clients.
+// aim is a target of issue 4 for a row: the minimum ratio to a system's throughput at these
+// numbers of clients.
 type aim struct {
 	system  string
 	clients []int
 	ratio   float64
 }
 
-// aims are the table of issue 4, for the rows of loads.
+// aims are the targets of issue 4 for the rows of loads.
 func aims(row string) []aim {
 	switch row {
 	case "write":
@@ -28,12 +28,12 @@ func aims(row string) []aim {
 	return nil
 }
 
-// results are the records of a file that count: of each row and number of
-// clients those of the newest commit, which may come from several runs.
+// results are the records that count: for each row and number of clients, those of the newest
+// commit, possibly from several runs.
 type results struct {
 	records  []record
 	machines map[string]*machine // by run
-	// spoiled counts what was left out because the machine was too busy.
+	// spoiled counts the records omitted because the machine was too busy.
 	spoiled int
 }
 
@@ -69,7 +69,7 @@ func (r *results) commit(rec record) string {
 	return ""
 }
 
-// measured names a measurement, whoever was measured.
+// measured names a measurement without its system.
 func measured(rec record) string {
 	if rec.Load == nil {
 		return rec.Row
@@ -77,13 +77,13 @@ func measured(rec record) string {
 	return fmt.Sprint(rec.Row, rec.Load.Clients)
 }
 
-// turn is one turn of all systems: what is compared.
+// turn is one pass over all systems; comparisons are within one.
 type turn struct {
 	run    string
 	repeat int
 }
 
-// loads gives a row's results by number of clients, turn and system.
+// loads returns a row's results by number of clients, turn and system.
 func (r *results) loads(row string) map[int]map[turn]map[string]record {
 	out := map[int]map[turn]map[string]record{}
 	for _, rec := range r.records {
@@ -132,7 +132,7 @@ func ratios(turns map[turn]map[string]record, one, with string) spread {
 	return spreadOf(list)
 }
 
-// of gives the spread of one figure of a system over the turns.
+// of returns the spread of one figure of a system over the turns.
 func of(turns map[turn]map[string]record, system string, figure func(record) float64) spread {
 	var list []float64
 	for _, t := range turns {
@@ -149,7 +149,7 @@ func p99(r record) float64       { return float64(r.Load.P99) / 1000 }
 func nodesCPU(r record) float64  { return r.NodesCPU }
 func ownCPU(r record) float64    { return r.Load.CPU }
 
-// table writes Markdown.
+// table builds Markdown.
 type table struct{ strings.Builder }
 
 func (t *table) row(cells ...string) { t.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
@@ -159,8 +159,8 @@ func (t *table) head(cells ...string) {
 	t.row(slices.Repeat([]string{"---"}, len(cells))...)
 }
 
-// loadTables are a row's two tables: the ratios with their aims, and the figures
-// they were made from.
+// loadTables returns a row's two tables: the ratios with their targets, and the figures behind
+// them.
 func (r *results) loadTables(row loadRow) string {
 	byClients := r.loads(row.name)
 	if len(byClients) == 0 {
@@ -201,8 +201,8 @@ func (r *results) loadTables(row loadRow) string {
 	return t.String()
 }
 
-// generator is what making the load took of a core; within the leader it is part
-// of the nodes.
+// generator returns the load generator's share of a core. Within the leader it is part of the
+// nodes.
 func generator(turns map[turn]map[string]record, s subject) string {
 	if s.at == atWithin {
 		return "in the leader"
@@ -210,7 +210,7 @@ func generator(turns map[turn]map[string]record, s subject) string {
 	return fmt.Sprintf("%.2f", of(turns, s.system, ownCPU).median)
 }
 
-// verdict renders a ratio, and whether its aim is met where it has one.
+// verdict formats a ratio, and whether it meets its target, if any.
 func verdict(s spread, row, system string, clients int) string {
 	if s.count == 0 {
 		return ""

@@ -13,7 +13,7 @@ func loaded(run, row, system string, repeat, clients int, perS float64) record {
 	return record{Run: run, Row: row, System: system, Repeat: repeat, Load: &load.Result{Clients: clients, PerS: perS, P50: 1000, P99: 2000}}
 }
 
-// Ratios are made within a turn, and only the newest commit's count.
+// Ratios are computed within a turn, and only the newest commit's records count.
 func TestReport(t *testing.T) {
 	all := []record{
 		{Run: "1", Machine: &machine{Commit: "old"}},

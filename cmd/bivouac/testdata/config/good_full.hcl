@@ -71,7 +71,7 @@ sandboxes {
   placement_grace = "30s"
   orphan_retention  = "24h"
   removals_per_hour = 20
-  url           = "door"
+  url           = "proxy"
   domain        = "sandboxes.example.net"
   public_url    = "https://bivouac.example.org"
   wake          = false

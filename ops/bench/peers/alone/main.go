@@ -1,8 +1,7 @@
-// Command alone is what Bivouac is measured against where no peer will do:
-// hashicorp/raft by itself, with the log store, timers and settings of package
-// cluster, driven from within (POST /load) or through a bare HTTP handler (POST
-// /write); and with -bytes an HTTP handler that returns the same bytes each
-// time and asks nobody.
+// Command alone is the baseline for Bivouac: hashicorp/raft by itself, with the log store,
+// timers and settings of package cluster, loaded from within (POST /load) or through a minimal
+// HTTP handler (POST /write). With -bytes it is an HTTP handler that returns the same bytes
+// each time.
 package main
 
 import (
@@ -81,7 +80,7 @@ func run() error {
 	return nil
 }
 
-// write puts the body into the log.
+// write proposes the body to the log.
 func (n *node) write(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -125,7 +124,7 @@ func (n *node) load(w http.ResponseWriter, r *http.Request, _ httprouter.Params)
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-// status tells who leads, and how many terms there have been.
+// status reports the leader and the term.
 func (n *node) status(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
 	_, leader := n.raft.LeaderWithID()
 	_ = json.NewEncoder(w).Encode(map[string]any{

@@ -25,7 +25,7 @@ type options struct {
 	peers                      []string
 	dir, store                 string
 	heartbeat, election, lease time.Duration
-	// product is what package cluster would use for the rest.
+	// product has the defaults of package cluster.
 	product cluster.Config
 }
 
@@ -35,9 +35,9 @@ type node struct {
 	closed func() error
 }
 
-// open joins the members, forming the cluster on the first start. Everything is
-// as in package cluster, but for TLS, of which there is none, and pipelining,
-// which is the library's: this is the limit.
+// open joins the members and forms the cluster on the first start. All settings are package
+// cluster's, except that there is no TLS and that the library does the pipelining: this is the
+// limit.
 func open(o options) (*node, error) {
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func open(o options) (*node, error) {
 
 func memberID(i int) raft.ServerID { return raft.ServerID("n" + strconv.Itoa(i)) }
 
-// openLog is cluster/storage.go's, with one more choice.
+// openLog is cluster/raftstore's, with one more store.
 func openLog(o options, logger hclog.Logger) (raft.StableStore, raft.LogStore, func() error, error) {
 	bolt, err := raftboltdb.New(raftboltdb.Options{
 		Path: filepath.Join(o.dir, "raft.db"),
@@ -120,7 +120,7 @@ func (n *node) close() {
 	_ = n.closed()
 }
 
-// nothing is a state machine that keeps nothing: what is measured is Raft.
+// nothing is a state machine without state: only Raft is measured.
 type nothing struct{}
 
 // Apply implements raft.FSM.

@@ -1,6 +1,5 @@
-// Package load is the closed loop that every system here is measured with: as
-// many goroutines as there are clients, each sending its next request when the
-// last one is answered.
+// Package load is the closed loop that loads every system here: one goroutine per client, each
+// of which sends its next request after the response to the last.
 package load
 
 import (
@@ -14,18 +13,18 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// errorPause keeps clients whose requests fail at once from filling a core.
+// errorPause keeps clients whose requests fail at once from using a whole core.
 const errorPause = 2 * time.Millisecond
 
-// hangs is how long after its time a load that does not end is given up.
+// hangs is how long after its planned end a load that hangs is given up.
 const hangs = 20 * time.Second
 
-// Options say how much is asked for.
+// Options configures a load.
 type Options struct {
-	// Clients is how many requests are under way at any time.
+	// Clients is the number of concurrent requests.
 	Clients int
-	// Warm is how long the load runs before it is measured, For how long it is
-	// measured then.
+	// Warm is how long the load runs before the measurement, For the duration of the
+	// measurement.
 	Warm, For time.Duration
 }
 
@@ -40,18 +39,18 @@ type Result struct {
 	P90     int64   `json:"p90_us"`
 	P99     int64   `json:"p99_us"`
 	Max     int64   `json:"max_us"`
-	// CPU is how many cores this process used while it measured, Used what it used
-	// from beginning to end.
+	// CPU is how many cores this process used during the measurement, Used its CPU time from
+	// beginning to end.
 	CPU  float64       `json:"cpu"`
 	Used time.Duration `json:"-"`
-	// Error is the first one, for people.
+	// Error is the first error.
 	Error string `json:"error,omitempty"`
 }
 
-// Do is one request: the n-th of one client. Both count from 0.
+// Do sends one request, the n-th of a client. Both count from 0.
 type Do func(ctx context.Context, client, n int) error
 
-// Run loads until the time is up, or ctx ends, which is an error.
+// Run runs the load until the time is up. It is an error if ctx ends first.
 func Run(ctx context.Context, o Options, do Do) (Result, error) {
 	begin := time.Now()
 	from := begin.Add(o.Warm)
@@ -105,7 +104,7 @@ type client struct {
 	first       error
 }
 
-// run counts what is answered between the two times.
+// run counts the responses between the two times.
 func (c *client) run(ctx context.Context, i int, from, until time.Time, do Do) {
 	for n := 0; ctx.Err() == nil; n++ {
 		begin := time.Now()
@@ -140,7 +139,7 @@ func wait(ctx context.Context, until time.Time) {
 	}
 }
 
-// cpuTime is what this process has used of all cores.
+// cpuTime returns this process's CPU time.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// hintTransport decorates Raft's transport with commit hints: commit indexes that the leader sends
+// in its answers to this node's peer calls. hashicorp/raft reports a commit with the next message
+// only, up to twice CommitTimeout later. Without hints every forwarded write and every linearizable
+// read on a follower waits for that message.
+//
+// A hint is an AppendEntries request that the leader could have sent at that moment: no entries,
+// and the committed entry as both PrevLogEntry and LeaderCommitIndex. Raft checks it like any other
+// request and drops it when it has seen a later term.
+type hintTransport struct {
+	raft.Transport
+	rpcs chan raft.RPC
+	done chan struct{}
+	end  sync.WaitGroup
+	// resend reports whether AppendEntries retries a failed request to a peer; nil never retries.
+	resend func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
+	// matched is called with the index up to which a member holds the log of a term's leader.
+	matched func(id raft.ServerID, term, index uint64)
+
+	mu sync.Mutex
+	// delivered is the last entry that Raft received. A hint must follow its entry.
+	delivered logPosition
+	// hint is a commit index whose entry has not arrived yet.
+	hint raft.AppendEntriesRequest
+}
+
+// logPosition is a log entry and the term of the leader that sent it.
+type logPosition struct{ index, term uint64 }
+
+func newHintTransport(t raft.Transport) *hintTransport {
+	h := &hintTransport{Transport: t, rpcs: make(chan raft.RPC), done: make(chan struct{})}
+	h.end.Go(h.forward)
+	return h
+}
+
+// Consumer implements raft.Transport.
+func (h *hintTransport) Consumer() <-chan raft.RPC { return h.rpcs }
+
+// RequestPreVote implements raft.WithPreVote.
+func (h *hintTransport) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
+	if t, ok := h.Transport.(raft.WithPreVote); ok {
+		return t.RequestPreVote(id, target, args, resp)
+	}
+	return errors.New("the transport knows no pre-votes")
+}
+
+// Close implements raft.WithClose.
+func (h *hintTransport) Close() error {
+	if t, ok := h.Transport.(raft.WithClose); ok {
+		return t.Close()
+	}
+	return nil
+}
+
+// stop ends the transport. Raft must have ended before.
+func (h *hintTransport) stop() {
+	close(h.done)
+	h.end.Wait()
+}
+
+// forward passes the peers' messages to Raft.
+func (h *hintTransport) forward() {
+	for {
+		select {
+		case rpc := <-h.Transport.Consumer():
+			// Raft owns the message once it is delivered: it must not be read afterwards.
+			var last logPosition
+			if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && len(request.Entries) > 0 {
+				last = logPosition{request.Entries[len(request.Entries)-1].Index, request.Term}
+			}
+			h.deliver(rpc)
+			if last.index > 0 {
+				h.noteDelivered(last)
+			}
+		case <-h.done:
+			return
+		}
+	}
+}
+
+// deliver waits until Raft takes the message or the transport ends.
+func (h *hintTransport) deliver(rpc raft.RPC) {
+	select {
+	case h.rpcs <- rpc:
+	case <-h.done:
+	}
+}
+
+// noteDelivered records a delivered entry and sends the hint that waited for it.
+func (h *hintTransport) noteDelivered(p logPosition) {
+	h.mu.Lock()
+	h.delivered = p
+	hint := h.hint
+	ready := hint.PrevLogEntry > 0 && hint.Term == p.term && hint.PrevLogEntry <= p.index
+	if ready || hint.Term < p.term {
+		h.hint = raft.AppendEntriesRequest{}
+	}
+	h.mu.Unlock()
+	if ready {
+		h.inject(hint)
+	}
+}
+
+// hintCommitted takes the leader's statement that its term's entry at p is committed.
+func (h *hintTransport) hintCommitted(
+	leader raft.ServerID, address raft.ServerAddress, p logPosition,
+) {
+	hint := raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader), Addr: h.EncodePeer(leader, address)},
+		Term:      p.term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
+	}
+	h.mu.Lock()
+	ready := h.delivered.term == p.term && h.delivered.index >= p.index
+	if !ready && (p.term > h.hint.Term || p.term == h.hint.Term && p.index > h.hint.PrevLogEntry) {
+		h.hint = hint
+	}
+	h.mu.Unlock()
+	if ready {
+		h.inject(hint)
+	}
+}
+
+// inject delivers a request made here and ignores its answer.
+func (h *hintTransport) inject(request raft.AppendEntriesRequest) {
+	h.deliver(raft.RPC{Command: &request, RespChan: make(chan raft.RPCResponse, 1)})
+}
+
+// hintCommit passes on the commit index of a leader's answer.
+func (n *Node) hintCommit(l *leadership, index, term uint64) {
+	h := n.hints.Load()
+	if h == nil || term == 0 || n.store.Index() >= index {
+		return
+	}
+	h.hintCommitted(l.id, raft.ServerAddress(l.address), logPosition{index, term})
+}
+
+// InstallSnapshot implements raft.Transport. A member that installed a snapshot holds all of it.
+func (h *hintTransport) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
+	err := h.Transport.InstallSnapshot(id, target, args, resp, data)
+	if err == nil && resp.Success && h.matched != nil {
+		h.matched(id, args.Term, args.LastLogIndex)
+	}
+	return err
+}
+
+// acknowledged records what a member holds, from its answer to AppendEntries.
+func (h *hintTransport) acknowledged(
+	id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) {
+	if h.matched == nil || !resp.Success || resp.Term != args.Term {
+		return
+	}
+	index := args.PrevLogEntry
+	if len(args.Entries) > 0 {
+		index = args.Entries[len(args.Entries)-1].Index
+	}
+	if index > 0 {
+		h.matched(id, args.Term, index)
+	}
+}

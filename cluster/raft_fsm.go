@@ -1,0 +1,214 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// raftFSM adapts the store to hashicorp/raft. Raft calls every method but Persist from one
+// goroutine.
+//
+// It implements raft.ConfigurationStore, and ApplyBatch receives membership entries too. So the
+// store's index reaches every commit index except those of the no-ops that begin a term; term.open
+// covers these.
+type raftFSM struct {
+	store *fsm.Store
+	// failed is closed when an entry can't be decoded or applied. From then on nothing is applied and
+	// no snapshot is taken. Raft would count the entry as applied, and a snapshot would make the gap
+	// permanent.
+	failed chan struct{}
+
+	mu  sync.Mutex
+	err error
+	// decoded holds the commands of entries in flight, by the address of the entry's first byte.
+	// hashicorp/raft passes a leader's entry to the FSM in the same memory.
+	decoded map[*byte][]fsm.Command
+}
+
+var (
+	_ raft.BatchingFSM        = (*raftFSM)(nil)
+	_ raft.ConfigurationStore = (*raftFSM)(nil)
+)
+
+// applied is the result of one command of an entry. A raft.ApplyFuture carries it back to Propose.
+type applied struct {
+	index  uint64
+	term   uint64
+	result fsm.Result
+	err    *fsm.Error
+}
+
+func newRaftFSM(store *fsm.Store) *raftFSM {
+	return &raftFSM{store: store, failed: make(chan struct{}), decoded: map[*byte][]fsm.Command{}}
+}
+
+// failure returns the error that stopped the FSM, nil while it runs.
+func (m *raftFSM) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// fail stops the FSM; the first error stays.
+func (m *raftFSM) fail(err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err == nil {
+		m.err = err
+		close(m.failed)
+	}
+	return m.err
+}
+
+// Apply implements raft.FSM.
+func (m *raftFSM) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM. The commands of consecutive entries become one store
+// transaction. The response to an entry is an error, or a []applied with one element for each
+// command.
+func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
+	responses := make([]any, len(logs))
+	var run []int // the entries gathered for one transaction
+	var entries []fsm.Entry
+	flush := func() error {
+		outcomes, err := m.apply(entries)
+		if err == nil {
+			answers := make([]applied, len(outcomes))
+			for i, o := range outcomes {
+				answers[i] = applied{index: entries[i].Index, result: o.Result, err: o.Err}
+			}
+			for _, at := range run {
+				n := 0
+				for n < len(answers) && answers[n].index == logs[at].Index {
+					answers[n].term = logs[at].Term
+					n++
+				}
+				responses[at], answers = answers[:n:n], answers[n:]
+			}
+		}
+		run, entries = run[:0], entries[:0]
+		return err
+	}
+	err := m.failure()
+	for i, l := range logs {
+		if err != nil {
+			break
+		}
+		if l.Type != raft.LogCommand { // membership
+			if err = flush(); err == nil {
+				m.store.SetIndex(l.Index)
+				responses[i] = []applied{{index: l.Index, term: l.Term}}
+			}
+			continue
+		}
+		commands, unknown := m.commandsOf(l)
+		if unknown != nil {
+			if err = flush(); err == nil {
+				err = m.fail(unknown)
+			}
+			continue
+		}
+		run = append(run, i)
+		for _, cmd := range commands {
+			entries = append(entries, fsm.Entry{Index: l.Index, Command: cmd})
+		}
+	}
+	if err == nil {
+		err = flush()
+	}
+	if err != nil {
+		for i := range responses {
+			if responses[i] == nil {
+				responses[i] = err
+			}
+		}
+	}
+	return responses
+}
+
+// keepDecoded hands in the commands of an entry before it is appended, so that they are not decoded
+// again. dropDecoded must follow.
+func (m *raftFSM) keepDecoded(entry []byte, commands []fsm.Command) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.decoded[&entry[0]] = commands
+}
+
+// dropDecoded undoes keepDecoded.
+func (m *raftFSM) dropDecoded(entry []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.decoded, &entry[0])
+}
+
+// commandsOf decodes an entry, unless keepDecoded was called for the same memory.
+func (m *raftFSM) commandsOf(l *raft.Log) ([]fsm.Command, error) {
+	if len(l.Data) > 0 {
+		m.mu.Lock()
+		commands := m.decoded[&l.Data[0]]
+		m.mu.Unlock()
+		if commands != nil {
+			return commands, nil
+		}
+	}
+	return commandsIn(l)
+}
+
+// apply applies entries in one transaction. The store panics on impossible state and stays
+// unchanged; apply turns the panic into an error that stops the node.
+func (m *raftFSM) apply(entries []fsm.Entry) (outcomes []fsm.Outcome, err error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			outcomes, err = nil, m.fail(fmt.Errorf("applying log entries %d to %d: %v\n%s",
+				entries[0].Index, entries[len(entries)-1].Index, p, debug.Stack()))
+		}
+	}()
+	return m.store.ApplyBatch(entries), nil
+}
+
+// StoreConfiguration implements raft.ConfigurationStore.
+func (m *raftFSM) StoreConfiguration(index uint64, _ raft.Configuration) {
+	if m.failure() == nil {
+		m.store.SetIndex(index)
+	}
+}
+
+// Snapshot implements raft.FSM.
+func (m *raftFSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.failure(); err != nil {
+		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
+	}
+	return &raftFSMSnapshot{m.store.Snapshot()}, nil
+}
+
+// Restore implements raft.FSM. Like an entry, a snapshot that can't be read stops the node.
+func (m *raftFSM) Restore(r io.ReadCloser) error {
+	err := m.store.Restore(r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return m.fail(fmt.Errorf("restoring snapshot: %w", err))
+	}
+	return nil
+}
+
+type raftFSMSnapshot struct{ snapshot *fsm.Snapshot }
+
+// Persist implements raft.FSMSnapshot; it runs beside Apply.
+func (s *raftFSMSnapshot) Persist(sink raft.SnapshotSink) error {
+	if err := s.snapshot.Persist(sink); err != nil {
+		return errors.Join(fmt.Errorf("writing snapshot: %w", err), sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release implements raft.FSMSnapshot.
+func (s *raftFSMSnapshot) Release() {}

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// newTransport decorates the network's transport with commit hints and with the fixes of raftfix.
+// Outgoing messages pass it top down. Incoming messages pass it bottom up, the inbox last.
+func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
+	inner := n.network.Transport(&n.addresses, logger)
+	if t, real := inner.(*raft.NetworkTransport); real {
+		inner = &diskTransport{t, n.storage.Watchdog(), &n.addresses}
+	}
+	f := newHintTransport(
+		&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember},
+	)
+	f.resend, f.matched = n.resend, n.records.match
+	n.hints.Store(f)
+	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.failWith)
+	n.inbox.MayVote = n.mayVote
+	return n.inbox
+}
+
+// mayVote reports whether Raft may see a candidate's vote request. A node without a configuration
+// votes only for the node it promised to form a cluster with.
+func (n *Node) mayVote(candidate raft.ServerID) bool {
+	if len(n.servers()) > 0 {
+		return true
+	}
+	n.bootstrap.mu.Lock()
+	defer n.bootstrap.mu.Unlock()
+	return candidate != "" && n.bootstrap.promised == string(candidate)
+}
+
+// stopTransport undoes newTransport. Raft must have ended, if it started.
+func (n *Node) stopTransport() {
+	if n.inbox == nil {
+		return
+	}
+	n.inbox.Stop()
+	n.hints.Load().stop()
+}
+
+// successorTimeout bounds the search for a leader's successor.
+const successorTimeout = 250 * time.Millisecond
+
+// successors returns the voters that answer and may lead, the most advanced first.
+func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
+	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var peers []raft.Server
+	applied := map[raft.ServerID]uint64{}
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.ID == n.id || s.Suffrage != raft.Voter {
+			continue
+		}
+		wg.Go(func() {
+			if hello, err := n.hello(ctx, n.currentAddress(s)); err == nil && hello.Member.ID == string(s.ID) && !hello.Unfit {
+				mu.Lock()
+				defer mu.Unlock()
+				peers, applied[s.ID] = append(peers, s), hello.Applied
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(peers, func(a, b raft.Server) int {
+		return cmp.Or(cmp.Compare(applied[b.ID], applied[a.ID]), cmp.Compare(a.ID, b.ID))
+	})
+	return peers
+}
+
+// beginTransfer begins a leadership transfer to one of the peers.
+func (n *Node) beginTransfer(r *raft.Raft, peers []raft.Server) (raft.Future, error) {
+	future, err := n.transfers.To(r, peers)
+	if err != nil {
+		return nil, fsm.Errorf(
+			fsm.CodeConflict,
+			"leadership was not handed over: %v; try again in another term, or stop this node", err,
+		)
+	}
+	return future, nil
+}
+
+// transferToAny transfers leadership to the most advanced voter that answers and was not asked in
+// this term. The error may be raftfix.ErrTransferSpent.
+func (n *Node) transferToAny(ctx context.Context, r *raft.Raft) error {
+	future, err := n.transfers.To(r, n.successors(ctx, r))
+	if err != nil {
+		return err
+	}
+	return n.await(ctx, future)
+}
+
+// failWith stops the node because its Raft must be restarted.
+func (n *Node) failWith(err error) {
+	select {
+	case n.broken <- err:
+	default: // the node is ending already
+	}
+}
+
+// countWrongMembers returns the callback for members that answer for others, in Raft's messages
+// (raftfix.Answers) or at a connection's handshake. It logs each pair once: a member that is gone
+// is asked several times a second.
+func (n *Node) countWrongMembers() func(
+	asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID,
+) {
+	type pair struct{ asked, answered raft.ServerID }
+	var mu sync.Mutex
+	logged := map[pair]bool{}
+	return func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID) {
+		n.metrics.wrongAnswers.Inc()
+		mu.Lock()
+		first := !logged[pair{asked, answered}] && len(logged) < helloLimit
+		if first {
+			logged[pair{asked, answered}] = true
+		}
+		mu.Unlock()
+		if first {
+			n.logger.Warn("cluster: another member answers than was asked; its answers are ignored",
+				"peer", string(asked), "address", string(target), "error", "answered by "+string(answered))
+		}
+	}
+}

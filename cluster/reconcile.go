@@ -1,0 +1,275 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
+)
+
+const (
+	// reconcileInterval is how often the leader reconciles the members.
+	reconcileInterval = time.Second
+	// promoteWithin is how many entries a nonvoter may be behind and still be promoted: about what the
+	// leader writes in a moment.
+	promoteWithin = 256
+	// stableAfter is how long a nonvoter must have answered before it replaces a dead voter.
+	stableAfter = 10 * time.Second
+)
+
+// contact is what a leader knows about one member.
+type contact struct {
+	// hello is the last answer and heard its time; both are zero when none came in this term.
+	hello helloResponse
+	heard time.Time
+	// ahead is how far the member's clock was ahead of this node's.
+	ahead time.Duration
+	// since is when the member began to answer, or to be silent.
+	since time.Time
+	alive bool
+}
+
+// contactBook holds a leader's contacts for one term.
+type contactBook struct {
+	mu    sync.Mutex
+	term  uint64
+	known map[raft.ServerID]contact
+}
+
+// begin drops the contacts of another term. silent holds the silences that the previous leader
+// reported.
+func (l *contactBook) begin(term uint64, silent map[raft.ServerID]time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term == term && l.known != nil {
+		return
+	}
+	l.term, l.known = term, map[raft.ServerID]contact{}
+	for id, since := range silent {
+		l.known[id] = contact{since: since}
+	}
+}
+
+// note records the result of one hello and returns the contact. clock is this node's wall clock;
+// now measures durations.
+func (l *contactBook) note(
+	id raft.ServerID, hello helloResponse, alive bool, now, clock time.Time,
+) contact {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, had := l.known[id]
+	if !had || c.alive != alive {
+		c.since, c.alive = now, alive
+	}
+	if alive {
+		c.hello, c.heard, c.ahead = hello, now, hello.Time.Sub(clock)
+	}
+	if l.known != nil {
+		l.known[id] = c
+	}
+	return c
+}
+
+// ages returns the milliseconds since each member was heard in the term.
+func (l *contactBook) ages(term uint64, now time.Time) map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ages := map[string]int64{}
+	if l.term != term {
+		return ages
+	}
+	for id, c := range l.known {
+		if !c.heard.IsZero() {
+			ages[string(id)] = now.Sub(c.heard).Milliseconds()
+		}
+	}
+	return ages
+}
+
+// reconcileMembers runs on the leader for one term. It promotes nonvoters that have caught up,
+// replaces dead members, and raises the protocol version when all members know a newer one.
+func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
+	n.contacts.begin(term, n.silent.get(time.Now()))
+	sent := map[raft.ServerID]map[raft.ServerID]record{}
+	for {
+		if err := n.reconcileOnce(ctx, sent); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(reconcileInterval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (n *Node) reconcileOnce(
+	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]record,
+) error {
+	r := n.raft.Load()
+	servers, index, err := n.configuration(r)
+	if err != nil {
+		return err
+	}
+	contacts := n.pollMembers(ctx, servers)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := n.shareRecords(ctx, servers, contacts, sent); err != nil {
+		return err
+	}
+	states := n.memberStates(r, servers, contacts)
+	if err := n.changeMembers(ctx, r, servers, index, nextChange(states, n.wantedVoters())); err != nil {
+		return err
+	}
+	return n.raiseVersion(ctx, states, contacts)
+}
+
+// configuration returns Raft's latest members and the log index of that configuration.
+func (n *Node) configuration(r *raft.Raft) ([]raft.Server, uint64, error) {
+	future := r.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return nil, 0, fmt.Errorf("reading the membership: %w", err)
+	}
+	return future.Configuration().Servers, future.Index(), nil
+}
+
+// pollMembers says hello to all other members in parallel.
+func (n *Node) pollMembers(ctx context.Context, servers []raft.Server) map[raft.ServerID]contact {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	contacts := map[raft.ServerID]contact{}
+	for _, s := range servers {
+		if s.ID == n.id {
+			continue
+		}
+		wg.Go(func() {
+			hello, err := n.hello(ctx, n.currentAddress(s))
+			if ctx.Err() != nil {
+				return
+			}
+			c := n.contacts.note(
+				s.ID, hello, err == nil && hello.Member.ID == string(s.ID), time.Now(), n.clock(),
+			)
+			mu.Lock()
+			defer mu.Unlock()
+			contacts[s.ID] = c
+		})
+	}
+	wg.Wait()
+	return contacts
+}
+
+// memberStates turns the polled contacts into the input of nextChange.
+func (n *Node) memberStates(
+	r *raft.Raft, servers []raft.Server, contacts map[raft.ServerID]contact,
+) []memberState {
+	now := time.Now()
+	states := make([]memberState, 0, len(servers))
+	for _, s := range servers {
+		voter := s.Suffrage == raft.Voter
+		if s.ID == n.id {
+			states = append(states, memberState{id: s.ID, voter: voter, alive: true, stable: true})
+			continue
+		}
+		c := contacts[s.ID]
+		age := now.Sub(c.since)
+		states = append(states, memberState{
+			id: s.ID, voter: voter, alive: c.alive,
+			ready:  c.alive && promotable(c.hello.Applied, r.CommitIndex()),
+			stable: c.alive && age >= stableAfter,
+			dead:   !c.alive && !c.since.IsZero() && n.cfg.DeadAfter > 0 && age >= n.cfg.DeadAfter,
+		})
+	}
+	return states
+}
+
+// wantedVoters is the number of voters that the removal of dead ones must keep, 0 when not
+// configured.
+func (n *Node) wantedVoters() int {
+	if n.cfg.Voters > 0 {
+		return n.cfg.Voters
+	}
+	return n.cfg.BootstrapExpect
+}
+
+// changeMembers applies a change to the configuration it was decided for.
+func (n *Node) changeMembers(
+	ctx context.Context, r *raft.Raft, servers []raft.Server, index uint64, m memberChange,
+) error {
+	if m.promote != "" {
+		n.logger.Info(
+			"cluster: nonvoter caught up, promoting it to voter", "peer", peernet.NodeName(m.promote),
+		)
+		future := r.AddVoter(m.promote, n.addressIn(servers, m.promote), index, changeTimeout)
+		if err := n.await(ctx, future); err != nil {
+			return fmt.Errorf("promoting %s: %w", peernet.NodeName(m.promote), err)
+		}
+		index = future.Index()
+	}
+	if m.remove != "" {
+		n.logger.Warn("cluster: removing a member that was silent for too long; to come back it needs an empty data directory",
+			"peer", peernet.NodeName(m.remove), "duration", n.cfg.DeadAfter)
+		if err := n.await(ctx, r.RemoveServer(m.remove, index, changeTimeout)); err != nil {
+			return fmt.Errorf("removing %s: %w", peernet.NodeName(m.remove), err)
+		}
+	}
+	return nil
+}
+
+// addressIn is the address a member reported, else the configured one.
+func (n *Node) addressIn(servers []raft.Server, id raft.ServerID) raft.ServerAddress {
+	for _, s := range servers {
+		if s.ID == id {
+			return raft.ServerAddress(n.currentAddress(s))
+		}
+	}
+	return ""
+}
+
+// raiseVersion raises the protocol version to the newest that all members know. Dead members are
+// ignored: an older node stops when it reads the version from the log.
+func (n *Node) raiseVersion(
+	ctx context.Context, states []memberState, contacts map[raft.ServerID]contact,
+) error {
+	version := n.store.View().ProtocolVersion()
+	known := []int{fsm.ProtocolVersion}
+	for _, s := range states {
+		switch {
+		case s.id == n.id || s.dead:
+		case s.alive:
+			known = append(known, contacts[s.id].hello.Protocol)
+		default:
+			known = append(known, 0)
+		}
+	}
+	next := raisedVersion(version, known)
+	if next == version {
+		return nil
+	}
+	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.ProtocolRaiseBody{Version: next})
+	if _, err := n.Propose(ctx, cmd); err != nil {
+		return fmt.Errorf("raising the protocol version: %w", err)
+	}
+	n.logger.Info("cluster: protocol version raised", "version", next)
+	return nil
+}
+
+// raisedVersion is the newest version that every member knows; known has 0 for a member without an
+// answer. A version never falls.
+func raisedVersion(current int, known []int) int {
+	return max(current, slices.Min(known))
+}
+
+// promotable reports whether a nonvoter may vote. A voter far behind could not help to commit for a
+// while.
+func promotable(applied, commit uint64) bool {
+	return applied > 0 && applied+promoteWithin >= commit
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/ops/runbooks"
+)
+
+func (p *program) runbookCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "runbook [NAME]",
+		Short: "Print a runbook: what to do when something is wrong",
+		Long: `Print a runbook in Markdown. Without NAME, list the runbooks. They are part of the
+program, and need neither a cluster nor a network.`,
+		Example: `  bivouac runbook
+  bivouac runbook disk | less`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return p.listRunbooks(asJSON)
+			}
+			return p.printRunbook(args[0], asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (p *program) listRunbooks(asJSON bool) error {
+	list, err := runbooks.List()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(p.stdout, list)
+	}
+	rows := make([][]string, len(list))
+	for i, r := range list {
+		rows[i] = []string{r.Name, r.Title}
+	}
+	return printTable(p.stdout, []string{"NAME", "ABOUT"}, rows)
+}
+
+func (p *program) printRunbook(name string, asJSON bool) error {
+	page, err := runbooks.Read(strings.TrimSuffix(name, ".md"))
+	var unknown *runbooks.UnknownError
+	if errors.As(err, &unknown) {
+		return usagef("%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(p.stdout, page)
+	}
+	_, err = fmt.Fprint(p.stdout, page.Text)
+	return err
+}

@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
+)
+
+// SandboxURLProxy is the Config.SandboxURL for reaching sandboxes through the nodes' sandbox proxy.
+const SandboxURLProxy = "proxy"
+
+// links builds the sandbox URLs in the response to one request.
+type links struct {
+	server *Server
+	// base is the API's address as the client uses it: scheme and host only.
+	base url.URL
+}
+
+// linksFor returns the links for the response to r.
+func (s *Server) linksFor(r *http.Request) links {
+	return links{s, s.cfg.Proxy.Base(s.seenAs(r))}
+}
+
+// seenAs returns the scheme and host that the client used: those that a trusted proxy reports,
+// otherwise those of the request. An invalid host becomes localhost.
+func (s *Server) seenAs(r *http.Request) url.URL {
+	base := url.URL{Scheme: "http", Host: r.Host}
+	if r.TLS != nil {
+		base.Scheme = "https"
+	}
+	if peer, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && s.trusted(peer) {
+		if p := lastOf(r.Header, "X-Forwarded-Proto"); p == "http" || p == "https" {
+			base.Scheme = p
+		}
+		if h := lastOf(r.Header, "X-Forwarded-Host"); h != "" {
+			base.Host = h
+		}
+	}
+	if u, err := url.Parse(base.String()); err != nil || u.Hostname() == "" || u.Host != base.Host {
+		base.Host = "localhost"
+	}
+	return base
+}
+
+// lastOf returns the last element of a list header, which the nearest proxy added.
+func lastOf(h http.Header, name string) string {
+	all := strings.Split(strings.Join(h.Values(name), ","), ",")
+	return strings.TrimSpace(all[len(all)-1])
+}
+
+// port is the client's URL of a sandbox's port, without a trailing slash. A direct URL needs a
+// sandbox with a placement.
+func (l links) port(row *fsm.Sandbox, name string) string {
+	if l.server.cfg.SandboxURL != SandboxURLProxy {
+		return l.direct(row, name)
+	}
+	return l.proxied(row.ID, name)
+}
+
+// proxied is the URL of a sandbox's port at the sandbox proxy.
+func (l links) proxied(id, name string) string { return l.server.cfg.Proxy.URL(l.base, id, name) }
+
+func (l links) direct(row *fsm.Sandbox, name string) string {
+	place := row.Status.Placement
+	address := place.Address
+	if strings.Contains(address, ":") {
+		address = "[" + address + "]"
+	}
+	return strings.TrimRight(strings.NewReplacer(
+		"{address}", address,
+		"{port}", strconv.Itoa(place.Ports[name]),
+		"{sandbox}", strings.ToLower(row.ID),
+		"{name}", proxy.HostName(name),
+	).Replace(l.server.cfg.SandboxURL), "/")
+}
+
+// agent is the URL of an agent server as a start task shows it. stored is the address that the
+// nodes use.
+func (l links) agent(sandbox, stored string) string {
+	if stored == "" || sandbox == "" || l.server.cfg.SandboxURL != SandboxURLProxy {
+		return stored
+	}
+	return l.proxied(sandbox, fsm.PortAgentServer)
+}

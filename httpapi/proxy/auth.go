@@ -1,0 +1,211 @@
+package proxy
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// Query parameters that may hold a sandbox's key. Older clients and the VSCODE URL use them.
+const (
+	// querySocketKey works for the agent server's WebSockets.
+	querySocketKey = "session_api_key"
+	// queryToken is VSCODE's own parameter. It also works for the other browser ports.
+	queryToken = "tkn"
+)
+
+// HeaderKey holds a sandbox's own key, or an API key of its owner.
+const HeaderKey = "X-Session-API-Key"
+
+// ConfirmPatience is how long a request waits for the cluster to confirm its key before it goes on
+// without. It is longer than an election.
+const ConfirmPatience = time.Second
+
+// grant is a request's permission to use one port of one sandbox.
+type grant struct {
+	row  *fsm.Sandbox
+	port string
+	// credential is what the grant is based on: the owner's API key or the sandbox's own key, from
+	// which cookies are derived.
+	credential fsm.Credential
+	// key is the sandbox's own key if the request had it.
+	key string
+	// token is set if the key came in queryToken, cookie if a cookie was used.
+	token, cookie bool
+}
+
+// credentials are a request's credentials. They are never forwarded.
+type credentials struct {
+	header, bearer, query string
+	// socket is set if query is the key of an event socket.
+	socket  bool
+	cookies []string
+}
+
+// credentialsOf reads a request's credentials for a target. A key in the query counts only for
+// event sockets and for GET and HEAD, which change nothing.
+func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
+	c := credentials{header: r.Header.Get(HeaderKey)}
+	c.bearer, _ = apikey.Bearer(r)
+	q, _ := url.ParseQuery(r.URL.RawQuery) // malformed parts hold no key
+	switch {
+	case to.isEventSocket(r):
+		c.query, c.socket = q.Get(querySocketKey), true
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		c.query = q.Get(queryToken)
+	}
+	if isSameOrigin(r, d.server.Seen(r).Host) {
+		for _, one := range r.CookiesNamed(CookieName) {
+			c.cookies = append(c.cookies, one.Value)
+		}
+	}
+	return c
+}
+
+// none reports whether there are no credentials.
+func (c credentials) none() bool {
+	return c.header == "" && c.bearer == "" && c.query == "" && len(c.cookies) == 0
+}
+
+// isSameOrigin reports whether a browser's request may use its cookie: it comes from the same
+// origin, or it is a navigation. SameSite is not enough: all hosts below Config.Domain are one
+// site, so one sandbox's pages could act on another.
+func isSameOrigin(r *http.Request, host string) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return true
+	}
+	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+}
+
+// authorise checks whether credentials grant access to a target. An unknown sandbox, another user's
+// and a wrong key get the same 401 after the same work.
+func (d *Proxy) authorise(ctx context.Context, to target, c credentials) (grant, error) {
+	if c.none() {
+		return grant{}, response.Unauthorized()
+	}
+	v, err := d.View(ctx)
+	if err != nil {
+		return grant{}, err
+	}
+	g, err := d.grantIn(ctx, v, to, c)
+	if err == nil {
+		return d.confirm(ctx, g)
+	}
+	if !isUnauthorized(err) || !d.server.AskCluster() {
+		return g, err
+	}
+	// Another node may have created the sandbox a moment ago. If the cluster can't be read now, the
+	// sandbox stays unknown.
+	if v, err = d.server.Cluster.View(ctx, cluster.Linearizable); err != nil {
+		return grant{}, response.Unauthorized()
+	}
+	return d.grantIn(ctx, v, to, c)
+}
+
+// confirm checks with the cluster that a grant still holds, because this node may be behind.
+// Without a leader the node's own view decides, so that an election interrupts no sandbox. View
+// limits its age.
+func (d *Proxy) confirm(ctx context.Context, g grant) (grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, ConfirmPatience)
+	defer cancel()
+	v, err := d.server.Cluster.View(ctx, cluster.Linearizable)
+	if err != nil {
+		return g, nil
+	}
+	row := v.SandboxAny(g.row.ID)
+	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential) {
+		return grant{}, response.Unauthorized()
+	}
+	g.row = row
+	return g, nil
+}
+
+// grantIn checks the credentials against one view.
+func (d *Proxy) grantIn(ctx context.Context, v *fsm.View, to target, c credentials) (grant, error) {
+	row, port := to.find(v)
+	g := grant{row: row, port: port}
+	if row != nil {
+		g.credential = fsm.Credential{SandboxID: row.ID, KeyHash: row.KeyHash}
+	}
+	agent := port == fsm.PortAgentServer
+	switch {
+	case Opens(row, c.header):
+		g.key = c.header
+		return g, nil
+	case Opens(row, c.query) && c.socket == agent:
+		g.key, g.token = c.query, !agent
+		return g, nil
+	}
+	if key := ownersKey(v, row, c); key != nil {
+		g.credential = apikey.CredentialOf(key)
+		return g, nil
+	}
+	if row == nil || agent {
+		return grant{}, response.Unauthorized()
+	}
+	return d.byCookie(ctx, g, c.cookies)
+}
+
+// isUnauthorized reports whether an error is the 401.
+func isUnauthorized(err error) bool {
+	var refused *response.HTTPError
+	return errors.As(err, &refused) && refused.Status == http.StatusUnauthorized
+}
+
+// byCookie grants access by a cookie. The agent server accepts none, because any page in the
+// browser could then use it.
+func (d *Proxy) byCookie(ctx context.Context, g grant, cookies []string) (grant, error) {
+	if len(cookies) == 0 {
+		return grant{}, response.Unauthorized()
+	}
+	key, err := d.server.SandboxKey(ctx, g.row.KeyRef)
+	if err != nil {
+		return grant{}, err
+	}
+	for _, value := range cookies {
+		if cookieOpens(value, key, g.row.ID, g.port, time.Now()) {
+			g.cookie = true
+			return g, nil
+		}
+	}
+	return grant{}, response.Unauthorized()
+}
+
+// Opens reports whether key is the sandbox's own. It takes the same time for a nil sandbox.
+func Opens(row *fsm.Sandbox, key string) bool {
+	stored := strings.Repeat("0", 64)
+	if row != nil && row.KeyHash != "" {
+		stored = row.KeyHash
+	}
+	same := subtle.ConstantTimeCompare([]byte(apikey.Hash(key)), []byte(stored)) == 1
+	return same && key != "" && row != nil
+}
+
+// ownersKey returns the API key of the sandbox's owner among the credentials, nil if there is none.
+func ownersKey(v *fsm.View, row *fsm.Sandbox, c credentials) *fsm.APIKey {
+	for _, value := range []string{c.bearer, c.header} {
+		lookup := apikey.LookupOf(value)
+		if lookup == "" {
+			continue
+		}
+		key := v.APIKeyByLookup(lookup)
+		if apikey.Matches(key, value) && row != nil && key.UserID == row.UserID {
+			return key
+		}
+	}
+	return nil
+}

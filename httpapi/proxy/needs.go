@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Server is what the proxy needs of the API server. All fields are required.
+type Server struct {
+	Cluster Cluster
+	// SandboxKey reads a sandbox's own key from the secret store.
+	SandboxKey func(ctx context.Context, ref fsm.SecretRef) (string, error)
+	// AskCluster reports whether the cluster may be asked about a key that this node does not know.
+	// It limits the rate.
+	AskCluster func() bool
+	// Seen returns the scheme and host that the client used, ClientAddress the client's address.
+	Seen          func(*http.Request) url.URL
+	ClientAddress func(*http.Request) string
+	// Info returns a request's entry in the access log, which the proxy fills in.
+	Info func(context.Context) *RequestInfo
+	// Admitted is called for every request with a good key.
+	Admitted func()
+	// RequestTimeout limits a command.
+	RequestTimeout time.Duration
+	Logger         *slog.Logger
+	Registerer     prometheus.Registerer
+}
+
+// Cluster reads and changes the replicated state.
+type Cluster interface {
+	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+	Status() cluster.Status
+}
+
+// RequestInfo is a request's entry in the access log. Handlers fill it in; it is not safe for
+// concurrent use.
+type RequestInfo struct {
+	ID    string
+	Route string
+	User  string
+	// Sandbox is set for requests about one sandbox.
+	Sandbox string
+	Err     error
+}
+
+// Activity receives reports of traffic, so that a sandbox in use does not count as idle. Calls are
+// frequent and concurrent and must not block.
+type Activity interface {
+	// Touched reports present traffic to or from a sandbox.
+	Touched(sandboxID string)
+	// Talked reports that a message was just delivered to an existing conversation in a sandbox.
+	Talked(sandboxID, conversationID string)
+}

@@ -1,0 +1,291 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// endError is the proxy's reason for ending a stream.
+type endError struct{ reason string }
+
+// Error implements error.
+func (e *endError) Error() string { return e.reason }
+
+// The reasons for ending a stream.
+func errMoved() *endError    { return &endError{"the sandbox was paused, deleted or moved"} }
+func errRevoked() *endError  { return &endError{"the API key was revoked"} }
+func errDraining() *endError { return &endError{"this node is stopping"} }
+
+// sessions tracks every proxied request and ends those whose sandbox has stopped or moved. One
+// goroutine watches each sandbox with sessions.
+type sessions struct {
+	cluster Cluster
+	// maxSessions and maxFollowers apply to one sandbox.
+	maxSessions, maxFollowers int
+
+	mu       sync.Mutex
+	watches  map[watchKey]*watch
+	open     map[*Session]struct{}
+	followed map[string]int // by sandbox id
+	draining bool
+	// done is closed when the last session ends while draining.
+	done chan struct{}
+}
+
+// watchKey identifies one run of a sandbox at one place.
+type watchKey struct {
+	id         string
+	generation uint64
+	alloc      string
+	address    string
+}
+
+// watch is the goroutine that waits for the end of a run.
+type watch struct {
+	sessions int
+	// keyed are the sessions authorised by an API key. sessions.mu guards it.
+	keyed  map[*Session]struct{}
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Session is one request or stream to a sandbox.
+type Session struct {
+	// ctx ends with the request, or with an *endError as its cause.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// lasting is set for streams, which a drain ends so that their clients reconnect to another
+	// node. sessions.mu guards it.
+	lasting bool
+	end     func()
+	// user and credential are the owner and what authorised the session.
+	user       string
+	credential fsm.Credential
+}
+
+func newSessions(c Cluster, cfg Config) *sessions {
+	return &sessions{
+		cluster: c, maxSessions: cfg.MaxSessions, maxFollowers: cfg.MaxFollowers, watches: map[watchKey]*watch{},
+		open: map[*Session]struct{}{}, followed: map[string]int{}, done: make(chan struct{}),
+	}
+}
+
+// begin starts a session with a sandbox that served at a log index. The caller must call end.
+func (s *sessions) begin(ctx context.Context, g grant, index uint64) (*Session, error) {
+	v, err := s.beginTo(ctx, g, index)
+	if err != nil {
+		return nil, err
+	}
+	// The watch sees revocations from now on; this checks for one before.
+	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index && !now.Good(v.user, v.credential) {
+		v.end()
+		return nil, response.Unauthorized()
+	}
+	return v, nil
+}
+
+func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session, error) {
+	row := g.row
+	place := row.Status.Placement
+	key := watchKey{id: row.ID, generation: row.Generation, alloc: place.AllocID, address: place.Address}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.watches[key]
+	if w == nil {
+		w = &watch{keyed: map[*Session]struct{}{}}
+		w.ctx, w.cancel = context.WithCancelCause(context.Background())
+		s.watches[key] = w
+		go s.watch(w, row, index)
+	}
+	if w.sessions >= s.maxSessions {
+		return nil, errCrowded()
+	}
+	v := s.add(ctx)
+	v.user, v.credential = row.UserID, g.credential
+	w.sessions++
+	if v.credential.Lookup != "" {
+		w.keyed[v] = struct{}{}
+	}
+	unlink := context.AfterFunc(w.ctx, func() { v.cancel(context.Cause(w.ctx)) })
+	v.end = sync.OnceFunc(func() {
+		unlink()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(v)
+		delete(w.keyed, v)
+		if w.sessions--; w.sessions == 0 {
+			w.cancel(context.Canceled)
+			delete(s.watches, key)
+		}
+	})
+	return v, nil
+}
+
+// enroll starts a session without a sandbox. The caller must call end.
+func (s *sessions) enroll(ctx context.Context) *Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.add(ctx)
+	v.end = sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(v)
+	})
+	return v
+}
+
+// follow starts a session that follows a sandbox's log. The caller must call end.
+func (s *sessions) follow(ctx context.Context, id string) (*Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.draining:
+		return nil, errStopping()
+	case s.followed[id] >= s.maxFollowers:
+		return nil, errCrowded()
+	}
+	s.followed[id]++
+	v := s.add(ctx)
+	v.lasting = true
+	v.end = sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(v)
+		if s.followed[id]--; s.followed[id] == 0 {
+			delete(s.followed, id)
+		}
+	})
+	return v, nil
+}
+
+func errCrowded() error {
+	return &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "Too many connections to this sandbox", RetryAfter: time.Second}
+}
+
+// add and remove maintain the set of open sessions. The caller holds mu.
+func (s *sessions) add(ctx context.Context) *Session {
+	v := &Session{}
+	v.ctx, v.cancel = context.WithCancelCause(ctx)
+	s.open[v] = struct{}{}
+	return v
+}
+
+func (s *sessions) remove(v *Session) {
+	v.cancel(context.Canceled)
+	delete(s.open, v)
+	if s.draining && len(s.open) == 0 {
+		s.markDone()
+	}
+}
+
+// watch cancels w when the sandbox's run has ended, and ends sessions whose key was revoked. For
+// the end of the run it ignores views older than index.
+func (s *sessions) watch(w *watch, row *fsm.Sandbox, index uint64) {
+	keys := uint64(0)
+	for {
+		v, err := s.cluster.View(w.ctx, cluster.Stale)
+		if err == nil && v.KeysRevoked() != keys {
+			keys = v.KeysRevoked()
+			s.endRevoked(w, v)
+		}
+		if err == nil && v.Index() >= index && isOver(v.SandboxAny(row.ID), row) {
+			w.cancel(errMoved())
+			return
+		}
+		var changed <-chan struct{}
+		if err == nil {
+			changed = v.Changed()
+		}
+		select {
+		case <-changed:
+		case <-w.ctx.Done():
+			return
+		}
+	}
+}
+
+// endRevoked ends the sessions whose key was revoked.
+func (s *sessions) endRevoked(w *watch, v *fsm.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for session := range w.keyed {
+		if !v.Good(session.user, session.credential) {
+			session.cancel(errRevoked())
+		}
+	}
+}
+
+// isOver reports whether the run of then has ended. A sandbox that only fails a health check keeps
+// its connections.
+func isOver(now, then *fsm.Sandbox) bool {
+	if now == nil || now.Desired != fsm.DesiredRunning || now.Generation != then.Generation || now.KeyHash != then.KeyHash {
+		return true
+	}
+	return !now.Status.Placement.Equal(then.Status.Placement)
+}
+
+// last marks a session as a stream. It returns false if the node is draining.
+func (s *sessions) last(v *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	v.lasting = true
+	return true
+}
+
+// drain ends every stream and accepts no new ones.
+func (s *sessions) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	if len(s.open) == 0 {
+		s.markDone()
+	}
+	for v := range s.open {
+		if v.lasting {
+			v.cancel(errDraining())
+		}
+	}
+}
+
+// stop ends every session and waits for them until ctx ends. Call drain first.
+func (s *sessions) stop(ctx context.Context) error {
+	s.mu.Lock()
+	for v := range s.open {
+		v.cancel(errDraining())
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return errors.New("connections to sandboxes did not end")
+	}
+}
+
+// markDone closes done once. The caller holds mu.
+func (s *sessions) markDone() {
+	select {
+	case <-s.done:
+	default:
+		close(s.done)
+	}
+}
+
+// endOf returns the proxy's reason for ending a context, nil if it did not.
+func endOf(ctx context.Context) *endError {
+	var cut *endError
+	if errors.As(context.Cause(ctx), &cut) {
+		return cut
+	}
+	return nil
+}

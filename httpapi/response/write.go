@@ -1,0 +1,39 @@
+package response
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// Encode encodes v as JSON without escaping <, > and &, which keeps URLs readable.
+func Encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// WriteJSON sends a complete JSON response.
+func WriteJSON(w http.ResponseWriter, status int, body []byte) {
+	WriteBody(w, status, "application/json", body)
+}
+
+// WriteBody sends a complete response of any type.
+func WriteBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	// The client may have left, which is no error here.
+	_, _ = w.Write(body)
+}
+
+// Headers of every response.
+const (
+	HeaderIndex     = "X-Bivouac-Index"
+	HeaderRequestID = "X-Request-Id"
+)

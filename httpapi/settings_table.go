@@ -1,0 +1,153 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// settingsRow is a member of POST and GET /api/settings. A new setting is one row.
+type settingsRow struct {
+	name string
+	// read decodes the member of a request; nil for one of the answer alone.
+	read func(o decode.Object, in *settingsInput)
+	// show returns the member of the answer.
+	show func(s *storedSettings) any
+	// key is set for a member that is stored as a secret, in an entry with the member "value".
+	key func(*fsm.SettingsPutBody) **fsm.SecretRef
+}
+
+// storedSettings is what GET /api/settings shows.
+type storedSettings struct {
+	*fsm.Settings
+	mcp       json.RawMessage
+	providers []*fsm.Provider
+}
+
+// settingsTable holds the members in the order of the answer (API.md, "Settings: read").
+func settingsTable() []settingsRow {
+	type values = fsm.SettingsValues
+	type body = fsm.SettingsPutBody
+	return []settingsRow{
+		textSetting("language", func(v *values) **string { return &v.Language }),
+		textSetting("agent", func(v *values) **string { return &v.Agent }),
+		integerSetting("max_iterations", func(v *values) **int64 { return &v.MaxIterations }),
+		textSetting("security_analyzer", func(v *values) **string { return &v.SecurityAnalyzer }),
+		flagSetting("confirmation_mode", func(v *values) **bool { return &v.ConfirmationMode }),
+		textSetting("llm_model", func(v *values) **string { return &v.LLMModel }),
+		keySetting("llm_api_key", func(b *body) **fsm.SecretRef { return &b.LLMAPIKey }),
+		textSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL }),
+		integerSetting("remote_runtime_resource_factor", func(v *values) **int64 { return &v.RemoteRuntimeResourceFactor }),
+		{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
+		switchSetting("enable_default_condenser", true, func(v *values) *bool { return &v.EnableDefaultCondenser }),
+		switchSetting("enable_sound_notifications", false, func(v *values) *bool { return &v.EnableSoundNotifications }),
+		switchSetting("enable_proactive_conversation_starters", true,
+			func(v *values) *bool { return &v.EnableProactiveConversationStarter }),
+		switchSetting("enable_solvability_analysis", true, func(v *values) *bool { return &v.EnableSolvabilityAnalysis }),
+		flagSetting("user_consents_to_analytics", func(v *values) **bool { return &v.UserConsentsToAnalytics }),
+		textSetting("sandbox_base_container_image", func(v *values) **string { return &v.SandboxBaseContainerImage }),
+		textSetting("sandbox_runtime_container_image", func(v *values) **string { return &v.SandboxRuntimeContainerImage }),
+		{
+			name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
+			show: func(s *storedSettings) any { return s.mcp },
+		},
+		keySetting("search_api_key", func(b *body) **fsm.SecretRef { return &b.SearchAPIKey }),
+		keySetting("sandbox_api_key", func(b *body) **fsm.SecretRef { return &b.SandboxAPIKey }),
+		numberSetting("max_budget_per_task", func(v *values) **float64 { return &v.MaxBudgetPerTask }),
+		textSetting("email", func(v *values) **string { return &v.Email }),
+		flagSetting("email_verified", func(v *values) **bool { return &v.EmailVerified }),
+		textSetting("git_user_name", func(v *values) **string { return &v.GitUserName }),
+		textSetting("git_user_email", func(v *values) **string { return &v.GitUserEmail }),
+		// 20 is upstream's bound.
+		boundedSetting("condenser_max_size", 20, func(v *values) **int64 { return &v.CondenserMaxSize }),
+		flagSetting("v1_enabled", func(v *values) **bool { return &v.V1Enabled }),
+		{name: "llm_api_key_set", show: func(s *storedSettings) any { return !s.LLMAPIKey.IsZero() }},
+		{name: "provider_tokens_set", show: (*storedSettings).providerTokens},
+		{name: "search_api_key_set", show: func(s *storedSettings) any { return !s.SearchAPIKey.IsZero() }},
+	}
+}
+
+// valueSetting is the row of a member of fsm.SettingsValues.
+func valueSetting[T any](name string, at func(*fsm.SettingsValues) *T, read func(decode.Object, string) T) settingsRow {
+	return settingsRow{
+		name: name,
+		read: func(o decode.Object, in *settingsInput) { *at(&in.values) = read(o, name) },
+		show: func(s *storedSettings) any { return *at(&s.Values) },
+	}
+}
+
+func textSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow {
+	return valueSetting(name, at, func(o decode.Object, name string) *string { return o.Text(name, fsm.MaxLine) })
+}
+
+func integerSetting(name string, at func(*fsm.SettingsValues) **int64) settingsRow {
+	return valueSetting(name, at, decode.Object.Integer)
+}
+
+// boundedSetting is an integer of at least least.
+func boundedSetting(name string, least int64, at func(*fsm.SettingsValues) **int64) settingsRow {
+	return valueSetting(name, at, func(o decode.Object, name string) *int64 {
+		n := o.Integer(name)
+		if n != nil && *n < least {
+			o.Rule(name, fmt.Sprintf("%s must be at least %d", name, least))
+		}
+		return n
+	})
+}
+
+func numberSetting(name string, at func(*fsm.SettingsValues) **float64) settingsRow {
+	return valueSetting(name, at, decode.Object.Number)
+}
+
+// flagSetting is a boolean that may be null.
+func flagSetting(name string, at func(*fsm.SettingsValues) **bool) settingsRow {
+	return valueSetting(name, at, decode.Object.Boolean)
+}
+
+// switchSetting is a boolean that may be absent but not null.
+func switchSetting(name string, otherwise bool, at func(*fsm.SettingsValues) *bool) settingsRow {
+	return valueSetting(name, at, func(o decode.Object, name string) bool { return o.BooleanOr(name, otherwise) })
+}
+
+// keySetting is a key. The answer never shows it.
+func keySetting(name string, at func(*fsm.SettingsPutBody) **fsm.SecretRef) settingsRow {
+	return settingsRow{
+		name: name,
+		read: func(o decode.Object, in *settingsInput) { in.keys[name] = o.Masked().Text(name, fsm.MaxParagraph) },
+		show: func(*storedSettings) any { return nil },
+		key:  at,
+	}
+}
+
+// providerTokens maps each connected provider to its host, nil for the default host.
+func (s *storedSettings) providerTokens() any {
+	set := map[fsm.ProviderType]*string{}
+	for _, p := range s.providers {
+		if !p.Ref.IsZero() || decode.OrZero(p.ExternalUserID) != "" {
+			set[p.Type] = p.Host
+		}
+	}
+	return set
+}
+
+// newSettingsBody returns the response of GET /api/settings.
+func newSettingsBody(s *storedSettings) (json.RawMessage, error) {
+	var b bytes.Buffer
+	for i, row := range settingsTable() {
+		value, err := response.Encode(row.show(s))
+		if err != nil {
+			return nil, fmt.Errorf("encoding the setting %s: %w", row.name, err)
+		}
+		separator := ","
+		if i == 0 {
+			separator = "{"
+		}
+		fmt.Fprintf(&b, "%s%q:%s", separator, row.name, value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}

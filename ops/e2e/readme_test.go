@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
+)
+
+// TestReadme_Session follows the README as a newcomer does: it builds the program, starts
+// `bivouac dev` in an empty folder and runs every block marked "sh session", in order, in one
+// shell that stops at the first failure.
+func TestReadme_Session(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := sessionBlocks(string(readme))
+	if strings.Count(script, "api ") < 8 {
+		t.Fatalf("the README's session has shrunk to:\n%s", script)
+	}
+	base, script := freePorts(t, script)
+
+	home := t.TempDir()
+	bivouac := build(t, filepath.Join(home, "bin", "bivouac"), "./cmd/bivouac")
+	dev := startDev(t, home, bivouac, base)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	shell.Dir = home
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("the README's session failed: %v\n%s\nbivouac dev said:\n%s", err, out, dev.output())
+	}
+	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`, `"stdout":"hello from `, `{"success":true}`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the session's output lacks %s:\n%s", want, out)
+		}
+	}
+	if strings.Contains(string(out), "sk-example") {
+		t.Error("the LLM key came back in an answer")
+	}
+	dev.interrupt(t)
+}
+
+// sessionBlocks joins the fenced blocks whose info string is "sh session".
+func sessionBlocks(markdown string) string {
+	var script strings.Builder
+	inside := false
+	for line := range strings.Lines(markdown) {
+		switch {
+		case strings.TrimSpace(line) == "```sh session":
+			inside = true
+		case strings.HasPrefix(line, "```"):
+			inside = false
+		case inside:
+			script.WriteString(line)
+		}
+	}
+	return script.String()
+}
+
+// freePorts returns the first HTTP port and the adapted script: the README's ports if they are
+// free, else others.
+func freePorts(t *testing.T, script string) (int, string) {
+	t.Helper()
+	for base := 8440; base < 9400; base += 37 {
+		if allFree(base, base+10, base+20) {
+			for i := range 3 {
+				script = strings.ReplaceAll(script, fmt.Sprintf("127.0.0.1:%d", 8440+10*i), fmt.Sprintf("127.0.0.1:%d", base+10*i))
+			}
+			return base, script
+		}
+	}
+	t.Fatal("no three free ports")
+	return 0, ""
+}
+
+func allFree(ports ...int) bool {
+	for _, port := range ports {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
+}
+
+// build compiles one of our programs and returns its path.
+func build(t *testing.T, out, pkg string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg)
+	cmd.Dir = "../.."
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", pkg, err, msg)
+	}
+	return out
+}
+
+// program is a running command.
+type program struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan error
+}
+
+// startDev starts `bivouac dev` and returns when dev.json says that all nodes
+// are ready.
+func startDev(t *testing.T, home, bivouac string, port int) *program {
+	t.Helper()
+	p := &program{log: filepath.Join(home, "dev.out"), done: make(chan error, 1)}
+	out, err := os.Create(p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p.cmd = exec.Command(bivouac, "dev", "--http-port", fmt.Sprint(port))
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = home, out, out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.done <- p.cmd.Wait() }()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	ready := filepath.Join(home, ".bivouac", "dev.json")
+	testcluster.Eventually(t, "bivouac dev is ready", func() error {
+		select {
+		case err := <-p.done:
+			t.Fatalf("bivouac dev ended: %v\n%s", err, p.output())
+		default:
+		}
+		_, err := os.Stat(ready)
+		return err
+	})
+	return p
+}
+
+// output returns what the program has printed so far.
+func (p *program) output() string {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// interrupt sends SIGINT like Ctrl-C. The program must end with success and leave no process.
+func (p *program) interrupt(t *testing.T) {
+	t.Helper()
+	children := descendants(t, p.cmd.Process.Pid)
+	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-p.done:
+		if err != nil {
+			t.Errorf("after Ctrl-C bivouac dev ended with %v\n%s", err, p.output())
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("bivouac dev does not end a minute after Ctrl-C\n%s", p.output())
+	}
+	for _, pid := range children {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("process %d, begun by bivouac dev, is still there", pid)
+		}
+	}
+}
+
+// descendants lists the children of a process, recursively.
+func descendants(t *testing.T, pid int) []int {
+	t.Helper()
+	var all []int
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range tasks {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		words := bufio.NewScanner(bytes.NewReader(b))
+		words.Split(bufio.ScanWords)
+		for words.Scan() {
+			var child int
+			if _, err := fmt.Sscan(words.Text(), &child); err == nil {
+				all = append(append(all, child), descendants(t, child)...)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,171 @@
+package testcluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig"
+)
+
+// Node is one `bivouac server`: the machine, whichever member it currently is.
+type Node struct {
+	Client
+	// Name is the machine's name, and the member's until Replace.
+	Name string
+	// Log is the file to which its output is appended.
+	Log string
+	// Env is added to the environment of the next Start.
+	Env []string
+	// Data is the data directory. Peer is the peer address and TLS the certificate's files.
+	Data, Peer string
+	TLS        peernet.TLSFiles
+
+	cluster *Cluster
+	place   int
+	host    string
+	// config is written to file.
+	config nodeconfig.Config
+	file   string
+	cmd    *exec.Cmd
+	ended  chan struct{}
+}
+
+// Start starts the node's process.
+func (n *Node) Start(t testing.TB) {
+	t.Helper()
+	if err := n.Spawn(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Spawn is Start for goroutines other than the test's own.
+func (n *Node) Spawn() error {
+	out, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if n.cluster.net == nil {
+		n.cmd = exec.Command(n.cluster.Bivouac, "server", "--config", n.file)
+	} else {
+		n.cmd = n.cluster.net.Command(n.place, n.cluster.Bivouac, "server", "--config", n.file)
+	}
+	n.cmd.Dir = filepath.Dir(n.file)
+	n.cmd.Env = append(os.Environ(), "BIVOUAC_DRILL_DIR="+n.cluster.DrillDir, "BIVOUAC_DRILL_NODE="+n.Name)
+	n.cmd.Env = append(n.cmd.Env, n.Env...)
+	n.cmd.Stdout, n.cmd.Stderr = out, out
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := n.cmd.Start(); err != nil {
+		return err
+	}
+	n.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		_ = cmd.Wait()
+		close(ended)
+	}(n.cmd, n.ended)
+	return nil
+}
+
+// Stop sends SIGTERM and waits for the end. After patience it kills the process.
+func (n *Node) Stop(patience time.Duration) {
+	timer := time.AfterFunc(patience, n.Kill)
+	defer timer.Stop()
+	_ = n.cmd.Process.Signal(syscall.SIGTERM)
+	<-n.ended
+}
+
+// Kill sends SIGKILL. Start starts the node again.
+func (n *Node) Kill() {
+	if n.cmd != nil {
+		_ = n.cmd.Process.Kill()
+		<-n.ended
+	}
+}
+
+// Pid returns the process id.
+func (n *Node) Pid() int { return n.cmd.Process.Pid }
+
+// Alive reports whether the process runs.
+func (n *Node) Alive() bool {
+	select {
+	case <-n.ended:
+		return false
+	default:
+		return n.cmd != nil
+	}
+}
+
+// Ready waits until the node serves.
+func (n *Node) Ready(t testing.TB) {
+	t.Helper()
+	Eventually(t, n.Name+" is ready", func() error {
+		if !n.Alive() {
+			t.Fatalf("%s ended:\n%s", n.Name, Tail(n.Log, 20))
+		}
+		return n.Serves()
+	})
+}
+
+// Leader waits for a leader on which all running nodes agree.
+func (f *Cluster) Leader(t testing.TB) (leader *Node) {
+	t.Helper()
+	Eventually(t, "a node leads", func() error {
+		leader = nil
+		for _, n := range f.Nodes {
+			if !n.Alive() {
+				continue
+			}
+			status, err := n.Status()
+			if err != nil {
+				return err
+			}
+			now := f.node(status.Leader)
+			if now == nil || !now.Alive() || leader != nil && leader != now {
+				return fmt.Errorf("%s believes in %q", n.Name, status.Leader)
+			}
+			leader = now
+		}
+		return nil
+	})
+	return leader
+}
+
+// Followers returns the running nodes that do not lead.
+func (f *Cluster) Followers(t testing.TB) (list []*Node) {
+	t.Helper()
+	leader := f.Leader(t)
+	for _, n := range f.Nodes {
+		if n != leader && n.Alive() {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func (f *Cluster) node(name string) *Node {
+	for _, n := range f.Nodes {
+		if n.Member() == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// Restart starts every stopped node and waits until all serve.
+func (f *Cluster) Restart(t testing.TB) {
+	t.Helper()
+	for _, n := range f.Nodes {
+		if !n.Alive() {
+			n.Start(t)
+		}
+	}
+	for _, n := range f.Nodes {
+		n.Ready(t)
+	}
+}

@@ -1,0 +1,77 @@
+// Package nodeconfig writes the configuration file of a node for drills and benchmarks.
+package nodeconfig
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// Config is the configuration of one node. Its addresses are host:port.
+type Config struct {
+	// Name is the member's name. TLS is the folder with its certificate.
+	Name, Data, HTTP, Peer, TLS string
+	Peers                       []string
+	// Expect is the number of nodes that form a cluster, 0 for as many as there are peers.
+	Expect int
+	// Certificate is the path of the API's certificate without "-key.pem" and ".pem", "" for
+	// plain HTTP.
+	Certificate string
+	// Nomad and Vault are URLs. The defaults do not respond.
+	Nomad, Vault string
+	// Role and SecretID are the node's role and the file of its secret id in Vault.
+	Role, SecretID string
+	// Raft, Backend and Secrets are HCL in the blocks raft, nomad and vault. More is HCL at the
+	// end.
+	Raft, Backend, Secrets, More string
+	// LogLevel is "" for the program's own.
+	LogLevel string
+}
+
+// nothing is a URL at which no server responds.
+const nothing = "http://127.0.0.1:1"
+
+// HCL returns the file's content.
+func (c Config) HCL() string {
+	certificate, raft, log := "", "", ""
+	if c.Certificate != "" {
+		certificate = fmt.Sprintf("  tls {\n    cert_file = %q\n    key_file  = %q\n  }\n", c.Certificate+".pem", c.Certificate+"-key.pem")
+	}
+	if c.Raft != "" {
+		raft = "raft {\n" + c.Raft + "\n}\n"
+	}
+	if c.LogLevel != "" {
+		log = fmt.Sprintf("log {\n  level  = %q\n  format = \"json\"\n}\n", c.LogLevel)
+	}
+	tls := func(name string) string { return filepath.Join(c.TLS, name) }
+	return fmt.Sprintf(`node_name        = %q
+data_dir         = %q
+bootstrap_expect = %d
+retry_join       = ["%s"]
+http {
+  address = %q
+%s}
+peer {
+  address   = %q
+  ca_file   = %q
+  cert_file = %q
+  key_file  = %q
+}
+%snomad {
+  address = %q
+%s
+}
+vault {
+  address        = %q
+  role_id        = %q
+  secret_id_file = %q
+%s
+}
+git {
+  verify_tokens = false
+}
+`, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, certificate,
+		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
+		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + log + c.More
+}

@@ -1,0 +1,43 @@
+package testcluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// StartPrometheus starts a Prometheus that scrapes the targets every second and returns a
+// client of it. It ends with the test. Without an installed Prometheus the test is skipped.
+func (f *Cluster) StartPrometheus(t testing.TB, targets []string) Client {
+	t.Helper()
+	binary, err := exec.LookPath("prometheus")
+	Need(t, "prometheus", err == nil)
+	dir := filepath.Join(f.Dir, "prometheus")
+	must(t, os.Mkdir(dir, 0o700))
+	config := filepath.Join(dir, "prometheus.yml")
+	must(t, os.WriteFile(config, []byte(fmt.Sprintf(`global:
+  scrape_interval: 1s
+  scrape_timeout: 1s
+scrape_configs:
+  - job_name: bivouac
+    static_configs:
+      - targets: ["%s"]
+`, strings.Join(targets, `", "`))), 0o600))
+	address := freeAddress(t)
+	out, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	defer out.Close()
+	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return Client{Base: "http://" + address}
+}

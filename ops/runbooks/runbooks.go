@@ -1,0 +1,90 @@
+// Package runbooks holds the operator's runbooks, which the program ships:
+// `bivouac runbook NAME` prints one. Errors, log messages and --help name a
+// runbook as that command, because a node's machine has no source tree.
+package runbooks
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed *.md
+var files embed.FS
+
+// index is the folder's index page; it is no runbook.
+const index = "README.md"
+
+// Runbook is one page.
+type Runbook struct {
+	// Name is the argument of `bivouac runbook`.
+	Name string `json:"name"`
+	// Title is the page's heading, the situation in one line.
+	Title string `json:"title"`
+	// Text is the whole page in Markdown; List leaves it out.
+	Text string `json:"text,omitempty"`
+}
+
+// List returns the name and title of every runbook, sorted by name.
+func List() ([]Runbook, error) {
+	names, err := fs.Glob(files, "*.md")
+	if err != nil {
+		return nil, fmt.Errorf("listing the runbooks: %w", err)
+	}
+	var list []Runbook
+	for _, file := range names {
+		if file == index {
+			continue
+		}
+		page, err := read(file)
+		if err != nil {
+			return nil, err
+		}
+		page.Text = ""
+		list = append(list, page)
+	}
+	return list, nil
+}
+
+// Read returns one runbook. The error for an unknown name lists the known ones.
+func Read(name string) (Runbook, error) {
+	list, err := List()
+	if err != nil {
+		return Runbook{}, err
+	}
+	if !slices.ContainsFunc(list, func(r Runbook) bool { return r.Name == name }) {
+		known := make([]string, len(list))
+		for i, r := range list {
+			known[i] = r.Name
+		}
+		return Runbook{}, &UnknownError{Name: name, Known: known}
+	}
+	return read(name + ".md")
+}
+
+func read(file string) (Runbook, error) {
+	text, err := files.ReadFile(file)
+	if err != nil {
+		return Runbook{}, fmt.Errorf("reading the runbook: %w", err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	return Runbook{
+		Name:  strings.TrimSuffix(path.Base(file), ".md"),
+		Title: strings.TrimPrefix(first, "# "),
+		Text:  string(text),
+	}, nil
+}
+
+// UnknownError says that no runbook has the name.
+type UnknownError struct {
+	Name  string
+	Known []string
+}
+
+// Error implements error.
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("there is no runbook %q; there are %s", e.Name, strings.Join(e.Known, ", "))
+}

@@ -1,0 +1,177 @@
+package agentserver
+
+import (
+	"bytes"
+	"log/slog"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// run executes a command and returns its exit code, stdout and stderr.
+func (s *server) run(body string) (int, string, string) {
+	s.t.Helper()
+	started := decodeJSON[agent.BashCommand](s.t, s.want(200, "POST", "/api/bash/start_bash_command", body))
+	<-s.s.bash.get(started.ID).done
+	var stdout, stderr string
+	for last := -1; ; {
+		p := decodeJSON[agent.Page[agent.BashOutput]](s.t, s.want(200, "GET", "/api/bash/bash_events/search?command_id__eq="+started.ID+
+			"&kind__eq=BashOutput&order__gt="+strconv.Itoa(last), ""))
+		if len(p.Items) == 0 {
+			s.t.Fatal("the command has no end")
+		}
+		for _, e := range p.Items {
+			last = e.Order
+			if e.Stdout != nil {
+				stdout += *e.Stdout
+			}
+			if e.Stderr != nil {
+				stderr += *e.Stderr
+			}
+			if e.ExitCode != nil {
+				return *e.ExitCode, stdout, stderr
+			}
+		}
+	}
+}
+
+// Output in single bytes, as under load or from a chatty command, makes few events and splits no
+// character.
+func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
+	c := &command{done: make(chan struct{})}
+	const text, looks, n = "é€😀x", 10, 3 * chunkBytes / len("é€😀x")
+	for i := range n {
+		for _, stderr := range []bool{false, true} {
+			for j := range len(text) {
+				if _, err := (outputWriter{c, stderr}).Write([]byte(text[j : j+1])); err != nil {
+					t.Fatal(err)
+				}
+				if i%(n/looks) == 0 && j == i%len(text) {
+					c.mu.Lock()
+					c.seal(false)
+					c.mu.Unlock()
+				}
+			}
+		}
+	}
+	c.finish(0, "")
+	var out, errs strings.Builder
+	for _, e := range c.outputs {
+		for _, s := range []*string{e.Stdout, e.Stderr} {
+			if s != nil && !utf8.ValidString(*s) {
+				t.Errorf("event %d breaks a character", e.Order)
+			}
+		}
+		if e.Stdout != nil {
+			out.WriteString(*e.Stdout)
+		}
+		if e.Stderr != nil {
+			errs.WriteString(*e.Stderr)
+		}
+	}
+	if want := strings.Repeat(text, n); out.String() != want || errs.String() != want {
+		t.Errorf("%d and %d bytes of %d came through", out.Len(), errs.Len(), len(want))
+	}
+	if most := 4*(looks+2) + 2*n*len(text)/chunkBytes; len(c.outputs) > most {
+		t.Errorf("%d events, at most %d are needed", len(c.outputs), most)
+	}
+}
+
+func TestBash_Commands(t *testing.T) {
+	t.Setenv(envSecretKey, "SEALCANARY")
+	t.Setenv("OH_SESSION_API_KEYS_0", testKey)
+	s := newServer(t)
+	if code, out, errs := s.run(`{"command":"echo out; echo err >&2; exit 3"}`); code != 3 || out != "out\n" || errs != "err\n" {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	if code, out, _ := s.run(`{"command":"pwd","cwd":"/tmp"}`); code != 0 || out != "/tmp\n" {
+		t.Errorf("cwd: %d %q", code, out)
+	}
+	if code, _, _ := s.run(`{"command":"sleep 100 & sleep 100","timeout":1}`); code != killedExit {
+		t.Errorf("timeout: %d", code)
+	}
+	if _, out, _ := s.run(`{"command":"env"}`); strings.Contains(out, "CANARY") {
+		t.Error("a command sees the server's keys")
+	}
+	if code, out, _ := s.run(`{"command":"head -c 3000000 /dev/zero | tr '\\0' x"}`); code != 0 || len(out) != maxCommandBytes {
+		t.Errorf("long output: %d, %d bytes", code, len(out))
+	}
+	if code, _, _ := s.run(`{"command":"true","cwd":"/no/such/dir"}`); code != noShellExit {
+		t.Errorf("no such directory: %d", code)
+	}
+	body := s.want(200, "POST", "/api/bash/execute_bash_command", `{"command":"echo hi"}`)
+	if e := decodeJSON[agent.BashOutput](t, body); *e.ExitCode != 0 || *e.Stdout != "hi\n" {
+		t.Errorf("execute: %s", body)
+	}
+}
+
+func TestBash_CloseEndsCommands(t *testing.T) {
+	b := newBash("", nil, slog.New(slog.DiscardHandler))
+	c, err := b.start("sleep 1000", nil, defaultTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	<-c.done
+	if _, err := b.start("true", nil, defaultTimeout); err == nil {
+		t.Error("a closed bash starts commands")
+	}
+}
+
+func TestFiles(t *testing.T) {
+	s := newServer(t)
+	path := filepath.Join(t.TempDir(), "a", "b.txt")
+	upload := func(path string) int {
+		var buf bytes.Buffer
+		w := multipart.NewWriter(&buf)
+		part, err := w.CreateFormFile("file", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := part.Write([]byte("content")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/api/file/upload?path="+path, &buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", w.FormDataContentType())
+		req.Header.Set(agent.KeyHeader, testKey)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if status := upload(path); status != 200 {
+		t.Errorf("upload: %d", status)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("uploaded: %v, %v", st, err)
+	}
+	if got := s.want(200, "GET", "/api/file/download?path="+path, ""); got != "content" {
+		t.Errorf("download: %q", got)
+	}
+	if status := upload("relative"); status != 400 {
+		t.Errorf("relative upload: %d", status)
+	}
+	if status := upload(filepath.Dir(path)); status != 400 {
+		t.Errorf("upload over a directory: %d", status)
+	}
+	s.want(422, "POST", "/api/file/upload?path="+path, "not multipart")
+	s.want(404, "GET", "/api/file/download?path=/no/such/file", "")
+	s.want(400, "GET", "/api/file/download?path="+filepath.Dir(path), "")
+	s.want(200, "POST", "/api/file/create_directory?path="+filepath.Dir(path)+"/new", "")
+	s.want(400, "POST", "/api/file/create_directory?path="+path, "")
+}

@@ -1,0 +1,215 @@
+package agentserver
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+const (
+	defaultMaxIters = 500
+	maxTitle        = 200
+	autoTitle       = 50
+)
+
+// createRequest is a validated POST /api/conversations.
+type createRequest struct {
+	meta    meta
+	initial *agent.Message
+	// profile is the requested agent profile; this server has none.
+	profile string
+}
+
+// handleConversationCreate handles POST /api/conversations: 201 with a new conversation, or 200
+// with the existing one of that id, whatever else the request holds.
+func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request) {
+	// The raw body is kept, to be encrypted.
+	var raw bytes.Buffer
+	r.Body = teeBody{io.TeeReader(r.Body, &raw), r.Body}
+	o, ok := readObject(w, r)
+	if !ok {
+		return
+	}
+	req := readCreate(o)
+	if refused(w, o) {
+		return
+	}
+	if req.meta.ID != "" {
+		if c := s.store.get(req.meta.ID); c != nil {
+			s.writeInfo(w, r, http.StatusOK, c)
+			return
+		}
+	} else {
+		req.meta.ID, _ = decode.ParseUUID(newUUID())
+	}
+	if req.profile != "" {
+		writeDetail(w, http.StatusNotFound, "Agent profile not found: "+req.profile)
+		return
+	}
+	if err := os.MkdirAll(req.meta.Workspace.WorkingDir, 0o755); err != nil {
+		writeInvalid(w, []decode.Problem{{Type: "value_error", Loc: []string{"body", "workspace", "working_dir"},
+			Msg: "Value error, the directory can't be made", Input: req.meta.Workspace.WorkingDir}})
+		return
+	}
+	c, created, err := s.store.create(req.meta, req.events(), raw.Bytes())
+	switch {
+	case errors.Is(err, errTooMany):
+		writeDetail(w, http.StatusTooManyRequests, "This sandbox holds too many conversations")
+		return
+	case err != nil:
+		s.failed(w, r, err)
+		return
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		s.logger.Info("conversation created", "conversation", c.id)
+	}
+	s.writeInfo(w, r, status, c)
+}
+
+type teeBody struct {
+	io.Reader
+	io.Closer
+}
+
+// events are a new conversation's first events. An initial message always runs, whatever its member
+// run says.
+func (q createRequest) events() []map[string]any {
+	if q.initial == nil {
+		return []map[string]any{statusEvent(statusIdle)}
+	}
+	return append([]map[string]any{messageEvent(*q.initial)}, runEvents()...)
+}
+
+func readCreate(o decode.Object) createRequest {
+	t := now()
+	stuck := o.Boolean("stuck_detection")
+	q := createRequest{meta: meta{
+		ID: textOr(o.UUID("conversation_id"), ""), CreatedAt: t, UpdatedAt: t,
+		Workspace:      readWorkspace(o),
+		Tags:           readTags(o),
+		MaxIterations:  positive(o, "max_iterations", defaultMaxIters),
+		StuckDetection: stuck == nil || *stuck,
+		UserID:         o.Text("user_id", maxText),
+		SecretNames:    readSecretNames(o),
+		ConfirmationPolicy: agent.Kind{Kind: readKind(o, "confirmation_policy", "NeverConfirm",
+			[]string{"NeverConfirm", "AlwaysConfirm", "ConfirmRisky"})},
+	}}
+	if o.Value("security_analyzer") != nil {
+		q.meta.SecurityAnalyzer = &agent.Kind{Kind: readKind(o, "security_analyzer", "", nil)}
+	}
+	if id := o.UUID("parent_conversation_id"); id != nil {
+		p := decode.Dashed(*id)
+		q.meta.ParentID = &p
+	}
+	q.meta.Agent, q.profile = readAgent(o)
+	if im, ok := o.Object("initial_message"); ok {
+		msg := readMessage(im)
+		q.initial = &msg
+		if auto := o.Boolean("autotitle"); auto == nil || *auto {
+			q.meta.Title = titleOf(msg)
+		}
+	}
+	return q
+}
+
+// readKind reads the kind of an object.
+func readKind(o decode.Object, name, otherwise string, values []string) string {
+	k, ok := o.Object(name)
+	if !ok {
+		return otherwise
+	}
+	if values != nil {
+		return textOr(k.Enum("kind", values), otherwise)
+	}
+	kind := k.Text("kind", maxText)
+	if k.Value("kind") == nil {
+		missing(k, "kind")
+	}
+	return textOr(kind, otherwise)
+}
+
+// readAgent reads the agent in whichever of the three forms the request has. It keeps only members
+// that can't hold a secret.
+func readAgent(o decode.Object) (agentInfo, string) {
+	given := slices.DeleteFunc([]string{"agent", "agent_settings", "agent_profile_id"}, func(n string) bool { return o.Value(n) == nil })
+	switch {
+	case len(given) == 0:
+		o.Problems.Value(o.Loc, "one of agent, agent_settings or agent_profile_id is required", nil)
+		return agentInfo{}, ""
+	case len(given) > 1 && slices.Contains(given, "agent_profile_id"):
+		o.Masked().Rule("agent_profile_id", "agent_profile_id excludes agent and agent_settings")
+		return agentInfo{}, ""
+	case given[0] == "agent_profile_id":
+		return agentInfo{}, textOr(o.UUID("agent_profile_id"), "")
+	}
+	a, ok := o.Object(given[0])
+	if !ok {
+		return agentInfo{}, ""
+	}
+	out := agentInfo{Kind: "Agent", MCPServers: []string{}}
+	if l, ok := a.Object("llm"); ok {
+		out.LLM = readLLM(l)
+	} else if a.Value("llm") == nil {
+		missing(a, "llm")
+	}
+	if ctx, ok := a.Object("agent_context"); ok {
+		if suffix := ctx.Text("system_message_suffix", maxText); suffix != nil {
+			out.AgentContext = &agentContext{SystemMessageSuffix: *suffix}
+		}
+	}
+	if mcp, ok := a.Object("mcp_config"); ok {
+		servers, _ := mcp.Object("mcpServers")
+		out.MCPServers = append(out.MCPServers, decode.SortedKeys(servers.Members)...)
+	}
+	return out, ""
+}
+
+func readLLM(o decode.Object) llmInfo {
+	out := llmInfo{
+		Model: textOr(o.Text("model", maxText), ""), UsageID: textOr(o.Text("usage_id", maxText), "default"),
+		BaseURL: redactURL(o.Masked().Text("base_url", maxText)),
+	}
+	if key := o.Masked().Text("api_key", maxText); key != nil && *key != "" {
+		mask := decode.Masked
+		out.APIKey = &mask
+	}
+	return out
+}
+
+// titleOf returns the start of the first text, as upstream does when no model makes a title.
+func titleOf(m agent.Message) *string {
+	for _, b := range m.Content {
+		t := strings.Join(strings.Fields(b.Text), " ")
+		if t == "" {
+			continue
+		}
+		if utf8.RuneCountInString(t) > autoTitle {
+			t = string([]rune(t)[:autoTitle])
+		}
+		return &t
+	}
+	return nil
+}
+
+// writeInfo responds with a conversation.
+func (s *Server) writeInfo(w http.ResponseWriter, r *http.Request, status int, c *conversation) {
+	i, err := c.info()
+	switch {
+	case isGone(err):
+		writeDetail(w, http.StatusNotFound, "Not Found")
+	case err != nil:
+		s.failed(w, r, err)
+	default:
+		writeJSON(w, status, i)
+	}
+}

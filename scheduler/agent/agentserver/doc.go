@@ -1,0 +1,19 @@
+// Package agentserver is an agent server for sandboxes (PROTOCOL.md, "Sources"): health,
+// conversations with their events, shell commands and files, authenticated by X-Session-API-Key.
+//
+// It promises: an acknowledged conversation or event survives kill -9 and a pause of the sandbox,
+// because it is synced to the workspace's disk before the response. Creating a conversation again
+// with the same id returns the existing one. A conversation's secrets are on disk only encrypted
+// with OH_SECRET_KEY, and not at all without it. They are never logged or returned.
+//
+// With OH_DEFERRED_INIT it starts dormant, as a member of a warm pool; see Deferred. A command that
+// a restart killed is reported as killed, without its output; OH_BASH_EVENTS_DIR has only its id.
+//
+// It does not yet call a model or webhooks. It keeps a message that asks for a run and appends a
+// ConversationErrorEvent with the code "ModelNotCalled". The conversation is then idle again, so
+// that no client waits for a reply.
+//
+// It imports the standard library, a WebSocket library, the client's wire types and httpapi/decode,
+// which has the API's validation rules. cmd/bivouac embeds it: `bivouac dev` re-executes itself as
+// the sandboxes.
+package agentserver

@@ -1,0 +1,117 @@
+package agentserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+type route struct {
+	method, pattern string
+	handle          http.HandlerFunc
+}
+
+// table lists every route. A pattern is net/http's without the method.
+func (s *Server) table() []route {
+	const conv = "/api/conversations"
+	return []route{
+		{"GET", "/health", s.handleHealth},
+		{"GET", "/alive", s.handleHealth},
+		{"GET", "/ready", s.handleReady},
+		{"GET", "/server_info", s.handleServerInfo},
+
+		{"POST", conv, s.handleConversationCreate},
+		{"GET", conv, s.handleConversationBatch},
+		{"GET", conv + "/search", s.handleConversationSearch},
+		{"GET", conv + "/count", s.handleConversationCount},
+		{"POST", conv + "/prepare-for-sandbox-pause", s.handlePreparePause},
+		{"GET", conv + "/{id}", s.handleConversationGet},
+		{"PATCH", conv + "/{id}", s.handleConversationPatch},
+		{"DELETE", conv + "/{id}", s.handleConversationDelete},
+		{"POST", conv + "/{id}/run", s.handleRun},
+		{"POST", conv + "/{id}/pause", s.handlePause},
+		{"POST", conv + "/{id}/interrupt", s.handlePause},
+		{"POST", conv + "/{id}/events", s.handleEventAdd},
+		{"GET", conv + "/{id}/events", s.handleEventBatch},
+		{"GET", conv + "/{id}/events/search", s.handleEventSearch},
+		{"GET", conv + "/{id}/events/count", s.handleEventCount},
+		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
+
+		{"GET", "/sockets/events/{id}", s.handleEventSocket},
+
+		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
+		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
+		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
+		{"POST", "/api/file/upload", s.handleFileUpload},
+		{"GET", "/api/file/download", s.handleFileDownload},
+		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
+	}
+}
+
+// routes builds the mux. It dispatches methods itself, so that a wrong method gets a JSON error
+// with Allow.
+func (s *Server) routes() http.Handler {
+	byPattern := map[string]map[string]http.HandlerFunc{}
+	for _, r := range s.table() {
+		if byPattern[r.pattern] == nil {
+			byPattern[r.pattern] = map[string]http.HandlerFunc{}
+		}
+		byPattern[r.pattern][r.method] = r.handle
+	}
+	mux := http.NewServeMux()
+	for pattern, methods := range byPattern {
+		allow := make([]string, 0, len(methods)+1)
+		for m := range methods {
+			allow = append(allow, m)
+		}
+		slices.Sort(allow)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if h := methods[r.Method]; h != nil {
+				h(w, r)
+				return
+			}
+			w.Header().Set("Allow", strings.Join(allow, ", "))
+			writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeDetail(w, http.StatusNotFound, "Not Found")
+	})
+	return mux
+}
+
+// handleHealth handles GET /health and GET /alive.
+func (s *Server) handleHealth(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// handleReady handles GET /ready. New has loaded everything.
+func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// handleServerInfo handles GET /server_info.
+func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, serverInfo(s.cfg.Version, time.Since(s.started), s.idle()))
+}
+
+// serverInfo is the response of GET /server_info.
+func serverInfo(version string, uptime, idle time.Duration) map[string]any {
+	return map[string]any{
+		"uptime":            int(uptime.Seconds()),
+		"idle_time":         int(idle.Seconds()),
+		"title":             "Bivouac sandbox agent",
+		"version":           version,
+		"sdk_version":       version,
+		"tools_version":     version,
+		"workspace_version": version,
+		"build_git_sha":     "unknown",
+		"build_git_ref":     "unknown",
+		"python_version":    "",
+		"usable_tools":      []string{},
+		"capabilities":      []string{"bash", "files"},
+		"docs":              nil,
+		"redoc":             nil,
+	}
+}

@@ -1,0 +1,231 @@
+package starttask
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// request builds the body of POST /api/conversations (PROTOCOL.md, "Conversations: create").
+func (in *inputs) request() (agent.CreateRequest, error) {
+	t, set := in.task, in.settings.Values
+	if id := deref(t.Request.AgentProfileID); id != "" {
+		return agent.CreateRequest{}, errors.New("Agent profile not found: " + id) //nolint:staticcheck // shown as it is
+	}
+	mcp, err := in.mcpServers()
+	if err != nil {
+		return agent.CreateRequest{}, err
+	}
+	req := agent.CreateRequest{
+		ConversationID: agent.DashedID(t.ConversationID),
+		Workspace:      agent.Workspace{Kind: "LocalWorkspace", WorkingDir: in.workingDir()},
+		AgentSettings: agent.AgentSettings{
+			AgentKind: "openhands",
+			LLM:       agent.LLM{Model: in.model(), APIKey: in.llmAPIKey, BaseURL: deref(set.LLMBaseURL), UsageID: "agent"},
+			MCPConfig: mcp,
+			Condenser: &agent.Condenser{Enabled: set.EnableDefaultCondenser, MaxSize: deref(set.CondenserMaxSize)},
+		},
+		ConfirmationPolicy: in.confirmation(),
+		MaxIterations:      max(0, deref(set.MaxIterations)),
+		Secrets:            in.secrets(),
+		Plugins:            in.plugins(),
+		Tags:               map[string]string{},
+		Autotitle:          true,
+		Observability: &agent.ObservabilityMeta{
+			Metadata: t.Request.ObservabilityMetadata, Tags: t.Request.ObservabilityTags, SpanName: deref(t.Request.ObservabilitySpanName),
+		},
+	}
+	if suffix := deref(t.Request.SystemMessageSuffix); suffix != "" {
+		req.AgentSettings.AgentContext = &agent.AgentContext{SystemMessageSuffix: suffix}
+	}
+	if parent := deref(t.Request.ParentConversationID); parent != "" {
+		id := agent.DashedID(parent)
+		req.ParentConversationID = &id
+	}
+	if deref(set.SecurityAnalyzer) == "llm" {
+		req.SecurityAnalyzer = &agent.Kind{Kind: "LLMSecurityAnalyzer"}
+	}
+	if m := t.Request.InitialMessage; m != nil {
+		req.InitialMessage = firstMessage(m)
+	}
+	return req, nil
+}
+
+// plugins returns the request's plugins with their credentials, or those in the task when they
+// had none.
+func (in *inputs) plugins() json.RawMessage {
+	if in.requested.Plugins != nil || len(in.task.Request.Plugins) == 0 {
+		return in.requested.Plugins
+	}
+	doc, err := json.Marshal(in.task.Request.Plugins)
+	if err != nil {
+		return nil // they came as JSON
+	}
+	return doc
+}
+
+func firstMessage(m *fsm.Message) *agent.Message {
+	// The agent server runs an initial message whatever the request's run says.
+	out := &agent.Message{Role: m.Role, Content: []agent.ContentBlock{}, Run: true}
+	for _, b := range m.Content {
+		out.Content = append(out.Content, agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt})
+	}
+	return out
+}
+
+// model is the request's, else the user's.
+func (in *inputs) model() string {
+	if m := deref(in.task.Request.LLMModel); m != "" {
+		return m
+	}
+	return deref(in.settings.Values.LLMModel)
+}
+
+// workingDir is the repository's directory, or the one for projects.
+func (in *inputs) workingDir() string {
+	if repo := deref(in.task.Request.SelectedRepository); repo != "" {
+		return path.Join(in.place.projects, path.Base(repo))
+	}
+	return in.place.projects
+}
+
+func (in *inputs) confirmation() agent.Kind {
+	set := in.settings.Values
+	switch {
+	case !deref(set.ConfirmationMode):
+		return agent.Kind{Kind: "NeverConfirm"}
+	case deref(set.SecurityAnalyzer) == "llm":
+		return agent.Kind{Kind: "ConfirmRisky"}
+	default:
+		return agent.Kind{Kind: "AlwaysConfirm"}
+	}
+}
+
+// secrets returns what the conversation may use by name. Of two with one name the request's wins,
+// then the user's own, then the provider token.
+func (in *inputs) secrets() map[string]agent.Secret {
+	out := map[string]agent.Secret{}
+	for p, token := range in.tokens {
+		out[strings.ToUpper(string(p))+"_TOKEN"] = agent.StaticSecret(token)
+	}
+	for name, value := range in.custom {
+		out[name] = agent.StaticSecret(value)
+	}
+	for name, value := range in.requested.Secrets {
+		out[name] = agent.StaticSecret(value)
+	}
+	return out
+}
+
+// mcpConfig is the API's MCPConfig (API.md, "MCP configuration").
+type mcpConfig struct {
+	SSE   []mcpURLServer   `json:"sse_servers"`
+	SHTTP []mcpURLServer   `json:"shttp_servers"`
+	Stdio []mcpStdioServer `json:"stdio_servers"`
+}
+
+type mcpURLServer struct {
+	URL     string  `json:"url"`
+	APIKey  *string `json:"api_key"`
+	Timeout *int64  `json:"timeout"`
+}
+
+type mcpStdioServer struct {
+	Name    string            `json:"name"`
+	Command string            `json:"command"`
+	Args    []string          `json:"args"`
+	Env     map[string]string `json:"env"`
+}
+
+// mcpServers converts the MCP configuration into the agent server's format. The request's
+// replaces the user's.
+func (in *inputs) mcpServers() (json.RawMessage, error) {
+	doc := in.mcp
+	if r := in.requested.MCPConfig; len(r) > 0 && string(r) != "null" {
+		doc = r
+	}
+	var cfg mcpConfig
+	if len(doc) > 0 {
+		if err := json.Unmarshal(doc, &cfg); err != nil {
+			return nil, errors.New("the stored MCP configuration can't be read")
+		}
+	}
+	servers := map[string]any{}
+	for i, s := range cfg.SSE {
+		servers[fmt.Sprintf("sse_%d", i)] = s.entry("sse")
+	}
+	for i, s := range cfg.SHTTP {
+		servers[fmt.Sprintf("shttp_%d", i)] = s.entry("streamable-http")
+	}
+	for _, s := range cfg.Stdio {
+		servers[s.Name] = map[string]any{"command": s.Command, "args": orEmpty(s.Args), "env": s.Env}
+	}
+	if _, taken := servers["tavily"]; in.searchAPIKey != "" && !taken {
+		servers["tavily"] = map[string]any{"url": "https://mcp.tavily.com/mcp/?" + url.Values{"tavilyApiKey": {in.searchAPIKey}}.Encode()}
+	}
+	if len(servers) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(map[string]any{"mcpServers": servers})
+}
+
+func (s mcpURLServer) entry(transport string) map[string]any {
+	e := map[string]any{"url": s.URL, "transport": transport}
+	if key := deref(s.APIKey); key != "" {
+		e["headers"] = map[string]string{"Authorization": "Bearer " + key}
+	}
+	if s.Timeout != nil {
+		e["timeout"] = *s.Timeout
+	}
+	return e
+}
+
+// conversation returns the row that comes with READY.
+func (in *inputs) conversation(now time.Time) fsm.Conversation {
+	q := in.task.Request
+	c := fsm.Conversation{
+		ID: in.task.ConversationID, UserID: in.task.UserID, V0ID: in.task.V0ID, SandboxID: in.task.SandboxID,
+		SelectedRepository: q.SelectedRepository, SelectedBranch: q.SelectedBranch, GitProvider: q.GitProvider,
+		Title: q.Title, Trigger: q.Trigger, PRNumber: q.PRNumber, AgentKind: "openhands",
+		ParentID: q.ParentConversationID, Public: q.Public, Tags: map[string]string{},
+		CreatedAt: now.UTC(), UpdatedAt: now.UTC(),
+	}
+	if deref(c.Title) == "" {
+		title := "Conversation " + c.ID[:min(5, len(c.ID))]
+		c.Title = &title
+	}
+	if m := in.model(); m != "" {
+		c.LLMModel = &m
+	}
+	for name, value := range map[string]string{
+		"repo_name": deref(q.SelectedRepository), "selected_branch": deref(q.SelectedBranch), "git_provider": string(deref(q.GitProvider)),
+	} {
+		if value != "" {
+			c.Tags[name] = value
+		}
+	}
+	return c
+}
+
+// deref returns what p points to, the zero value for nil.
+func deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+func orEmpty(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
