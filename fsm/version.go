@@ -10,8 +10,8 @@ import "fmt"
 // does to the state, including a stricter rule of a body: until all nodes know the change, all must
 // behave as the older ones do. Version 2 lets one log entry hold several commands. Version 3
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
-// lengths of texts in characters.
-const ProtocolVersion = 4
+// lengths of texts in characters. Version 5 narrows what users, keys and nodes may do.
+const ProtocolVersion = 5
 
 // What each protocol version introduced.
 const (
@@ -24,6 +24,8 @@ const (
 	VersionCharacters = 4
 	// VersionDrainedMembers: a claim passes over members whose Nomad client is being drained.
 	VersionDrainedMembers = 4
+	// VersionAccess: users can be disabled, keys have roles, and the state of a user is bounded.
+	VersionAccess = 5
 )
 
 // active reports whether the changes of a protocol version are in force. Below that version some
