@@ -21,7 +21,8 @@ func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error
 }
 
 // StartAdmission is Admission for StartTaskCreate with that request. It returns CodeInvalid when
-// the cluster's protocol version does not allow a start of that size yet.
+// the cluster's protocol version does not allow a start of that size yet, and CodeNotFound for a
+// sandbox that the user does not have.
 func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Error {
 	t := v.transaction(now)
 	if err := q.fits(v.ProtocolVersion()); err != nil {
@@ -39,9 +40,12 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 		}
 		return t.refusal(t.reserve(userID).demand(userID))
 	}
-	s, err := t.ownSandbox(userID, sandboxID)
-	if err != nil || s.Desired != DesiredPaused {
-		return nil
+	s, err := t.sandboxOfStart(userID, sandboxID)
+	switch {
+	case err != nil:
+		return err
+	case s == nil || s.Desired != DesiredPaused:
+		return t.refusal(t.demandOfRunning(userID))
 	}
 	return t.refusal(demandOf(s, s.withDesired(DesiredRunning, now), nil))
 }

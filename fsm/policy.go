@@ -36,8 +36,8 @@ type Limits struct {
 	Running int `json:"running,omitempty"`
 	// Total counts sandboxes that are not being deleted.
 	Total int `json:"total,omitempty"`
-	// StartsPerMinute counts accepted creations and resumes in any sixty seconds of command time. It
-	// is at most MaxStartsPerMinute.
+	// StartsPerMinute counts accepted creations, resumes and, from VersionAccess on, starts in a
+	// running sandbox, in any sixty seconds of command time. It is at most MaxStartsPerMinute.
 	StartsPerMinute int `json:"starts_per_minute,omitempty"`
 	// CPU (MHz) and Memory (MiB) sum the templates of the sandboxes with DesiredRunning.
 	CPU    int `json:"cpu,omitempty"`

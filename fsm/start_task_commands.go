@@ -12,8 +12,9 @@ const MaxDoneTasks = 1000
 //
 // The sandbox's start counts from here on, so that an accepted start can be carried out. A task
 // that names no sandbox gets a member of the default spec's warm pool at once, or a reservation
-// (StartTask.Reservation). A paused sandbox that it names is resumed. Exceeding a limit is CodeLimit,
-// and then nothing changes.
+// (StartTask.Reservation). A paused sandbox that it names is resumed. One that runs counts as a start
+// of the minute. An unknown one, or another user's, is CodeNotFound "Sandbox not found: <id>".
+// Exceeding a limit is CodeLimit, and then nothing changes.
 //
 // A parent must be a conversation of the same user (CodeNotFound "Parent conversation not found:
 // <id>"). The stored request inherits the parent's sandbox, repository, branch, provider and model
@@ -82,12 +83,16 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 // startFor counts the start of a new task: a member of the default spec's warm pool, which the task
 // gets at once, the sandbox that will be created for it, or a paused one that it names.
 func (t *transaction) startFor(task *StartTask) *Error {
-	if id := task.Request.SandboxID; id != nil && *id != "" {
-		if s, err := t.ownSandbox(task.UserID, *id); err == nil && s.Desired == DesiredPaused {
+	if id := valueOr(task.Request.SandboxID, ""); id != "" {
+		s, err := t.sandboxOfStart(task.UserID, id)
+		switch {
+		case err != nil:
+			return err
+		case s != nil && s.Desired == DesiredPaused:
 			_, err = t.resume(s, nil)
 			return err
 		}
-		return nil // it runs, or the task will report that it is missing
+		return t.makeRoom(t.demandOfRunning(task.UserID))
 	}
 	if member := t.memberFor(task.UserID, &task.Request); member != nil {
 		s := t.claimed(member, task.UserID)
@@ -103,6 +108,22 @@ func (t *transaction) startFor(task *StartTask) *Error {
 	}
 	task.Reservation = reservation
 	return nil
+}
+
+// sandboxOfStart finds the sandbox that a start names. Below VersionAccess a missing one is nil, and
+// the task reports it.
+func (t *transaction) sandboxOfStart(user, id string) (*Sandbox, *Error) {
+	s, err := t.ownSandbox(user, id)
+	if err != nil && t.meta.active(VersionAccess) {
+		return nil, Errorf(CodeNotFound, "Sandbox not found: %s", id)
+	}
+	return s, nil
+}
+
+// demandOfRunning is what a start in a sandbox that runs needs: a start of the minute. Below
+// VersionAccess it needs nothing.
+func (t *transaction) demandOfRunning(user string) demand {
+	return demand{user: user, noted: !t.meta.active(VersionAccess)}
 }
 
 // memberFor finds the member of a warm pool that a start gets, nil when there is none. It is also

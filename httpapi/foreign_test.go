@@ -3,6 +3,10 @@ package httpapi
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // TestForeign requests alice's objects as bob at every endpoint with an id. The response is the one
@@ -71,13 +75,37 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// A start that names another user's sandbox is no HTTP error (API.md, "Conversations: start"): the
-// task fails later, as for an unknown id.
+// A start that names a sandbox which the caller does not have is refused before anything is stored,
+// and another user's is answered as an unknown one.
 func TestForeign_SandboxOfAStart(t *testing.T) {
-	h := newHarness(t).withSpec()
+	h := newHarness(t).withSpec().raised()
 	sb := h.createSandbox(h.alice)
-	h.do(h.bob, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, sb)).want(t, 200)
-	if *h.openTask("bob").Request.SandboxID != sb {
-		t.Fatal("the wish is not in the request")
+	deleted := h.createSandbox(h.bob)
+	h.do(h.bob, "DELETE", pathSandboxes+"/"+deleted, "").want(t, 200)
+	paths, commands := h.secrets.paths(), h.cluster.count()
+	for _, id := range []string{sb, deleted, "nosuchsandbox"} {
+		h.do(h.bob, "POST", pathConversations, sprint(`{"sandbox_id":%q,"secrets":{"A":"b"}}`, id)).want(t, 404).
+			is(t, sprint(`{"detail":"Sandbox not found: %s"}`, id))
 	}
+	if got := h.secrets.paths(); cmp.Diff(paths, got) != "" || h.cluster.count() != commands {
+		t.Errorf("a refused start left something behind: %v", got)
+	}
+	h.do(h.alice, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, sb)).want(t, 200)
+}
+
+// A sandbox that this node does not know yet is looked up in the cluster.
+func TestStart_ASandboxThatThisNodeDoesNotKnowYet(t *testing.T) {
+	h := newHarness(t).withSpec().raised()
+	before := h.cluster.store.View()
+	sb := h.createSandbox(h.alice)
+	h.cluster.set(func(c *fakeCluster) { c.behind = before })
+	h.do(h.alice, "POST", pathConversations, sprint(`{"sandbox_id":%q}`, sb)).want(t, 200)
+}
+
+// A start in a sandbox that runs counts as a start: 20 of them in a minute are 20 starts.
+func TestLimit_AStartInARunningSandboxIsAStart(t *testing.T) {
+	h := newHarness(t).withSpec().raised().limited(fsm.Installation{PerUser: fsm.Limits{StartsPerMinute: 2}})
+	body := sprint(`{"sandbox_id":%q}`, h.createSandbox(h.alice))
+	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, body).refused(t, "user_starts_per_minute")
 }

@@ -114,7 +114,7 @@
 //	                                  (default) is no limit, and more is answered 429:
 //	    running_sandboxes             that should run, those that start or fail included
 //	    total_sandboxes               paused ones too
-//	    starts_per_minute             creations and resumes
+//	    starts_per_minute             creations, resumes and conversation starts
 //	    cpu, memory                   MHz and MiB of those that should run, by their specs
 //	  on_limit                        what a start over a user's running_sandboxes does: "refuse"
 //	                                  (default), or "pause_oldest" of that user's sandboxes
