@@ -49,6 +49,21 @@ func ReadPair(certFile, keyFile string) (*tls.Certificate, error) {
 	return nil, fmt.Errorf("%s is damaged, or no key that this program can read: %w", keyFile, err)
 }
 
+// LastExpiry is when the last of a file's certificates ends. Its errors are ReadPair's.
+func LastExpiry(certFile string) (time.Time, error) {
+	found, err := readCertificates(certFile)
+	if err != nil {
+		return time.Time{}, err
+	}
+	last := found[0].NotAfter
+	for _, c := range found[1:] {
+		if c.NotAfter.After(last) {
+			last = c.NotAfter
+		}
+	}
+	return last, nil
+}
+
 const blockCertificate = "CERTIFICATE"
 
 // readCertificates reads every certificate of a file, at least one. Of what is

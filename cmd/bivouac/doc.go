@@ -9,7 +9,7 @@
 // # Exit codes
 //
 //	0  done
-//	1  failed (one line on stderr says why)
+//	1  failed (one line on stderr says why; `server --check`: a line "fail" on stdout)
 //	2  wrong usage: a flag, an argument, or a file with mistakes (stderr has every
 //	   mistake, with file and line)
 //

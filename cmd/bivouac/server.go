@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -22,7 +23,7 @@ import (
 
 func (p *program) serverCommand() *cobra.Command {
 	var configFile string
-	var checkOnly bool
+	var checkOnly, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "server --config FILE",
 		Short: "Run one node of a cluster, on Nomad and Vault",
@@ -34,19 +35,32 @@ Nodes with the same bootstrap_expect form a cluster on their first start and
 find each other again afterwards, in any order. SIGTERM and SIGINT hand
 leadership over, finish the requests in progress and stop; a second one ends the
 process at once. SIGHUP reads the log level again. Certificates are read again
-when their files change.`,
+when their files change.
+
+--check starts nothing and asks neither Vault nor Nomad. It checks the file, and
+the modes, contents and dates of the files that it names, and prints a line for
+each: ok, warn or fail. The exit code is 1 if one failed, 2 if the file has
+mistakes. Every start logs the lines that are not ok.`,
 		Example: `  bivouac server --config /etc/bivouac/node.hcl
-  bivouac server --config /etc/bivouac/node.hcl --check`,
+  bivouac server --config /etc/bivouac/node.hcl --check
+  bivouac server --config /etc/bivouac/node.hcl --check --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON && !checkOnly {
+				return usagef("--json needs --check")
+			}
 			cfg, err := loadConfig(configFile)
-			if err != nil || checkOnly {
+			if err != nil {
 				return err
+			}
+			if checkOnly {
+				return p.printFindings(inspect(cfg, configFile, time.Now()), asJSON)
 			}
 			return p.runServer(cmd.Context(), cfg, configFile)
 		},
 	}
 	cmd.Flags().StringVar(&configFile, "config", "", "the node's configuration file")
-	cmd.Flags().BoolVar(&checkOnly, "check", false, "only check the configuration")
+	cmd.Flags().BoolVar(&checkOnly, "check", false, "only check the configuration and the files that it names")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "with --check: print JSON")
 	mustRequire(cmd, "config")
 	return cmd
 }
@@ -66,6 +80,7 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	}
 	life.onStop("the lock", func(context.Context) error { return release() })
 
+	logFindings(log.With("node", cfg.NodeName), inspect(cfg, configFile, time.Now()))
 	made, err := cfg.parts(log)
 	if err != nil {
 		return err

@@ -2,7 +2,8 @@
 #
 # Every member is explained in `go doc bivouac.dev/bivouac/cmd/bivouac`. Members
 # that are commented out show their default. Unknown members and values out of
-# bounds are refused, all at once: `bivouac server --config node.hcl --check`.
+# bounds are refused, all at once: `bivouac server --config node.hcl --check`,
+# which also checks the files that are named here, their modes and their dates.
 # Relative paths count from this file's folder. No secret stands in here, only
 # the files that hold them (mode 0600, owned by the user the node runs as).
 
