@@ -56,8 +56,8 @@ func readConversationUpdate(o decode.Object) *fsm.ConversationUpdateBody {
 	body := &fsm.ConversationUpdateBody{
 		Title:              o.Text(memberTitle, maxTitle),
 		Public:             o.Boolean(memberPublic),
-		SelectedRepository: o.Text(memberRepository, fsm.MaxPath),
-		SelectedBranch:     o.Text(memberBranch, fsm.MaxPath),
+		SelectedRepository: o.Address(memberRepository, fsm.MaxPath),
+		SelectedBranch:     o.Address(memberBranch, fsm.MaxPath),
 		GitProvider:        (*fsm.ProviderType)(o.Enum(memberProvider, git.Providers())),
 	}
 	for _, name := range []string{memberTitle, memberPublic, memberRepository, memberBranch, memberProvider} {

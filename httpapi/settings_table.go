@@ -40,7 +40,7 @@ func settingsTable() []settingsRow {
 		flagSetting("confirmation_mode", func(v *values) **bool { return &v.ConfirmationMode }),
 		textSetting("llm_model", func(v *values) **string { return &v.LLMModel }),
 		keySetting("llm_api_key", func(b *body) **fsm.SecretRef { return &b.LLMAPIKey }),
-		textSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL }),
+		addressSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL }),
 		integerSetting("remote_runtime_resource_factor", func(v *values) **int64 { return &v.RemoteRuntimeResourceFactor }),
 		{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
 		switchSetting("enable_default_condenser", true, func(v *values) *bool { return &v.EnableDefaultCondenser }),
@@ -49,8 +49,8 @@ func settingsTable() []settingsRow {
 			func(v *values) *bool { return &v.EnableProactiveConversationStarter }),
 		switchSetting("enable_solvability_analysis", true, func(v *values) *bool { return &v.EnableSolvabilityAnalysis }),
 		flagSetting("user_consents_to_analytics", func(v *values) **bool { return &v.UserConsentsToAnalytics }),
-		textSetting("sandbox_base_container_image", func(v *values) **string { return &v.SandboxBaseContainerImage }),
-		textSetting("sandbox_runtime_container_image", func(v *values) **string { return &v.SandboxRuntimeContainerImage }),
+		addressSetting("sandbox_base_container_image", func(v *values) **string { return &v.SandboxBaseContainerImage }),
+		addressSetting("sandbox_runtime_container_image", func(v *values) **string { return &v.SandboxRuntimeContainerImage }),
 		{
 			name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
 			show: func(s *storedSettings) any { return s.mcp },
@@ -82,6 +82,11 @@ func valueSetting[T any](name string, at func(*fsm.SettingsValues) *T, read func
 
 func textSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow {
 	return valueSetting(name, at, func(o decode.Object, name string) *string { return o.Text(name, fsm.MaxLine) })
+}
+
+// addressSetting is a text that may be a URL, without user information.
+func addressSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow {
+	return valueSetting(name, at, func(o decode.Object, name string) *string { return o.Address(name, fsm.MaxLine) })
 }
 
 func integerSetting(name string, at func(*fsm.SettingsValues) **int64) settingsRow {

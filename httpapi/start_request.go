@@ -91,8 +91,8 @@ func readStart(o decode.Object) startInput {
 		SystemMessageSuffix:   o.Text("system_message_suffix", fsm.MaxParagraph),
 		LLMModel:              o.Text("llm_model", fsm.MaxLine),
 		AgentProfileID:        o.Text("agent_profile_id", fsm.MaxName),
-		SelectedRepository:    o.Text("selected_repository", fsm.MaxPath),
-		SelectedBranch:        o.Text("selected_branch", fsm.MaxPath),
+		SelectedRepository:    o.Address("selected_repository", fsm.MaxPath),
+		SelectedBranch:        o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:           (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SuggestedTask:         git.ReadSuggestedTask(o),
 		Title:                 o.Text("title", fsm.MaxLine),
@@ -101,10 +101,8 @@ func readStart(o decode.Object) startInput {
 		ParentConversationID:  o.UUID("parent_conversation_id"),
 		AgentType:             "default",
 		Public:                o.Boolean("public"),
-		ObservabilityMetadata: readScalars(o, "observability_metadata"),
 		ObservabilityTags:     o.Texts("observability_tags", fsm.MaxLine),
 		ObservabilitySpanName: o.Text("observability_span_name", fsm.MaxLine),
-		Processors:            readProcessors(o),
 	}
 	agentTypes := []string{"default", "plan"}
 	if f := decode.NotOneOf(agentTypes); o.NotNull("agent_type", f.Kind()) {
@@ -118,6 +116,9 @@ func readStart(o decode.Object) startInput {
 		q.ConversationID = &id
 	}
 	q.Plugins, in.secrets.Plugins = readPlugins(o)
+	q.Processors, in.secrets.Processors = readProcessors(o)
+	in.secrets.Metadata = readScalars(o.Masked(), "observability_metadata")
+	q.ObservabilityMetadata = maskMembers(in.secrets.Metadata)
 	q.Secrets, in.secrets.Secrets = readStartSecrets(o)
 	if q.SuggestedTask != nil && q.InitialMessage != nil {
 		o.Problems.Value(o.Loc, "initial_message and suggested_task can't be given together", decode.Echo(o.Members, true))
@@ -243,14 +244,14 @@ func hasLongNumber(v any) bool {
 // processorKind is the pattern of a processor's kind. The agent server decides which kinds exist.
 var processorKind = regexp.MustCompile(`^[A-Za-z0-9]{1,64}CallbackProcessor$`)
 
-// readProcessors reads objects with a kind. It masks members that look like secrets, because the
-// request is echoed.
-func readProcessors(o decode.Object) []json.RawMessage {
+// readProcessors reads objects with a kind. It returns them twice: redacted to their kinds and the
+// names of their members, and in full.
+func readProcessors(o decode.Object) (redacted, full []json.RawMessage) {
 	items, ok := o.Masked().List("processors")
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	out := []json.RawMessage{}
+	redacted = []json.RawMessage{}
 	for _, i := range items.Indexes() {
 		if !items.NotNull(i, decode.KindObject) {
 			continue
@@ -263,14 +264,18 @@ func readProcessors(o decode.Object) []json.RawMessage {
 		if kind != "" && !processorKind.MatchString(kind) {
 			one.Rule("kind", "unknown kind of processor")
 		}
-		text, err := json.Marshal(maskMembers(one.Members))
-		if err != nil {
+		for _, name := range decode.SortedKeys(one.Members) {
+			one.NoUserinfo(name)
+		}
+		shown, err := json.Marshal(maskMembers(one.Members, "kind"))
+		text, err2 := json.Marshal(one.Members)
+		if err != nil || err2 != nil {
 			one.Rule("kind", "this processor can't be stored")
 			continue
 		}
-		out = append(out, text)
+		redacted, full = append(redacted, shown), append(full, text)
 	}
-	return out
+	return redacted, full
 }
 
 // readPlugins returns the plugins twice: redacted and in full.
@@ -288,10 +293,7 @@ func readPlugins(o decode.Object) (redacted, full []fsm.PluginSource) {
 			}
 		}
 		full = append(full, p)
-		p.Source = maskSource(p.Source)
-		if p.Parameters != nil {
-			p.Parameters = maskMembers(p.Parameters)
-		}
+		p.Source, p.Parameters = decode.Redact(p.Source), maskMembers(p.Parameters)
 		redacted = append(redacted, p)
 	}
 	return redacted, full

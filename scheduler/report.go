@@ -167,8 +167,8 @@ func command(body fsm.Body) fsm.Command {
 // maxDetail bounds the detail of a status, in bytes.
 const maxDetail = 1000
 
-// clipped bounds the detail of a status and joins it to one line.
+// clipped redacts and bounds the detail of a status and joins it to one line.
 func clipped(st fsm.SandboxStatus) fsm.SandboxStatus {
-	st.Detail = decode.Truncate(strings.Join(strings.Fields(st.Detail), " "), maxDetail)
+	st.Detail = decode.Truncate(decode.Redact(strings.Join(strings.Fields(st.Detail), " ")), maxDetail)
 	return st
 }

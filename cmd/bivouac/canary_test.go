@@ -53,7 +53,13 @@ func (c *canaries) conversation() map[string]any {
 	return map[string]any{
 		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": "hello"}}},
 		"secrets":         map[string]any{"GIVEN": c.value("given")},
-		"plugins":         []any{map[string]any{"source": "https://user:" + c.value("plugin") + "@git.example.org/p.git"}},
+		"plugins": []any{map[string]any{
+			"source":     "https://user:" + c.value("plugin") + "@git.example.org/p.git",
+			"parameters": map[string]any{"endpoint": c.value("parameter"), "deep": []any{map[string]any{"a": c.value("deep-parameter")}}},
+		}},
+		"observability_metadata": map[string]any{"trace": c.value("metadata")},
+		"processors": []any{map[string]any{"kind": "SlackV1CallbackProcessor", "channel": c.value("processor"),
+			"to": map[string]any{"url": "https://example.org/hook/" + c.value("processor-url")}}},
 	}
 }
 
@@ -128,6 +134,7 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 	} {
 		check(http.StatusUnprocessableEntity, http.MethodPost, path, body)
 	}
+	c.addresses(check)
 	check(http.StatusUnprocessableEntity, http.MethodPost, "/api/settings", `{"llm_api_key": "`+c.value("broken")+`", `)
 	caller{base: n.base, key: "bvk_" + c.value("key")}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
 
@@ -136,6 +143,37 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 		check(http.StatusOK, http.MethodGet, path, nil)
 	}
 	return append(tasks, task.ID)
+}
+
+// addresses sends URLs with user information to every member that may be a URL: they are refused.
+func (c *canaries) addresses(check func(want int, method, path string, body any) answer) {
+	start, v0 := "/api/v1/app-conversations", "/api/conversations"
+	task := func(repo string) map[string]any {
+		return map[string]any{"git_provider": "github", "task_type": "OPEN_ISSUE", "repo": repo, "issue_number": 1, "title": "t"}
+	}
+	for i, one := range []struct {
+		path string
+		body func(url string) map[string]any
+	}{
+		{"/api/settings", func(url string) map[string]any { return map[string]any{"llm_base_url": url} }},
+		{"/api/settings", func(url string) map[string]any { return map[string]any{"sandbox_base_container_image": url} }},
+		{"/api/settings", func(url string) map[string]any { return map[string]any{"sandbox_runtime_container_image": url} }},
+		{start, func(url string) map[string]any { return map[string]any{"selected_repository": url} }},
+		{start, func(url string) map[string]any { return map[string]any{"selected_branch": url} }},
+		{start, func(url string) map[string]any { return map[string]any{"suggested_task": task(url)} }},
+		{start, func(url string) map[string]any {
+			return map[string]any{"processors": []any{map[string]any{"kind": "XCallbackProcessor", "deep": []any{url}}}}
+		}},
+		{v0, func(url string) map[string]any { return map[string]any{"repository": url} }},
+		{v0, func(url string) map[string]any { return map[string]any{"suggested_task": task(url)} }},
+		{v0, func(url string) map[string]any {
+			return map[string]any{"create_microagent": map[string]any{"repo": url}}
+		}},
+	} {
+		for _, form := range []string{"https://user:%s@example.org/a/b", "https://%s@example.org/a/b", "user:%s@example.org/a/b"} {
+			check(http.StatusUnprocessableEntity, http.MethodPost, one.path, one.body(fmt.Sprintf(form, c.value(fmt.Sprintf("address-%d", i)))))
+		}
+	}
 }
 
 func TestDev_NoSecretOutsideTheSealedFile(t *testing.T) {

@@ -3,11 +3,14 @@ package main
 import (
 	"io"
 	"log/slog"
+
+	redact "bivouac.dev/bivouac/httpapi/decode"
 )
 
-// newLogger logs to w in the format "text" or "json". level may change while the program runs.
+// newLogger logs to w in the format "text" or "json", without credentials in texts and errors. level
+// may change while the program runs.
 func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: redact.RedactAttr}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}

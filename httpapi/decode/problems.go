@@ -92,7 +92,7 @@ func Echo(v any, secret bool) any {
 		if secret {
 			return Masked
 		}
-		return Truncate(t, echoText)
+		return Truncate(Redact(t), echoText)
 	case json.Number:
 		if secret {
 			return Masked

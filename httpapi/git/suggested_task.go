@@ -41,6 +41,7 @@ func ReadSuggestedTask(o decode.Object) *fsm.SuggestedTask {
 
 // ReadTask reads a suggested_task. Provider and type are optional, as in V0.
 func ReadTask(t decode.Object) *fsm.SuggestedTask {
+	t.NoUserinfo("repo")
 	return &fsm.SuggestedTask{
 		GitProvider: (*fsm.ProviderType)(t.Enum("git_provider", Providers())),
 		TaskType:    decode.OrZero(t.Enum("task_type", taskTypes())),

@@ -29,8 +29,8 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 	o.Strict("repository", "git_provider", "selected_branch", "initial_user_msg", "image_urls", "replay_json",
 		"suggested_task", "create_microagent", "conversation_instructions", "mcp_config", "conversation_id")
 	q = fsm.StartRequest{
-		SelectedRepository:  o.Text("repository", fsm.MaxPath),
-		SelectedBranch:      o.Text("selected_branch", fsm.MaxPath),
+		SelectedRepository:  o.Address("repository", fsm.MaxPath),
+		SelectedBranch:      o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:         (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SystemMessageSuffix: o.Text("conversation_instructions", fsm.MaxParagraph),
 		AgentType:           "default",
@@ -79,7 +79,8 @@ func readMessage(o decode.Object) *fsm.Message {
 // readMicroagent reads create_microagent. Its repository and provider apply where the request has
 // none.
 func readMicroagent(m decode.Object, q *fsm.StartRequest) {
-	repo := m.MustText("repo", fsm.MaxPath)
+	m.NoUserinfo("repo")
+	repo := m.Masked().MustText("repo", fsm.MaxPath)
 	provider := (*fsm.ProviderType)(m.Enum("git_provider", git.Providers()))
 	q.Title = m.Text("title", fsm.MaxLine)
 	if q.SelectedRepository == nil && repo != "" {

@@ -215,7 +215,7 @@ func codedFailure(e *fsm.Error, s Format, internal string) Failure {
 	text := r.text
 	switch {
 	case text == "":
-		text = e.Message
+		text = decode.Redact(e.Message)
 	case r.status == http.StatusInternalServerError && internal != "":
 		text = internal
 	}

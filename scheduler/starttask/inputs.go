@@ -37,6 +37,7 @@ type requestSecrets struct {
 	Secrets   map[string]string `json:"secrets"`
 	MCPConfig json.RawMessage   `json:"mcp_config"`
 	Plugins   json.RawMessage   `json:"plugins"`
+	Metadata  fsm.JSONObject    `json:"observability_metadata"`
 }
 
 // inputs reads settings from the view and every secret from the store. A version that is gone was
@@ -102,6 +103,7 @@ func (r *Runner) read(ctx context.Context, in *inputs, v *fsm.View, sb *fsm.Sand
 	in.values = append(in.values, nestedTexts(in.mcp)...)
 	in.values = append(in.values, nestedTexts(in.requested.MCPConfig)...)
 	in.values = append(in.values, nestedTexts(in.requested.Plugins)...)
+	in.values = append(in.values, textsIn(map[string]any(in.requested.Metadata))...)
 	return nil
 }
 
@@ -111,7 +113,11 @@ func nestedTexts(doc json.RawMessage) []string {
 	if len(doc) == 0 || json.Unmarshal(doc, &v) != nil {
 		return nil
 	}
-	var out []string
+	return textsIn(v)
+}
+
+// textsIn returns every string inside a decoded JSON value.
+func textsIn(v any) (out []string) {
 	var walk func(any)
 	walk = func(v any) {
 		switch t := v.(type) {

@@ -39,7 +39,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		Tags:               map[string]string{},
 		Autotitle:          true,
 		Observability: &agent.ObservabilityMeta{
-			Metadata: t.Request.ObservabilityMetadata, Tags: t.Request.ObservabilityTags, SpanName: deref(t.Request.ObservabilitySpanName),
+			Metadata: in.metadata(), Tags: t.Request.ObservabilityTags, SpanName: deref(t.Request.ObservabilitySpanName),
 		},
 	}
 	if suffix := deref(t.Request.SystemMessageSuffix); suffix != "" {
@@ -69,6 +69,15 @@ func (in *inputs) plugins() json.RawMessage {
 		return nil // they came as JSON
 	}
 	return doc
+}
+
+// metadata returns the request's observability metadata, or that in the task: an older program
+// stored it there in full.
+func (in *inputs) metadata() map[string]any {
+	if in.requested.Metadata != nil {
+		return in.requested.Metadata
+	}
+	return in.task.Request.ObservabilityMetadata
 }
 
 func firstMessage(m *fsm.Message) *agent.Message {

@@ -201,7 +201,7 @@ func (r *Runner) propose(ctx context.Context, body fsm.Body) (fsm.Result, error)
 // note stores a task's reason for waiting, if it has changed. Best effort: the next step stores
 // it again.
 func (r *Runner) note(ctx context.Context, t *fsm.StartTask, detail string) {
-	detail = decode.Truncate(detail, maxDetail)
+	detail = decode.Truncate(decode.Redact(detail), maxDetail)
 	if detail == t.Detail {
 		return
 	}
@@ -214,10 +214,11 @@ func (r *Runner) note(ctx context.Context, t *fsm.StartTask, detail string) {
 // fail ends a task in ERROR; false when that must be retried. d has the sandbox id drawn for it.
 func (r *Runner) fail(ctx context.Context, log *slog.Logger, t *fsm.StartTask, detail string, d *drawn) bool {
 	r.step(ctx, t, "fail")
-	_, err := r.propose(ctx, &fsm.StartTaskFailBody{ID: t.ID, Detail: decode.Truncate(detail, maxDetail)})
+	detail = decode.Truncate(decode.Redact(detail), maxDetail)
+	_, err := r.propose(ctx, &fsm.StartTaskFailBody{ID: t.ID, Detail: detail})
 	switch {
 	case err == nil:
-		log.Info("start task failed", "status", t.Status, "reason", decode.Truncate(detail, maxDetail))
+		log.Info("start task failed", "status", t.Status, "reason", detail)
 		r.forget(ctx, t)
 		r.forgetKey(ctx, t, d)
 		return true

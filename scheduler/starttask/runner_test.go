@@ -100,8 +100,9 @@ func (w *taskWorld) everything() {
 }
 
 func (w *taskWorld) requestSecrets(b *fsm.StartTaskCreateBody) {
-	b.Secrets = w.secret("users/ada/start_tasks/"+b.ID, "json", `{"secrets":{"BOTH":"REQUESTCANARY","ONLY":"ONLYCANARY"},"mcp_config":null,"plugins":null}`)
+	b.Secrets = w.secret("users/ada/start_tasks/"+b.ID, "json", `{"secrets":{"BOTH":"REQUESTCANARY","ONLY":"ONLYCANARY"},"mcp_config":null,"plugins":null,"observability_metadata":{"trace":"METACANARY","n":9007199254740993}}`)
 	b.Request.Secrets = &map[string]string{"BOTH": "**********", "ONLY": "**********"}
+	b.Request.ObservabilityMetadata = fsm.JSONObject{"trace": "**********", "n": "**********"}
 }
 
 func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
@@ -119,6 +120,9 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 	var got map[string]any
 	if err := json.Unmarshal([]byte(w.agents.bodies[0]), &got); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(w.agents.bodies[0], `"n":9007199254740993`) {
+		t.Errorf("a number is not as it was sent: %s", w.agents.bodies[0])
 	}
 	delete(got, "initial_message")
 	delete(got, "workspace")
@@ -139,7 +143,8 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 		},
 		"confirmation_policy": map[string]any{"kind": "ConfirmRisky"}, "security_analyzer": map[string]any{"kind": "LLMSecurityAnalyzer"},
 		"max_iterations": 7.0, "tags": map[string]any{}, "autotitle": true, "observability_span_name": "span",
-		"secrets": map[string]any{"GITHUB_TOKEN": static("GITHUBCANARY"), "MINE": static("MINECANARY"), "BOTH": static("REQUESTCANARY"), "ONLY": static("ONLYCANARY")},
+		"observability_metadata": map[string]any{"trace": "METACANARY", "n": 9007199254740992.0},
+		"secrets":                map[string]any{"GITHUB_TOKEN": static("GITHUBCANARY"), "MINE": static("MINECANARY"), "BOTH": static("REQUESTCANARY"), "ONLY": static("ONLYCANARY")},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("request (-want +got):\n%s", d)
@@ -152,6 +157,18 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 	// The git user's name is set, and is one word of the shell.
 	if len(w.agents.commands) != 1 || !strings.Contains(w.agents.commands[0], `git config --global user.name 'Ada O'\''Neil'`) {
 		t.Errorf("commands %q", w.agents.commands)
+	}
+}
+
+// TestStartTask_MetadataOfAnOldRow: an earlier program stored the metadata in the request.
+func TestStartTask_MetadataOfAnOldRow(t *testing.T) {
+	w := newTaskWorld(t)
+	task := w.task("1", func(b *fsm.StartTaskCreateBody) {
+		b.Request.ObservabilityMetadata = fsm.JSONObject{"trace": "plain"}
+	})
+	w.run(nil)
+	if got := w.done(task.ID); got.Status != fsm.StartTaskReady || !strings.Contains(w.agents.bodies[0], `{"trace":"plain"}`) {
+		t.Fatalf("task %+v, sent %q", got, w.agents.bodies)
 	}
 }
 

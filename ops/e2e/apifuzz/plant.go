@@ -66,6 +66,11 @@ func (w *World) furnish(p *person) error {
 	}
 	start := map[string]any{
 		"title": p.private, "secrets": map[string]any{"TOKEN": p.secret},
+		"observability_metadata": map[string]any{"trace": p.secret},
+		"processors":             []any{map[string]any{"kind": "SetTitleCallbackProcessor", "channel": p.secret}},
+		"plugins": []any{map[string]any{
+			"source": "https://user:" + p.secret + "@git.example.org/p.git", "parameters": map[string]any{"endpoint": p.secret},
+		}},
 		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": p.private}}},
 	}
 	var task testcluster.StartTask

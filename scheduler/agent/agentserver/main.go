@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 // Main runs the program: args are the flags without the program's name, environ has the settings.
@@ -45,7 +47,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		return 1
 	}
 	cfg.Host, cfg.Port, cfg.Version = *host, *port, buildVersion()
-	cfg.Logger = slog.New(slog.NewJSONHandler(stderr, nil))
+	cfg.Logger = slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{ReplaceAttr: decode.RedactAttr}))
 	if err := serve(ctx, cfg); err != nil {
 		fmt.Fprintln(stderr, "sandbox-agent: "+err.Error())
 		return 1

@@ -1,0 +1,113 @@
+package decode
+
+import (
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// redactedPart replaces a credential inside a text.
+const redactedPart = "****"
+
+// Where a text may hold a credential. Each pattern keeps its first group.
+var (
+	urlUserinfo = regexp.MustCompile(`(://)[^/?#\s]*@`)
+	urlSecret   = regexp.MustCompile(`(?i)([?&;][^=&;#\s]*(?:token|key|secret|password|passwd|auth|credential|signature)[^=&;#\s]*=)[^&;#\s]*`)
+	authHeader  = regexp.MustCompile(`(?i)((?:authorization|api-key|private-token)["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?)[^\s"',;]+`)
+	bearerToken = regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
+	// knownToken has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
+	// Vault's, and those of model providers.
+	knownToken = regexp.MustCompile(
+		`(\b(?:bvk_[0-9A-Za-z]+_|gh[oprsu]_|github_pat_|glpat-|xox[abprs]-|hv[sb]\.|sk-))[0-9A-Za-z_-]{8,}`)
+	// imageDigest is what stands behind the @ of an image's name.
+	imageDigest = regexp.MustCompile(`^[a-z0-9+._-]+:[0-9a-fA-F]{32,}`)
+)
+
+// Redact masks the credentials in a text: the user information and secret parameters of URLs,
+// authorization headers, bearer tokens, and tokens with a known prefix. Every text that is stored or
+// logged and holds another program's words goes through it.
+func Redact(s string) string {
+	const shortest = 8
+	if len(s) < shortest {
+		return s
+	}
+	if strings.Contains(s, "@") {
+		s = urlUserinfo.ReplaceAllString(s, "${1}"+redactedPart+"@")
+	}
+	if strings.Contains(s, "=") {
+		s = urlSecret.ReplaceAllString(s, "${1}"+redactedPart)
+	}
+	if strings.ContainsAny(s, " :=") {
+		s = authHeader.ReplaceAllString(s, "${1}"+redactedPart)
+		s = bearerToken.ReplaceAllString(s, "${1}"+redactedPart)
+	}
+	return knownToken.ReplaceAllString(s, "${1}"+redactedPart)
+}
+
+// RedactAttr redacts one attribute of a log line. It is a slog.HandlerOptions.ReplaceAttr.
+func RedactAttr(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(Redact(a.Value.String()))
+	case slog.KindAny:
+		switch v := a.Value.Any().(type) {
+		case error:
+			a.Value = slog.StringValue(Redact(v.Error()))
+		case []string:
+			v = slices.Clone(v)
+			for i := range v {
+				v[i] = Redact(v[i])
+			}
+			a.Value = slog.AnyValue(v)
+		}
+	}
+	return a
+}
+
+// HasUserinfo reports whether a text is or holds a URL with user information, also one without a
+// scheme (user:password@host).
+func HasUserinfo(s string) bool {
+	if urlUserinfo.MatchString(s) {
+		return true
+	}
+	authority, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(s), "//"), "/")
+	user, host, found := strings.Cut(authority, "@")
+	return found && strings.Contains(user, ":") && !imageDigest.MatchString(host)
+}
+
+// userinfoRule is the problem of a URL with user information.
+const userinfoRule = "a URL must not hold user information: store the credential as a secret"
+
+// Address reads a string of at most limit characters that may be a URL. One with user information
+// is refused, and not echoed.
+func (o Object) Address(name string, limit int) *string {
+	if s, ok := o.Value(name).(string); ok && HasUserinfo(s) {
+		o.Masked().Rule(name, userinfoRule)
+		return nil
+	}
+	return o.Text(name, limit)
+}
+
+// NoUserinfo adds a problem for a member that holds a URL with user information at any depth.
+func (o Object) NoUserinfo(name string) {
+	if holdsUserinfo(o.Value(name)) {
+		o.Masked().Rule(name, userinfoRule)
+	}
+}
+
+func holdsUserinfo(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return HasUserinfo(v)
+	case []any:
+		return slices.ContainsFunc(v, holdsUserinfo)
+	case map[string]any:
+		for _, one := range v {
+			if holdsUserinfo(one) {
+				return true
+			}
+		}
+	}
+	return false
+}
