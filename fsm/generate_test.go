@@ -108,6 +108,9 @@ func genSpecApply(t *rapid.T) *SpecApplyBody {
 		s := dockerSpec(id)
 		s.Template.CPU = rapid.IntRange(0, 3).Draw(t, "cpu") * 100
 		s.Pool = rapid.IntRange(0, 2).Draw(t, "pool")
+		if rapid.IntRange(0, 3).Draw(t, "confined") == 0 {
+			s.Template.CapAdd, s.Template.Runtime, s.Template.ReadonlyRootfs = []string{"CHOWN"}, "runsc", true
+		}
 		b.Specs = append(b.Specs, s)
 	}
 	return b

@@ -73,6 +73,14 @@ type Template struct {
 	VolumePath string `json:"volume_path,omitempty"`
 	// User is the user that runs the task (docker only), as in `docker run --user`.
 	User string `json:"user,omitempty"`
+	// CapAdd are the Linux capabilities that the container has, "CHOWN" for CAP_CHOWN (docker only).
+	// It has no others.
+	CapAdd []string `json:"cap_add,omitempty"`
+	// Runtime is the OCI runtime, "" docker's default (docker only). The client must allow it.
+	Runtime string `json:"runtime,omitempty"`
+	// ReadonlyRootfs leaves the workspace and a /tmp in memory as the only writable directories
+	// (docker only).
+	ReadonlyRootfs bool `json:"readonly_rootfs,omitempty"`
 	// StartTimeout bounds a start or a resume. Zero means the node's default.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	// Readiness says when the sandbox is RUNNING: "" when its agent server has responded and proved
@@ -123,6 +131,22 @@ func (p *Template) check(r *rules, spec string) {
 	r.check(p.Readiness == "" || p.Readiness == ReadinessAllocation, "spec %s: unknown readiness %q: leave it out or use %q",
 		spec, clip(p.Readiness), ReadinessAllocation)
 	p.checkDriver(r, spec)
+	if r.access {
+		p.checkConfinement(r, spec)
+	}
+}
+
+// checkConfinement adds the rules of what a container is allowed.
+func (p *Template) checkConfinement(r *rules, spec string) {
+	r.check(p.Driver == DriverDocker || len(p.CapAdd) == 0 && p.Runtime == "" && !p.ReadonlyRootfs,
+		"spec %s: cap_add, runtime and readonly_rootfs are for docker only", spec)
+	r.check(p.Runtime == "" || validRuntime(p.Runtime), "spec %s: bad runtime %q: use at most 63 of A-Z a-z 0-9 - _ .",
+		spec, clip(p.Runtime))
+	known := Capabilities()
+	for i, c := range p.CapAdd {
+		r.check(slices.Contains(known, c), "spec %s: cap_add: %q is not one of %s", spec, clip(c), strings.Join(known, ", "))
+		r.check(!slices.Contains(p.CapAdd[:i], c), "spec %s: cap_add: %q is given twice", spec, clip(c))
+	}
 }
 
 // checkDriver tests the rules that depend on the driver.
@@ -146,6 +170,26 @@ func (p *Template) checkDriver(r *rules, spec string) {
 	default:
 		r.check(false, "spec %s: unknown driver %q", spec, clip(string(p.Driver)))
 	}
+}
+
+// Capabilities returns the Linux capabilities that a spec may give its containers: those that
+// Nomad's docker driver allows by default.
+func Capabilities() []string {
+	return []string{
+		"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP",
+		"SETUID", "SYS_CHROOT",
+	}
+}
+
+// validRuntime reports whether s is the name of an OCI runtime.
+func validRuntime(s string) bool {
+	return len(s) <= 63 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+}
+
+// withoutConfinement returns the template as a node below VersionAccess knows it.
+func (p Template) withoutConfinement() Template {
+	p.CapAdd, p.Runtime, p.ReadonlyRootfs = nil, "", false
+	return p
 }
 
 // ports checks a map of port names to numbers.

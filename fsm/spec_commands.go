@@ -57,6 +57,9 @@ func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
 		old := byID[s.ID]
 		delete(byID, s.ID)
 		s.CreatedAt = t.now
+		if !t.meta.active(VersionAccess) {
+			s.Template = s.Template.withoutConfinement()
+		}
 		if old != nil {
 			s.CreatedAt = old.CreatedAt
 			if s.Pool == 0 {

@@ -39,7 +39,7 @@ func Validate(b Body) error { return validate(b, ProtocolVersion) }
 
 // validate is Validate for a cluster of the given protocol version.
 func validate(b Body, version int) error {
-	r := rules{bytes: version < VersionCharacters}
+	r := rules{bytes: version < VersionCharacters, access: version >= VersionAccess}
 	b.check(&r)
 	return r.result()
 }
@@ -49,6 +49,8 @@ type rules struct {
 	err *Error
 	// bytes: the lengths of texts are counted in bytes, as before VersionCharacters.
 	bytes bool
+	// access: the rules of VersionAccess are in force.
+	access bool
 }
 
 // limit returns the bound of a text: now from VersionCharacters on, before below it.

@@ -130,6 +130,12 @@ func badSpecs() map[string]func(Body) {
 		"absolute dir":      local(func(p *Template) { p.WorkingDir = "/etc" }),
 		"dir outside":       local(func(p *Template) { p.WorkingDir = "a/../../b" }),
 		"image of raw_exec": local(func(p *Template) { p.Image = "x" }),
+		"odd capability":    set(func(s *Spec) { s.Template.CapAdd = []string{"SYS_ADMIN"} }),
+		"capability twice":  set(func(s *Spec) { s.Template.CapAdd = []string{"CHOWN", "CHOWN"} }),
+		"odd runtime":       set(func(s *Spec) { s.Template.Runtime = "a/b" }),
+		"caps of raw_exec":  local(func(p *Template) { p.CapAdd = []string{"CHOWN"} }),
+		"runtime of raw":    local(func(p *Template) { p.Runtime = "runsc" }),
+		"read-only raw":     local(func(p *Template) { p.ReadonlyRootfs = true }),
 		"unlimited":         local(func(p *Template) { p.Memory = 0 }),
 	}
 }

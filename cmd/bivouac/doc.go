@@ -58,6 +58,8 @@
 //	  namespace, region               default: Nomad's own
 //	  datacenters                     where sandboxes may run; default: any
 //	  node_pool                       likewise; default: Nomad's own
+//	  host_network                    the clients' host_network on whose address sandboxes have
+//	                                  their ports; default: the client's main address
 //	  token_file                      file with the ACL token
 //	  ca_file, cert_file, key_file    for https
 //	  volume_plugin                   makes the workspace volumes; default "mkdir"

@@ -47,7 +47,10 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	  cpu           = 500               # MHz
 //	  memory        = 512               # MiB
 //	  network_mode  = "bridge"          # docker only: bridge or host
-//	  user          = "10001"           # docker only
+//	  user          = "10001"           # docker only, as are the next three
+//	  cap_add       = ["CHOWN"]         # the capabilities that are not dropped; default: none
+//	  runtime       = "runsc"           # an OCI runtime that the clients allow
+//	  readonly_rootfs = true            # writable are the workspace, and /tmp in memory
 //	  start_timeout = "2m"
 //	  readiness     = "allocation"      # only for tests of scale: RUNNING on Nomad's word
 //	  pool          = 3                 # sandboxes kept started without an owner
@@ -90,6 +93,9 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 		{name: "memory", set: setInt(&t.Memory, 10, 10_000_000)},
 		{name: "network_mode", set: setString(&t.NetworkMode, oneOf("bridge", "host"))},
 		{name: "user", set: setString(&t.User, notEmpty)},
+		{name: "cap_add", set: setStrings(&t.CapAdd, oneOf(fsm.Capabilities()...))},
+		{name: "runtime", set: setString(&t.Runtime, notEmpty)},
+		{name: "readonly_rootfs", set: setBool(&t.ReadonlyRootfs)},
 		{name: "start_timeout", set: setDuration(&t.StartTimeout, time.Second, time.Hour)},
 		{name: "pool", set: setInt(&spec.Pool, 0, maxPool)},
 	}, []nested{
@@ -159,6 +165,7 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && t.Image != "", "image is for the driver \"docker\" only")
 	say(!docker && t.NetworkMode != "", "network_mode is for the driver \"docker\" only")
 	say(!docker && t.User != "", "user is for the driver \"docker\" only")
+	say(!docker && (len(t.CapAdd) > 0 || t.Runtime != "" || t.ReadonlyRootfs), "cap_add, runtime and readonly_rootfs are for the driver \"docker\" only")
 	say(!docker && t.VolumePath != "", "volume is for the driver \"docker\" only")
 	mock := t.Driver == fsm.DriverMock
 	say(mock && t.Readiness != fsm.ReadinessAllocation, "driver %q is only for readiness = %q", t.Driver, fsm.ReadinessAllocation)

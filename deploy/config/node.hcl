@@ -55,6 +55,9 @@ nomad {
   # cluster with sandboxes keeps the one it has.
   namespace = "sandboxes"
   # datacenters = ["*"]
+  # node_pool    = "sandboxes" # machines on which nothing else runs
+  # host_network = "sandboxes" # the clients' address for the sandboxes' ports
+  #                            # (deploy/nomad/client.hcl); default: their main one
   # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
   # ca_file     = "/etc/bivouac/nomad-ca.pem"
   # Where each leader notes how far the state had come, so that one with an older

@@ -10,6 +10,12 @@ client {
   # with room, and back it up if the work in it matters.
   host_volumes_dir = "/var/lib/nomad/host_volumes"
 
+  # The address on which sandboxes have their ports: nomad { host_network } of the
+  # nodes' configuration names it. Take a network that only the nodes reach.
+  # host_network "sandboxes" {
+  #   interface = "eth1"
+  # }
+
   # A restart of the agent renders the templates of running tasks again. By
   # default Nomad kills a task after 12 tries in about five minutes, for want of
   # Vault or because the token has ended that the task started with. 0 is without
@@ -28,6 +34,17 @@ vault {
   address               = "https://vault.example.org:8200"
   jwt_auth_backend_path = "jwt-nomad/"
 }
+
+# What Nomad does not keep from containers on docker's bridge: each other ("icc":
+# false in /etc/docker/daemon.json closes the bridge), services of the machine that
+# listen on all addresses, and a cloud's metadata service:
+#
+#   iptables -I DOCKER-USER -d 169.254.0.0/16 -j DROP
+#   iptables -I INPUT -i docker0 -m conntrack --ctstate NEW -j DROP
+#
+# Nomad publishes each port over TCP and UDP. To drop the latter:
+#
+#   iptables -I DOCKER-USER -o docker0 -p udp -m conntrack --ctstate NEW -j DROP
 
 # On Nomad's servers (the same blocks on a machine that is both):
 #
@@ -61,7 +78,12 @@ plugin "docker" {
       image_delay = "168h"
     }
 
-    # Sandboxes run what a model wrote.
+    # Sandboxes run what a model wrote. Their containers drop every capability but
+    # those of the spec's cap_add, which has to be allowed here (Nomad's default is).
+    # A pids_limit below 1024 refuses them.
     allow_privileged = false
+
+    # Where specs name a runtime:
+    # allow_runtimes = ["runc", "runsc"]
   }
 }

@@ -27,6 +27,9 @@ type Config struct {
 	// default pool.
 	Datacenters []string
 	NodePool    string
+	// HostNetwork is the host_network of the clients on whose address the sandboxes' ports are;
+	// empty means the client's main address. Every client that runs sandboxes needs it.
+	HostNetwork string
 	// VolumePlugin is the plugin that makes the workspace volumes.
 	VolumePlugin string
 	// MountVolumes makes docker jobs mount their volume even where the client's docker driver

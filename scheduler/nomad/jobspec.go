@@ -79,6 +79,9 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 	if fail != nil {
 		return nil, fail
 	}
+	if t.Driver == fsm.DriverDocker {
+		confine(config, t, ws)
+	}
 	task := &api.Task{
 		Name:        taskName,
 		Driver:      string(t.Driver),
@@ -93,13 +96,8 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		// A mock task writes no logs and needs no log process.
 		task.LogConfig.Disabled = new(true)
 	}
-	switch {
-	case mounted(t, ws):
+	if mounted(t, ws) {
 		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(t.VolumePath)}}
-	case t.Driver == fsm.DriverDocker:
-		// A bind mount of a missing directory fails, while the driver's short form would create
-		// an empty one.
-		config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false}}
 	}
 	// A mock task needs no key.
 	if cfg.VaultMount != "" && t.Driver != fsm.DriverMock {
@@ -148,7 +146,7 @@ func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGr
 		Constraints: []*api.Constraint{
 			{LTarget: "${node.unique.id}", Operand: "=", RTarget: ws.NodeID},
 		},
-		Networks: []*api.NetworkResource{{Mode: "host", DynamicPorts: ports(t)}},
+		Networks: []*api.NetworkResource{{Mode: "host", DynamicPorts: ports(cfg, t)}},
 		RestartPolicy: &api.RestartPolicy{
 			Attempts: new(2), Interval: new(5 * time.Minute), Delay: new(time.Second), Mode: new("fail"),
 		},
@@ -212,10 +210,10 @@ func bridged(t fsm.Template) bool {
 
 func portNames(t fsm.Template) []string { return slices.Sorted(maps.Keys(t.Ports)) }
 
-func ports(t fsm.Template) []api.Port {
+func ports(cfg Config, t fsm.Template) []api.Port {
 	var list []api.Port
 	for _, name := range portNames(t) {
-		p := api.Port{Label: name}
+		p := api.Port{Label: name, HostNetwork: cfg.HostNetwork}
 		if bridged(t) {
 			p.To = t.Ports[name]
 		}
@@ -256,7 +254,6 @@ func driverConfig(t fsm.Template, dir string, text *strings.Replacer) (map[strin
 		config["image"] = t.Image
 		if bridged(t) {
 			config["ports"] = portNames(t)
-			config["extra_hosts"] = []string{"host.docker.internal:host-gateway"}
 		} else {
 			config["network_mode"] = "host"
 		}

@@ -39,6 +39,9 @@ func goldenCases() []goldenCase {
 			"SESSION_API_KEY": "no", "OH_DEFERRED_INIT": "no",
 		},
 	}
+	options := docker
+	options.CapAdd, options.Runtime, options.ReadonlyRootfs = []string{"CHOWN", "SETUID"}, "runsc", true
+	named := func(c *Config) { c.HostNetwork = "sandboxes" }
 	host := docker
 	host.NetworkMode, host.Ports = "host", map[string]int{"AGENT_SERVER": 0, "VSCODE": 0}
 	raw := fsm.Template{
@@ -60,6 +63,7 @@ func goldenCases() []goldenCase {
 		{"raw_exec_deferred", nil, raw, ws, true},
 		{"docker_deferred", placed, docker, bind, true},
 		{"mock", nil, mock, ws, false},
+		{"docker_options", named, options, bind, false},
 	}
 }
 

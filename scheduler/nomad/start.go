@@ -44,7 +44,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if err != nil {
 		return err
 	}
-	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo {
+	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo && r.confined(cur, job, ws) {
 		done, err := r.revert(ctx, id, job.RevertTo, version)
 		if done || err != nil {
 			return err
@@ -55,6 +55,13 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		nonce = strconv.FormatUint(index, 10)
 	}
 	return r.registerNew(ctx, job, ws, index, nonce)
+}
+
+// confined reports whether the stopped job is as confined as one made now. If it is not, the job is
+// registered again, or a sandbox would keep for ever what an earlier program gave it.
+func (r *Runner) confined(cur *api.Job, job scheduler.Job, ws workspace) bool {
+	now, fail := jobSpec(r.cfg, job, ws)
+	return fail != nil || sameConfinement(cur, now)
 }
 
 // raise changes a running job and leaves its task as it is. A job that a user has claimed gets a

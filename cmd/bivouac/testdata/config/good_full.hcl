@@ -43,6 +43,7 @@ nomad {
   cert_file     = "nomad.pem"
   key_file      = "nomad-key.pem"
   node_pool     = "agents"
+  host_network  = "sandboxes"
   volume_plugin = "zfs"
   vault_role    = "sandboxes"
   variable      = "marks/agents"

@@ -7,6 +7,7 @@ spec "one" {
   policy {
     idle_timeout = "0s" # want: idle_timeout: must be between 1s and
   }
+  cap_add      = ["SYS_ADMIN"] # want: cap_add: member 1: "SYS_ADMIN" must be one of "AUDIT_WRITE", "CHOWN"
   privileged   = true # want: An argument named "privileged" is not expected here
   env          = { "A B" = "x" } # want: env: "A B" is not the name of an environment variable
   args         = ["${port.vscode}", "${image}"] # want: This object does not have an attribute named "vscode" # want: There is no variable named "image"

@@ -2,8 +2,9 @@ spec "docker" { # want: spec "docker": a port "AGENT_SERVER" is required # want:
   driver      = "docker"
   working_dir = "project"
 }
-spec "raw" { # want: spec "raw": image is for the driver "docker" only # want: spec "raw": driver "raw_exec" needs a command # want: spec "raw": working_dir must be relative
+spec "raw" { # want: spec "raw": image is for the driver "docker" only # want: spec "raw": driver "raw_exec" needs a command # want: spec "raw": working_dir must be relative # want: spec "raw": cap_add, runtime and readonly_rootfs are for the driver "docker" only
   driver      = "raw_exec"
+  cap_add     = ["CHOWN"]
   image       = "x"
   working_dir = "/project"
   port "AGENT_SERVER" {}

@@ -9,6 +9,9 @@ spec "ghcr.io/example/agent-server:1.44.0" {
   memory        = 2048
   network_mode  = "bridge"
   user          = "10001"
+  cap_add         = ["CHOWN", "FOWNER"]
+  runtime         = "runsc"
+  readonly_rootfs = true
   start_timeout = "3m"
   port "AGENT_SERVER" {
     container = 8000
