@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// MaxBodyBytes limits a request's body; a longer one gets 413.
 	MaxBodyBytes int64
-	// MaxHeaderBytes limits a request's header; net/http adds 4 KiB of slack and responds 431.
+	// MaxHeaderBytes limits a request's header; net/http adds 4 KiB of slack and responds 431. With
+	// Proxy.Domain the limit is 1 MiB at least: a page may set cookies for other hosts.
 	MaxHeaderBytes int
 	// RequestTimeout limits one request's work, including the wait for a leader.
 	RequestTimeout time.Duration
@@ -102,6 +103,18 @@ func DefaultConfig() Config {
 		Proxy:             proxy.DefaultConfig(),
 		Snapshots:         defaultSnapshots(),
 	}
+}
+
+// siteCookies is what a browser keeps of cookies for one site: 180 of 4 KiB, and some room.
+const siteCookies = 1 << 20
+
+// headerBytes returns the limit of a request's header. Where sandboxes have hosts, one sandbox's
+// page can set cookies for the hosts of others. They must arrive to be dropped.
+func (c Config) headerBytes() int {
+	if c.Proxy.Domain == "" || c.Proxy.Domain == proxy.DomainLocal {
+		return c.MaxHeaderBytes
+	}
+	return max(c.MaxHeaderBytes, siteCookies)
 }
 
 // Validate returns an error for the first invalid field.

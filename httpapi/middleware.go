@@ -214,11 +214,14 @@ func (s *Server) trusted(host string) bool {
 func (s *Server) front(next http.Handler) http.Handler {
 	proxied := s.cors(s.proxy)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.proxy.Handles(r) {
+		switch {
+		case !s.proxy.Handles(r):
+			next.ServeHTTP(w, r)
+		case s.proxy.AnswersCORS(r):
+			s.proxy.ServeHTTP(w, r)
+		default:
 			proxied.ServeHTTP(w, r)
-			return
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 

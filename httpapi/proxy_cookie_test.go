@@ -22,24 +22,30 @@ func cookieOf(t *testing.T, r reply) (cookie string, whole *http.Cookie) {
 	return "", nil
 }
 
+// host returns the host of a port with a domain.
+func (h *proxyHarness) host(port string) string {
+	return proxy.HostName(port) + "-" + strings.ToLower(h.id) + "." + fuzzDomain
+}
+
+func withDomain(c *Config) { c.Proxy.Domain = fuzzDomain }
+
 func TestProxy_CookieLetsABrowserBackIn(t *testing.T) {
-	h, behind := newProxyHarness(t)
-	first := h.ask("GET", h.at("VSCODE", "/?tkn="+h.key+"&folder=/w"), "").want(t, 200)
-	if got := behind.last().uri; got != "/?tkn="+h.key+"&folder=/w" {
-		t.Errorf("VSCODE got %s", got)
+	h, behind := newProxyHarness(t, withDomain)
+	first := h.ask("GET", h.front.URL+"/?tkn="+h.key+"&folder=/w", "", "Host", h.host("VSCODE")).want(t, 303)
+	if at := first.header.Get("Location"); at != "/?folder=/w" {
+		t.Errorf("Location %s", at)
 	}
 	cookie, whole := cookieOf(t, first)
-	if whole.Path != proxy.Path+h.id+"/VSCODE/" || !whole.HttpOnly || whole.SameSite != http.SameSiteLaxMode || whole.MaxAge != 3600 || whole.Secure || whole.Domain != "" {
+	if whole.Path != "/" || !whole.HttpOnly || whole.SameSite != http.SameSiteLaxMode || whole.MaxAge != 3600 || whole.Secure || whole.Domain != "" {
 		t.Errorf("%+v", whole)
 	}
-	origin := h.front.URL
 	for name, c := range map[string]struct {
 		method, port string
 		headers      []string
 		want         int
 	}{
 		"again":                       {"GET", "VSCODE", nil, 200},
-		"a write":                     {"POST", "VSCODE", []string{"Origin", origin}, 200},
+		"a write":                     {"POST", "VSCODE", []string{"Origin", "http://" + h.host("VSCODE")}, 200},
 		"of the same origin":          {"GET", "VSCODE", []string{"Sec-Fetch-Site", "same-origin"}, 200},
 		"a link":                      {"GET", "VSCODE", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 200},
 		"another origin":              {"POST", "VSCODE", []string{"Origin", "https://evil.org"}, 401},
@@ -50,43 +56,125 @@ func TestProxy_CookieLetsABrowserBackIn(t *testing.T) {
 		"the agent server has no use": {"GET", "AGENT_SERVER", nil, 401},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := h.ask(c.method, h.at(c.port, "/x"), "", append(c.headers, "Cookie", cookie+"; theirs=1")...).want(t, c.want)
-			if c.want == 200 && behind.last().header.Get("Cookie") != "theirs=1" {
+			got := h.ask(c.method, h.front.URL+"/x", "", append(c.headers, "Host", h.host(c.port), "Cookie", cookie+"; theirs=1; sandbox-own=2")...).want(t, c.want)
+			if want := "vscode-tkn=" + h.key + "; own=2"; c.want == 200 && behind.last().header.Get("Cookie") != want {
 				t.Errorf("the sandbox got %v", behind.last().header)
 			}
 			if c.want == 200 && len(got.header.Values("Set-Cookie")) != 0 {
 				t.Errorf("a cookie for a cookie")
 			}
+			if policy := got.header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "frame-ancestors 'self' http") && c.port != "AGENT_SERVER" {
+				t.Errorf("policy %q", policy)
+			}
+			// On the API's address no cookie counts.
+			h.ask(c.method, h.at(c.port, "/x"), "", append(c.headers, "Cookie", cookie)...).want(t, 401)
 		})
 	}
 	other := h.createSandbox(h.alice)
-	h.ask("GET", h.front.URL+proxy.Path+other+"/VSCODE/", "", "Cookie", cookie).want(t, 401)
+	h.ask("GET", h.front.URL, "", "Host", "vscode-"+strings.ToLower(other)+"."+fuzzDomain, "Cookie", cookie).want(t, 401)
 	for _, junk := range []string{"bivouac_proxy=", "bivouac_proxy=x", "bivouac_proxy=99999999999.", cookie + "x", strings.Replace(cookie, "=", "=9", 1)} {
-		h.ask("GET", h.at("VSCODE", "/x"), "", "Cookie", junk).want(t, 401)
+		h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", junk).want(t, 401)
 	}
 	// A new sandbox key invalidates it.
 	h.secrets.set(func(s *fakeSecrets) { s.entries[fsm.SandboxKeyPath(h.id)][0]["key"] = "another" })
-	h.ask("GET", h.at("VSCODE", "/x"), "", "Cookie", cookie).want(t, 401)
+	h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", cookie).want(t, 401)
+}
+
+// Under HTTPS no other host can set the proxy's cookie or a sandbox's.
+func TestProxy_CookiesBelongToOneHost(t *testing.T) {
+	h, behind := newProxyHarness(t, withDomain, func(c *Config) { c.Proxy.PublicURL = "https://api.example.org" })
+	behind.serve(func(_ string, w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Add("Set-Cookie", "a=1; Domain=example.org; Path=/deep; HttpOnly")
+		w.Header().Add("Set-Cookie", "bivouac_proxy=evil; Path=/")
+		return false
+	})
+	to := []string{"Host", h.host("WORKER_1")}
+	got := h.ask("GET", h.front.URL+"/?tkn="+h.key, "", to...).want(t, 303)
+	set := got.header.Get("Set-Cookie")
+	if !strings.HasPrefix(set, "__Host-bivouac_proxy=") || !strings.Contains(set, "; Path=/;") || !strings.Contains(set, "; Secure") || strings.Contains(set, "Domain") {
+		t.Errorf("%s", set)
+	}
+	pass := strings.TrimPrefix(strings.SplitN(set, ";", 2)[0], "__Host-")
+	h.ask("GET", h.front.URL, "", append(to, "Cookie", pass)...).want(t, 401)
+	got = h.ask("GET", h.front.URL, "", append(to, "Cookie", "__Host-"+pass+"; sandbox-a=planted; a=planted; __Host-sandbox-b=own")...).want(t, 200)
+	if sent := behind.last().header.Get("Cookie"); sent != "b=own" {
+		t.Errorf("the sandbox got %q", sent)
+	}
+	want := "__Host-sandbox-a=1; HttpOnly; Path=/; Secure\n__Host-sandbox-bivouac_proxy=evil; Path=/; Secure"
+	if set := strings.Join(got.header.Values("Set-Cookie"), "\n"); set != want {
+		t.Errorf("cookies\n%s\nwant\n%s", set, want)
+	}
+}
+
+// A front end puts its own credentials before sandboxes. Their ports get none of them.
+func TestProxy_NoCredentialsOfAFrontEnd(t *testing.T) {
+	h, behind := newProxyHarness(t, withDomain)
+	for _, port := range []string{"WORKER_1", "VSCODE", "AGENT_SERVER"} {
+		for where, ask := range map[string]func(headers ...string) reply{
+			"path": func(headers ...string) reply { return h.ask("GET", h.at(port, "/x"), "", headers...) },
+			"host": func(headers ...string) reply {
+				return h.ask("GET", h.front.URL+"/x", "", append(headers, "Host", h.host(port))...)
+			},
+		} {
+			for _, authorisation := range []string{"Basic eDp5", "Bearer front-end"} {
+				ask(proxy.HeaderKey, h.key, "Cookie", "_oauth2_proxy=front-end; a=1", "Authorization", authorisation, "Proxy-Authorization", "Basic eDp5").want(t, 200)
+				got := behind.last().header
+				cookie := ""
+				if port == "VSCODE" {
+					cookie = "vscode-tkn=" + h.key
+				}
+				if got.Get("Authorization") != "" || got.Get("Proxy-Authorization") != "" || got.Get("Cookie") != cookie {
+					t.Errorf("%s by %s got Authorization %q, Cookie %q", port, where, got.Get("Authorization"), got.Get("Cookie"))
+				}
+			}
+			ask(proxy.HeaderKey, h.key, proxy.HeaderAuthorization, "Bearer own").want(t, 200)
+			got, want := behind.last().header, "Bearer own"
+			if port == "AGENT_SERVER" {
+				want = ""
+			}
+			if got.Get("Authorization") != want || got.Get(proxy.HeaderAuthorization) != "" {
+				t.Errorf("%s by %s: its own authorisation arrived as %q", port, where, got.Get("Authorization"))
+			}
+		}
+	}
+}
+
+// A page below the domain can set 180 cookies of 4 KiB for every host there.
+func TestProxy_CookiesOfSiblingsAreDropped(t *testing.T) {
+	h, behind := newProxyHarness(t, withDomain)
+	stop := h.run()
+	defer stop()
+	planted := make([]string, 180)
+	for i := range planted {
+		planted[i] = "c" + itoa(i) + "=" + strings.Repeat("x", 4000)
+	}
+	for _, port := range []string{"WORKER_1", "AGENT_SERVER"} {
+		h.ask("GET", h.front.URL+"/x", "", "Host", h.host(port), proxy.HeaderKey, h.key, "Cookie", strings.Join(planted, "; ")).want(t, 200)
+		if got := behind.last().header.Get("Cookie"); got != "" {
+			t.Errorf("%s got %d bytes of cookies", port, len(got))
+		}
+	}
 }
 
 func TestProxy_TokenBecomesACookie(t *testing.T) {
-	h, behind := newProxyHarness(t)
-	got := h.ask("GET", h.at("WORKER_1", "/app?a=1&tkn="+h.key+"&b=%32"), "").want(t, 303)
-	if at := got.header.Get("Location"); at != proxy.Path+h.id+"/WORKER_1/app?a=1&b=%32" {
+	h, behind := newProxyHarness(t, withDomain)
+	to := []string{"Host", h.host("WORKER_1")}
+	got := h.ask("GET", h.front.URL+"/app?a=1&tkn="+h.key+"&b=%32", "", to...).want(t, 303)
+	if at := got.header.Get("Location"); at != "/app?a=1&b=%32" {
 		t.Errorf("Location %s", at)
 	}
 	cookie, _ := cookieOf(t, got)
 	if behind.count() != 0 {
 		t.Error("the key arrived")
 	}
-	h.ask("GET", h.front.URL+got.header.Get("Location"), "", "Cookie", cookie).want(t, 200)
+	h.ask("GET", h.front.URL+got.header.Get("Location"), "", append(to, "Cookie", cookie)...).want(t, 200)
 	if uri := behind.last().uri; uri != "/app?a=1&b=%32" {
 		t.Errorf("arrived as %s", uri)
 	}
-	h.ask("POST", h.at("WORKER_1", "/app?tkn="+h.key), "").want(t, 401)
-	h.ask("GET", h.at("AGENT_SERVER", "/api/x?tkn="+h.key), "").want(t, 401)
-	h.ask("GET", h.at("AGENT_SERVER", "/api/x?session_api_key="+h.key), "").want(t, 401)
-	h.ask("GET", h.at("WORKER_1", "/?session_api_key="+h.key), "").want(t, 401)
+	h.ask("POST", h.front.URL+"/app?tkn="+h.key, "", to...).want(t, 401)
+	h.ask("GET", h.front.URL+"/api/x?tkn="+h.key, "", "Host", h.host("AGENT_SERVER")).want(t, 401)
+	h.ask("GET", h.front.URL+"/api/x?session_api_key="+h.key, "", "Host", h.host("AGENT_SERVER")).want(t, 401)
+	h.ask("GET", h.front.URL+"/?session_api_key="+h.key, "", to...).want(t, 401)
 
 	bare := h.ask("GET", h.at("WORKER_1", "?x=1"), "", proxy.HeaderKey, h.key).want(t, 303)
 	if at := bare.header.Get("Location"); at != proxy.Path+h.id+"/WORKER_1/?x=1" {

@@ -14,10 +14,10 @@ import (
 
 // An open page reconnects and polls the sandbox's state. None of that ends a pause.
 func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
-	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.AuthTimeout = 100 * time.Millisecond })
+	h, behind := newProxyHarness(t, withDomain, func(c *Config) { c.Proxy.AuthTimeout = 100 * time.Millisecond })
 	behind.serve(echoes)
-	browser := h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200)
-	cookie := strings.SplitN(browser.header.Get("Set-Cookie"), ";", 2)[0]
+	host := h.host("VSCODE")
+	cookie, _ := cookieOf(t, h.ask("GET", h.front.URL+"/?tkn="+h.key, "", "Host", host).want(t, 303))
 	h.pause()
 	commands, reached := h.cluster.count(), behind.count()
 	for range 3 {
@@ -36,9 +36,9 @@ func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
 		}
 		h.ask("POST", h.at("AGENT_SERVER", "/api/conversations/x/pause"), "", proxy.HeaderKey, h.key).want(t, 409)
 		h.ask("POST", h.at("WORKER_1", "/api/conversations/x/events"), "{}", proxy.HeaderKey, h.key).want(t, 409)
-		h.ask("GET", h.at("VSCODE", "/x"), "", "Cookie", cookie).want(t, 409)
+		h.ask("GET", h.front.URL+"/x", "", "Host", host, "Cookie", cookie).want(t, 409)
 		// Another site's page that embeds the sandbox or links to it.
-		h.ask("GET", h.at("VSCODE", "/?wake=true"), "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").want(t, 409)
+		h.ask("GET", h.front.URL+"/?wake=true", "", "Host", host, "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").want(t, 409)
 	}
 	if n := h.cluster.count() - commands; n != 0 || behind.count() != reached {
 		t.Errorf("%d commands, and the sandbox got %d requests", n, behind.count()-reached)
@@ -60,7 +60,7 @@ func TestProxy_PausedPage(t *testing.T) {
 	if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" || strings.Contains(string(page.body), "<script>") {
 		t.Errorf("%s: %s", kind, page.body)
 	}
-	if csp := page.header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
+	if csp := strings.Join(page.header.Values("Content-Security-Policy"), ", "); !strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("CSP %q", csp)
 	}
 	// What a browser makes of the form: the inputs become the query.

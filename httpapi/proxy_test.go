@@ -116,17 +116,12 @@ func TestProxy_WhatTheSandboxGets(t *testing.T) {
 	}
 	for name, want := range map[string]string{proxy.HeaderKey: h.key, "Authorization": "", "X-Custom": "1", "X-Hop": "", "Forwarded": "", "X-Real-Ip": "",
 		"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": got.host, "X-Forwarded-Proto": "http",
-		"X-Forwarded-Prefix": proxy.Path + h.id + "/AGENT_SERVER", "Cookie": "a=1; b=2", response.HeaderRequestID: "req-1"} {
+		"X-Forwarded-Prefix": proxy.Path + h.id + "/AGENT_SERVER", "Cookie": "", response.HeaderRequestID: "req-1"} {
 		if have := strings.Join(got.header.Values(name), ", "); have != want {
 			t.Errorf("%s: %q, want %q", name, have, want)
 		}
 	}
 
-	h.ask("GET", h.at("WORKER_1", "/"), "", proxy.HeaderKey, h.alice, "Authorization", "Basic eDp5").want(t, 200)
-	got = behind.last()
-	if got.header.Get(proxy.HeaderKey) != "" || got.header.Get("Authorization") != "Basic eDp5" {
-		t.Errorf("a worker got %v", got.header)
-	}
 	h.ask("GET", h.at("WORKER_1", "/"), "", "Authorization", "Bearer "+h.alice, proxy.HeaderKey, h.key).want(t, 200)
 	got = behind.last()
 	if got.header.Get(proxy.HeaderKey) != "" || got.header.Get("Authorization") != "" {
@@ -268,11 +263,7 @@ func (h *proxyHarness) metricsText() string {
 func TestProxy_AnswersAreCleansed(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
-		for _, c := range []string{"a=1", "b=2; Domain=example.org; Path=/; HttpOnly", "c=3; path=/app", "bivouac_proxy=evil; Path=/",
-			"d=4; Path=" + proxy.Path + h.id + "/WORKER_1/deep"} {
-			w.Header().Add("Set-Cookie", c)
-		}
-		for _, name := range []string{"Strict-Transport-Security", "Clear-Site-Data", "Service-Worker-Allowed", "Alt-Svc", response.HeaderRequestID, "X-Own"} {
+		for _, name := range []string{"Set-Cookie", "Strict-Transport-Security", "Clear-Site-Data", "Service-Worker-Allowed", "Alt-Svc", response.HeaderRequestID, "X-Own"} {
 			w.Header().Set(name, "theirs")
 		}
 		w.Header().Set("Cache-Control", "max-age=5")
@@ -291,11 +282,7 @@ func TestProxy_AnswersAreCleansed(t *testing.T) {
 		if at := got.header.Get("Location"); at != want {
 			t.Errorf("Location %s became %s, want %s", to, at, want)
 		}
-		cookies := strings.Join(got.header.Values("Set-Cookie"), "\n")
-		if want := "a=1; Path=" + prefix + "/\nb=2; HttpOnly; Path=" + prefix + "/\nc=3; Path=" + prefix + "/app\nd=4; Path=" + prefix + "/deep"; cookies != want {
-			t.Errorf("cookies\n%s\nwant\n%s", cookies, want)
-		}
-		for name, want := range map[string]string{"Strict-Transport-Security": "", "Clear-Site-Data": "", "Service-Worker-Allowed": "", "Alt-Svc": "", "X-Own": "theirs",
+		for name, want := range map[string]string{"Set-Cookie": "", "Strict-Transport-Security": "", "Clear-Site-Data": "", "Service-Worker-Allowed": "", "Alt-Svc": "", "X-Own": "theirs",
 			"Cache-Control": "max-age=5", "Pragma": "", "Access-Control-Allow-Origin": "http://localhost:3000", "Vary": "Origin, Accept", "X-Content-Type-Options": "nosniff"} {
 			if have := strings.Join(got.header.Values(name), ", "); have != want {
 				t.Errorf("%s: %q, want %q", name, have, want)
@@ -353,7 +340,7 @@ func TestProxy_LargeBodiesPass(t *testing.T) {
 func TestProxy_NoKeyInTheLog(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
-	h.ask("GET", h.at("VSCODE", "/?tkn="+h.key), "").want(t, 200)
+	h.ask("GET", h.passOf("VSCODE", "/"), "").want(t, 200)
 	h.ask("GET", h.at("WORKER_1", "/?tkn="+h.key), "").want(t, 303)
 	h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, h.alice).want(t, 200)
 	conn, _, err := h.dial(h.at("AGENT_SERVER", "/sockets/events/1?session_api_key="+h.key))

@@ -53,7 +53,7 @@ func TestProxy_WakesAPausedSandbox(t *testing.T) {
 		func() {
 			h.ask("GET", h.at("WORKER_1", "/x?a=b&wake=1"), "", "Authorization", "Bearer "+h.alice).want(t, 200)
 		},
-		func() { h.ask("GET", h.at("VSCODE", "/?tkn="+h.key+"&wake=true"), "").want(t, 200) },
+		func() { h.ask("GET", h.passOf("VSCODE", "/")+"?wake=true", "").want(t, 200) },
 	} {
 		h.pause()
 		use()

@@ -63,7 +63,9 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())
 	s.router = newRouter(s.dispatch, routes())
-	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
+	pages := cfg.Proxy
+	pages.Origins = cfg.CORSOrigins
+	if s.proxy, err = proxy.New(pages, s.forProxy()); err != nil {
 		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}
 	s.handler = s.accessLog(s.front(s.cors(s.limitRate(s.router))))
@@ -97,7 +99,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		ReadTimeout:       s.cfg.ReadTimeout,
 		WriteTimeout:      s.cfg.WriteTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
-		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
+		MaxHeaderBytes:    s.cfg.headerBytes(),
 		TLSConfig:         s.cfg.TLS,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

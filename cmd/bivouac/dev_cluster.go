@@ -20,6 +20,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/process"
 	"bivouac.dev/bivouac/secrets"
@@ -172,6 +173,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	}
 	web := httpapi.DefaultConfig()
 	web.Git.VerifyTokens = false // a development cluster calls no git provider
+	web.Proxy.Domain = proxy.DomainLocal
 	n.app, err = newApp(parts{
 		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
 		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),

@@ -92,7 +92,8 @@
 //	                                  any node; or a URL such as "http://{address}:{port}" with
 //	                                  {address}, {port}, {sandbox} and {name} replaced
 //	  domain                          with the proxy: "<port>-<id>.<domain>" instead of a path on
-//	                                  the API's address; needs wildcard DNS (and certificate)
+//	                                  the API's address; needs wildcard DNS (and certificate), see
+//	                                  deploy/DOMAINS.md
 //	  public_url                      how clients reach the API; default: as the request came
 //	  wake                            a message, a run or ?wake=true resumes; true
 //	}

@@ -98,7 +98,7 @@ vault {
 #   # A host of its own for each port, "<port>-<id>.<domain>". Use it where people
 #   # open sandboxes in browsers: pages of different sandboxes then have different
 #   # origins. It needs a wildcard DNS entry that leads here, best a domain that
-#   # serves nothing else.
+#   # serves nothing else, and HTTPS. deploy/DOMAINS.md has the steps.
 #   domain     = "sandboxes.example.net"
 #   wake       = true # a paused sandbox is resumed by a message, a run or ?wake=true
 # }

@@ -19,7 +19,7 @@ import (
 const (
 	// querySocketKey works for the agent server's WebSockets.
 	querySocketKey = "session_api_key"
-	// queryToken is VSCODE's own parameter. It also works for the other browser ports.
+	// queryToken works for the ports that serve pages. Its name is VSCODE's.
 	queryToken = "tkn"
 )
 
@@ -39,8 +39,9 @@ type grant struct {
 	credential fsm.Credential
 	// key is the sandbox's own key if the request had it.
 	key string
-	// token is set if the key came in queryToken, cookie if a cookie was used.
-	token, cookie bool
+	// token is set if the key came in queryToken, cookie if a cookie was used, pass if a pass in the
+	// path was used.
+	token, cookie, pass bool
 }
 
 // credentials are a request's credentials. They are never forwarded.
@@ -49,12 +50,13 @@ type credentials struct {
 	// socket is set if query is the key of an event socket.
 	socket  bool
 	cookies []string
+	pass    string
 }
 
 // credentialsOf reads a request's credentials for a target. A key in the query counts only for
 // event sockets and for GET and HEAD, which change nothing.
 func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
-	c := credentials{header: r.Header.Get(HeaderKey)}
+	c := credentials{header: r.Header.Get(HeaderKey), pass: to.pass}
 	c.bearer, _ = apikey.Bearer(r)
 	q, _ := url.ParseQuery(r.URL.RawQuery) // malformed parts hold no key
 	switch {
@@ -63,8 +65,9 @@ func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		c.query = q.Get(queryToken)
 	}
-	if isSameOrigin(r, d.server.Seen(r).Host) {
-		for _, one := range r.CookiesNamed(CookieName) {
+	// On the API's origin a cookie would open one sandbox to the pages of all.
+	if to.host && isSameOrigin(r, d.server.Seen(r).Host) {
+		for _, one := range r.CookiesNamed(cookieName(d.isSecure(r))) {
 			c.cookies = append(c.cookies, one.Value)
 		}
 	}
@@ -73,7 +76,7 @@ func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
 
 // none reports whether there are no credentials.
 func (c credentials) none() bool {
-	return c.header == "" && c.bearer == "" && c.query == "" && len(c.cookies) == 0
+	return c.header == "" && c.bearer == "" && c.query == "" && c.pass == "" && len(c.cookies) == 0
 }
 
 // isSameOrigin reports whether a browser's request may use its cookie: it comes from the same
@@ -157,7 +160,7 @@ func (d *Proxy) grantIn(ctx context.Context, v *fsm.View, to target, c credentia
 	if row == nil || agent {
 		return grant{}, response.Unauthorized()
 	}
-	return d.byCookie(ctx, g, c.cookies)
+	return d.byPass(ctx, g, c)
 }
 
 // isUnauthorized reports whether an error is the 401.
@@ -166,18 +169,22 @@ func isUnauthorized(err error) bool {
 	return errors.As(err, &refused) && refused.Status == http.StatusUnauthorized
 }
 
-// byCookie grants access by a cookie. The agent server accepts none, because any page in the
-// browser could then use it.
-func (d *Proxy) byCookie(ctx context.Context, g grant, cookies []string) (grant, error) {
-	if len(cookies) == 0 {
+// byPass grants access by a cookie or by the pass in a path. The agent server accepts neither,
+// because any page in the browser could then use it.
+func (d *Proxy) byPass(ctx context.Context, g grant, c credentials) (grant, error) {
+	if len(c.cookies) == 0 && c.pass == "" {
 		return grant{}, response.Unauthorized()
 	}
 	key, err := d.server.SandboxKey(ctx, g.row.KeyRef)
 	if err != nil {
 		return grant{}, err
 	}
-	for _, value := range cookies {
-		if cookieOpens(value, key, g.row.ID, g.port, time.Now()) {
+	if passOpens(passPath, c.pass, key, g.row.ID, g.port, time.Now()) {
+		g.pass = true
+		return g, nil
+	}
+	for _, value := range c.cookies {
+		if passOpens(passCookie, value, key, g.row.ID, g.port, time.Now()) {
 			g.cookie = true
 			return g, nil
 		}

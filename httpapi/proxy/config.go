@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Config configures the sandbox proxy of one node.
@@ -17,8 +19,12 @@ type Config struct {
 	PublicURL string
 	// Domain, if set, gives every port of every sandbox its own host, "<name>-<id>.<Domain>". A
 	// wildcard DNS entry must point to the nodes. Each port then has its own origin, separate from
-	// the API's and other sandboxes'. Set it wherever browsers open sandboxes.
+	// the API's and other sandboxes'. Set it wherever browsers open sandboxes. Browsers resolve
+	// DomainLocal by themselves and programs do not, so that there the agent server's URL is a path.
 	Domain string
+	// Origins are the front ends that may show a sandbox's page in a frame. Without any, those on
+	// this machine may.
+	Origins []string
 	// Wake lets a message, a run or ?wake=true resume a paused sandbox.
 	Wake bool
 	// StartWait limits how long a request waits for a starting sandbox.
@@ -43,6 +49,9 @@ type Config struct {
 	// Transport replaces the built-in transport in tests.
 	Transport http.RoundTripper
 }
+
+// DomainLocal is the domain whose names lead browsers to their own machine.
+const DomainLocal = "localhost"
 
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
@@ -111,7 +120,7 @@ func (c Config) Base(seen url.URL) url.URL {
 
 // URL returns the client's URL of a sandbox's port, without a trailing slash.
 func (c Config) URL(base url.URL, id, name string) string {
-	if c.Domain != "" {
+	if c.Domain != "" && (c.Domain != DomainLocal || name != fsm.PortAgentServer) {
 		host := HostName(name) + "-" + strings.ToLower(id) + "." + c.Domain
 		if port := base.Port(); port != "" {
 			host = net.JoinHostPort(host, port)

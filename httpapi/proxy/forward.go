@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -45,7 +44,7 @@ func (p *request) forward() error {
 	if isUpgrade(p.r) && !p.proxy.sessions.last(p.session) {
 		return errStopping()
 	}
-	if p.grant.port == fsm.PortAgentServer {
+	if p.isAgent() || p.grant.port == PortVSCode {
 		key, err := p.sandboxKey()
 		if err != nil {
 			return err
@@ -96,13 +95,12 @@ func (p *request) path() (path, raw string) {
 	return path, raw
 }
 
-// query returns the query for the sandbox, without the proxy's key. VSCODE keeps its token, which
-// it checks itself.
+// query returns the query for the sandbox, without the proxy's key.
 func (p *request) query() string {
 	if p.grant.port == fsm.PortAgentServer {
 		return withoutQuery(p.r.URL.RawQuery, querySocketKey)
 	}
-	if p.grant.port != PortVSCode && p.grant.token {
+	if p.grant.token {
 		return withoutQuery(p.r.URL.RawQuery, queryToken)
 	}
 	return p.r.URL.RawQuery
@@ -131,16 +129,14 @@ func (d *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	p.outHeader(pr.Out.Header)
 }
 
-// outHeader removes the proxy's credentials from a header and sets the forwarding headers.
+// outHeader replaces the client's credentials in a header and sets the forwarding headers.
 func (p *request) outHeader(h http.Header) {
-	h.Del(HeaderKey)
-	if token, bearer := apikey.Bearer(p.r); p.grant.port == fsm.PortAgentServer || bearer && strings.HasPrefix(token, apikey.Prefix) {
-		h.Del("Authorization")
+	p.outCredentials(h)
+	if p.grant.pass && h.Get("Origin") == "null" {
+		// Programs compare it with the host.
+		seen := p.proxy.server.Seen(p.r)
+		h.Set("Origin", seen.Scheme+"://"+seen.Host)
 	}
-	if p.grant.port == fsm.PortAgentServer {
-		h.Set(HeaderKey, p.grant.key)
-	}
-	dropCookie(h, p.r.Cookies())
 	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-Ip", "Forwarded"} {
 		h.Del(name)
 	}
@@ -154,53 +150,23 @@ func (p *request) outHeader(h http.Header) {
 	h.Set(response.HeaderRequestID, p.proxy.server.Info(p.r.Context()).ID)
 }
 
-// dropCookie removes the proxy's own cookie and leaves the others as they are.
-func dropCookie(h http.Header, sent []*http.Cookie) {
-	ours := false
-	rest := []string{}
-	for _, c := range sent {
-		if c.Name == CookieName {
-			ours = true
-			continue
-		}
-		value := c.Value
-		if c.Quoted {
-			value = `"` + value + `"`
-		}
-		rest = append(rest, c.Name+"="+value)
-	}
-	switch {
-	case !ours:
-	case len(rest) == 0:
-		h.Del("Cookie")
-	default:
-		h.Set("Cookie", strings.Join(rest, "; "))
-	}
-}
-
 // modifyResponse removes headers from a sandbox's response that would affect more than the sandbox.
 func (d *Proxy) modifyResponse(res *http.Response) error {
 	p := requestOf(res.Request.Context())
 	h := res.Header
 	names := []string{"Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Public-Key-Pins", response.HeaderRequestID, response.HeaderIndex}
-	if p.to.prefix != "" {
-		names = append(names, "Clear-Site-Data", "Service-Worker-Allowed")
+	if !p.to.host {
+		names = append(names, "Clear-Site-Data", "Service-Worker-Allowed", "Referrer-Policy", "Reporting-Endpoints",
+			"Accept-Ch", "Use-As-Dictionary", "Set-Login")
 	}
 	for _, name := range names {
 		h.Del(name)
 	}
-	if cookies := h.Values("Set-Cookie"); len(cookies) > 0 {
-		h.Del("Set-Cookie")
-		for _, line := range cookies {
-			if scoped := scopeCookie(line, p.to.prefix); scoped != "" {
-				h.Add("Set-Cookie", scoped)
-			}
-		}
-	}
+	p.setOwnCookies(h)
 	if at := h.Get("Location"); at != "" && p.to.prefix != "" {
 		h.Set("Location", p.location(at))
 	}
-	if p.grant.port != fsm.PortAgentServer && !p.grant.cookie && p.r.Method == http.MethodGet {
+	if p.isHostsPage() && !p.grant.cookie && p.r.Method == http.MethodGet {
 		p.setCookie(h)
 	}
 	if kind, _, _ := mime.ParseMediaType(h.Get("Content-Type")); kind == "text/event-stream" {
@@ -230,37 +196,6 @@ func (p *request) location(at string) string {
 		own.Path, own.RawPath = p.to.prefix+"/"+strings.TrimLeft(own.Path, "/"), p.to.prefix+"/"+strings.TrimLeft(path, "/")
 	}
 	return own.String()
-}
-
-// scopeCookie limits a sandbox's cookie to the sandbox: no Domain, and a Path below the prefix. It
-// returns "" for the proxy's own name.
-func scopeCookie(line, prefix string) string {
-	parts := strings.Split(line, ";")
-	name, _, _ := strings.Cut(parts[0], "=")
-	if strings.TrimSpace(name) == CookieName {
-		return ""
-	}
-	kept, path := parts[:1], ""
-	for _, attribute := range parts[1:] {
-		key, value, _ := strings.Cut(attribute, "=")
-		switch key = strings.TrimSpace(key); {
-		case strings.EqualFold(key, "Domain"):
-		case strings.EqualFold(key, "Path"):
-			path = strings.TrimSpace(value)
-		default:
-			kept = append(kept, attribute)
-		}
-	}
-	if prefix == "" && path == "" {
-		return strings.Join(kept, ";")
-	}
-	if !strings.HasPrefix(path, "/") {
-		path = "/"
-	}
-	if path != prefix && !strings.HasPrefix(path, prefix+"/") {
-		path = prefix + path
-	}
-	return strings.Join(kept, ";") + "; Path=" + path
 }
 
 // eventStream ends with EOF instead of an error when the proxy ends the session.

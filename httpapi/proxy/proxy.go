@@ -27,9 +27,9 @@ import (
 // A paused sandbox responds 409 (WebSockets: 4409, page views: a page with a button) until work for
 // its agent, a resume or ?wake=true wakes it.
 //
-// Without Config.Domain, sandboxes' pages share the API's origin. The API accepts no cookies, so
-// they can't call it. But a script of one sandbox can reach another sandbox that the same browser
-// has access to. Set Config.Domain where browsers open sandboxes.
+// Without Config.Domain, sandboxes' pages share the API's address. A browser gives such a page an
+// origin of its own, without storage, cookies and service workers, and the path has its pass. With
+// Config.Domain each port has a host, and a page has all that a page has elsewhere.
 type Proxy struct {
 	cfg      Config
 	server   Server
@@ -38,7 +38,9 @@ type Proxy struct {
 	sockets  *sockets
 	health   *health
 	proxy    *httputil.ReverseProxy
-	wakes    wakes
+	// framers is the policy of who may show a page in a frame.
+	framers string
+	wakes   wakes
 }
 
 // New creates the proxy and starts nothing. It fails if s.Registerer already has the metrics of
@@ -48,7 +50,7 @@ func New(cfg Config, s Server) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Proxy{server: s, cfg: cfg, metrics: m, sessions: newSessions(s.Cluster, cfg)}
+	d := &Proxy{server: s, cfg: cfg, metrics: m, sessions: newSessions(s.Cluster, cfg), framers: framersOf(cfg)}
 	transport := cfg.Transport
 	if transport == nil {
 		transport = newTransport(cfg)
@@ -92,6 +94,7 @@ type request struct {
 func (d *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to, _ := targetOf(d.cfg.Domain, r.Host, r.URL.EscapedPath())
 	p := &request{proxy: d, r: r, to: to, w: newWriter(w)}
+	p.protect(w.Header())
 	ex := d.server.Info(r.Context())
 	ex.Route = Path
 	defer func() {
@@ -115,6 +118,12 @@ func (d *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *request) serve(ex *RequestInfo) error {
 	if p.r.Method == http.MethodConnect || p.r.Method == http.MethodTrace {
 		return response.Error(http.StatusMethodNotAllowed, "Method Not Allowed")
+	}
+	if err := p.refuseWorker(); err != nil {
+		return err
+	}
+	if p.preflight() {
+		return nil
 	}
 	given := p.proxy.credentialsOf(p.r, p.to)
 	switch {
@@ -184,20 +193,29 @@ func (p *request) enter() (end func(), err error) {
 }
 
 // redirect adds the slash to a path that ends with the port's name, for relative links, and
-// replaces a key in the query by a cookie. VSCODE checks the token itself, so its query stays.
+// replaces a key in the query by a cookie or, on the API's origin, by a pass in the path.
 func (p *request) redirect() bool {
 	u := url.URL{Path: p.r.URL.Path, RawPath: p.r.URL.RawPath, RawQuery: p.r.URL.RawQuery}
 	bare := p.to.prefix != "" && p.to.rest == ""
-	token := p.grant.token && p.grant.port != PortVSCode && !isUpgrade(p.r)
-	if p.grant.port == fsm.PortAgentServer || p.r.Method != http.MethodGet && p.r.Method != http.MethodHead || !bare && !token {
+	token := p.grant.token && !isUpgrade(p.r)
+	if p.isAgent() || p.r.Method != http.MethodGet && p.r.Method != http.MethodHead || !bare && !token {
 		return false
 	}
 	if bare {
 		u.Path, u.RawPath = p.to.prefix+"/", ""
 	}
 	if token {
-		p.setCookie(p.w.Header())
 		u.RawQuery = withoutQuery(u.RawQuery, queryToken)
+	}
+	switch {
+	case token && p.to.host:
+		p.setCookie(p.w.Header())
+	case token:
+		to, ok := p.passPath(u)
+		if !ok {
+			return false
+		}
+		u = to
 	}
 	p.seeOther(u)
 	return true
@@ -215,15 +233,18 @@ func (p *request) seeOther(u url.URL) {
 	p.w.WriteHeader(http.StatusSeeOther)
 }
 
-// setCookie sets the browser's cookie. If the sandbox's key can't be read, it sets none.
+// setCookie sets the browser's cookies. If the sandbox's key can't be read, it sets none.
 func (p *request) setCookie(h http.Header) {
 	key, err := p.sandboxKey()
 	if err != nil {
 		return
 	}
-	value := newCookieValue(key, p.grant.row.ID, p.grant.port, time.Now().Add(p.proxy.cfg.CookieAge))
-	secure := p.proxy.cfg.Base(p.proxy.server.Seen(p.r)).Scheme == "https"
-	h.Add("Set-Cookie", newCookie(value, p.to.prefix, p.proxy.cfg.CookieAge, secure).String())
+	age := p.proxy.cfg.CookieAge
+	value := newPass(passCookie, key, p.grant.row.ID, p.grant.port, time.Now().Add(age))
+	h.Add("Set-Cookie", newCookie(value, age, p.isSecure()).String())
+	if p.grant.port == PortVSCode {
+		h.Add("Set-Cookie", newVSCodeCookie(key, age, p.isSecure()).String())
+	}
 }
 
 // sandboxKey returns the sandbox's own key: the request's, otherwise the stored one.

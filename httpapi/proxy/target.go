@@ -15,7 +15,7 @@ import (
 // the sandbox.
 const Path = "/sandboxes/"
 
-// The ports besides fsm.PortAgentServer (PROTOCOL.md, "Ports"). Only VSCODE's URL holds the key.
+// The ports besides fsm.PortAgentServer (PROTOCOL.md, "Ports").
 const (
 	PortVSCode  = "VSCODE"
 	PortWorker1 = "WORKER_1"
@@ -29,8 +29,12 @@ type target struct {
 	id, name string
 	// label is the host name's first label, "" for a path.
 	label string
+	// host is set if the port has a host of its own.
+	host bool
 	// prefix is the proxy's part of the path, "" for a host name.
 	prefix string
+	// pass is the pass in the path of a page on the API's origin.
+	pass string
 	// rest is the path for the sandbox, escaped exactly as the client sent it. It is "" if the path
 	// ends with the port's name.
 	rest string
@@ -40,7 +44,7 @@ type target struct {
 // the proxy, and find does not find it.
 func targetOf(domain, host, escapedPath string) (target, bool) {
 	if label, below := labelBelow(domain, host); below {
-		return target{label: label, rest: escapedPath}, true
+		return target{label: label, host: true, rest: escapedPath}, true
 	}
 	rest, ours := strings.CutPrefix(escapedPath, Path)
 	if !ours {
@@ -55,6 +59,7 @@ func targetOf(domain, host, escapedPath string) (target, bool) {
 	if slash {
 		t.rest = "/" + after
 	}
+	t.cutPass()
 	return t, true
 }
 

@@ -94,7 +94,8 @@ func (w *writer) outcome() int {
 }
 
 // mergeHeader merges a sandbox's header into the API's. The API's values win for the request id,
-// the log index, X-Content-Type-Options and, if the proxy allows the origin, CORS.
+// the log index, X-Content-Type-Options and, if the proxy allows the origin, CORS. Policies add up: a
+// browser obeys all of them.
 func mergeHeader(ours, theirs http.Header) {
 	cors := ours.Get("Access-Control-Allow-Origin") != ""
 	if theirs.Get("Cache-Control") != "" || theirs.Get("Expires") != "" {
@@ -106,7 +107,7 @@ func mergeHeader(ours, theirs http.Header) {
 		switch {
 		case name == response.HeaderRequestID || name == response.HeaderIndex || name == "X-Content-Type-Options":
 		case cors && strings.HasPrefix(name, "Access-Control-"):
-		case name == "Vary":
+		case name == "Vary" || name == headerPolicy:
 			ours[name] = append(ours[name], values...)
 		default:
 			ours[name] = values

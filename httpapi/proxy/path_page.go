@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// Policies of what comes from a sandbox on the API's origin. Neither has allow-same-origin: a page
+// gets an origin of its own, without storage, cookies and service workers.
+const (
+	// pathPolicy is for the ports that serve pages.
+	pathPolicy = "sandbox allow-downloads allow-forms allow-modals allow-pointer-lock allow-popups allow-scripts"
+	// agentPolicy is for the agent server, whose responses are no pages.
+	agentPolicy = "sandbox; default-src 'none'"
+)
+
+const headerPolicy = "Content-Security-Policy"
+
+// reserved begins the proxy's own paths below a port. "<port>/.bivouac/<pass>/…" is the port for a
+// page on the API's origin, whose relative links repeat the pass.
+const reserved = "/.bivouac/"
+
+// cutPass moves the pass in a path from the rest to the prefix.
+func (t *target) cutPass() {
+	after, is := strings.CutPrefix(t.rest, reserved)
+	pass, rest, slash := strings.Cut(after, "/")
+	until, mac, dot := strings.Cut(pass, ".")
+	if !is || !dot || !isWord(until) || !isWord(mac) || t.isAgent() {
+		return
+	}
+	t.pass, t.prefix, t.rest = pass, t.prefix+reserved+pass, ""
+	if slash {
+		t.rest = "/" + rest
+	}
+}
+
+// framersOf returns the policy of who may show a sandbox's page in a frame: itself, the API's
+// origin and the front ends', as for CORS.
+func framersOf(cfg Config) string {
+	who := []string{"frame-ancestors 'self'"}
+	if cfg.PublicURL != "" {
+		base := cfg.Base(url.URL{})
+		who = append(who, base.String())
+	}
+	if len(cfg.Origins) == 0 {
+		who = append(who, "http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*")
+	}
+	return strings.Join(append(who, cfg.Origins...), " ")
+}
+
+// isAgent reports whether the request has permission to use the agent server.
+func (p *request) isAgent() bool { return p.grant.port == fsm.PortAgentServer }
+
+// isHostsPage reports whether the request is for a port with a host, and so an origin, of its own.
+func (p *request) isHostsPage() bool { return p.to.host && !p.isAgent() }
+
+// isSecure reports whether the client uses HTTPS.
+func (p *request) isSecure() bool { return p.proxy.isSecure(p.r) }
+
+func (d *Proxy) isSecure(r *http.Request) bool { return d.cfg.Base(d.server.Seen(r)).Scheme == "https" }
+
+// AnswersCORS reports whether the proxy answers a request's CORS questions itself: those of a page
+// on the API's origin, whose own origin is "null".
+func (d *Proxy) AnswersCORS(r *http.Request) bool {
+	to, _ := targetOf(d.cfg.Domain, r.Host, r.URL.EscapedPath())
+	return to.pass != ""
+}
+
+// protect sets the headers that keep a page from the pages of others, on every response, the
+// proxy's own included.
+func (p *request) protect(h http.Header) {
+	if p.to.host {
+		// The other hosts below the domain may be the same site: they get no window and no frame.
+		h.Set("Cross-Origin-Opener-Policy", "same-origin-allow-popups")
+		h.Set(headerPolicy, p.proxy.framers)
+		return
+	}
+	h.Set("Referrer-Policy", "no-referrer")
+	if p.to.isAgent() {
+		h.Set(headerPolicy, agentPolicy)
+		return
+	}
+	h.Set(headerPolicy, pathPolicy)
+	if p.to.pass == "" {
+		return
+	}
+	// The pass in the path is the whole authorisation, so that any "null" origin may read.
+	h.Add("Vary", "Origin")
+	if p.r.Header.Get("Origin") == "null" {
+		h.Set("Access-Control-Allow-Origin", "null")
+		h.Set("Access-Control-Allow-Credentials", "true")
+		h.Set("Access-Control-Expose-Headers", "*")
+	}
+}
+
+// preflight answers the preflight of a page on the API's origin.
+func (p *request) preflight() bool {
+	method := p.r.Header.Get("Access-Control-Request-Method")
+	if p.to.pass == "" || p.r.Method != http.MethodOptions || method == "" || p.r.Header.Get("Origin") != "null" {
+		return false
+	}
+	h := p.w.inner.Header()
+	h.Set("Access-Control-Allow-Methods", method)
+	if names := p.r.Header.Get("Access-Control-Request-Headers"); names != "" {
+		h.Set("Access-Control-Allow-Headers", names)
+	}
+	h.Set("Access-Control-Max-Age", "600")
+	p.w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// refuseWorker refuses to serve a service worker on the API's origin. It would stay in the browser
+// and see what other pages load.
+func (p *request) refuseWorker() error {
+	if p.to.host || p.r.Header.Get("Service-Worker") == "" {
+		return nil
+	}
+	return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. Configure a domain for sandboxes.")
+}
+
+// passPath returns the path of the same page below a new pass, false on failure.
+func (p *request) passPath(u url.URL) (url.URL, bool) {
+	key, err := p.sandboxKey()
+	if err != nil {
+		return u, false
+	}
+	pass := newPass(passPath, key, p.grant.row.ID, p.grant.port, time.Now().Add(p.proxy.cfg.CookieAge))
+	path, raw := p.path()
+	u.Path, u.RawPath = p.to.prefix+reserved+pass+path, p.to.prefix+reserved+pass+raw
+	return u, pass != ""
+}
