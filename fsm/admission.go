@@ -28,12 +28,17 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	if err := q.fits(v.ProtocolVersion()); err != nil {
 		return err
 	}
-	sandboxID := valueOr(q.SandboxID, "")
-	if id := q.ParentConversationID; sandboxID == "" && id != nil {
+	request := *q
+	if id := q.ParentConversationID; id != nil {
 		if parent := v.Conversation(userID, *id); parent != nil {
-			sandboxID = parent.SandboxID
+			request.dropEmpty()
+			request.inherit(parent)
 		}
 	}
+	if err := t.mayGrow(userID, growthOf(nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
+		return err
+	}
+	sandboxID := valueOr(request.SandboxID, "")
 	if sandboxID == "" {
 		if member := t.memberFor(userID, q); member != nil {
 			return t.refusal(demandOf(member, t.claimed(member, userID), nil))

@@ -117,7 +117,20 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 		t.remember(r, cmd.Time)
 		return
 	}
+	if t.meta.active(VersionAccess) {
+		if task := r.Result.StartTask; task != nil {
+			kept := *task
+			kept.Request = task.Request.withoutLarge()
+			r.Result.StartTask = &kept
+		}
+		// A full state has room for what removes something, and not for its result.
+		if t.full(r) {
+			t.remember(r, cmd.Time)
+			return
+		}
+	}
 	must(t.txn.Insert(tableClientCommands, r))
+	t.account(resourceUse{}, resourceUseOf(r))
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands++
 	u.clientWeight += r.weight()
@@ -150,8 +163,8 @@ func (r Result) slim() Result {
 	return r
 }
 
-// whole reverses slim. A start task's request never changes; it stays missing only if the task is
-// gone.
+// whole reverses slim. A start task's request changes only when the task ends: the texts for the
+// agent go. It stays missing only if the task is gone.
 func (r Result) whole(txn *memdb.Txn) Result {
 	if r.StartTask == nil {
 		return r
@@ -181,6 +194,7 @@ func (t *transaction) forgetExpired(now time.Time) {
 // forget removes one client command.
 func (t *transaction) forget(r *commandRecord) {
 	must(t.txn.Delete(tableClientCommands, r))
+	t.account(resourceUseOf(r), resourceUse{})
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands--
 	u.clientWeight -= r.weight()

@@ -149,6 +149,9 @@ func dump(s *Store) map[string]json.RawMessage {
 		rows[table+" "+rowName(row)] = raw
 	}
 	for u := range withPrefix[usageRow](p.view.txn, tableUsage, indexID, nil) {
+		if u.Usage == (Usage{StateBytes: u.StateBytes, doneBytes: u.doneBytes}) {
+			continue // TestUsageIsARecount has the bytes
+		}
 		rows["usage "+cmp.Or(u.user, "(all)")] = fmt.Appendf(nil, `{"running":%d,"total":%d,"cpu":%d,"memory":%d,"starts":%d}`,
 			u.Running, u.Total, u.CPU, u.Memory, u.starts)
 	}

@@ -23,8 +23,12 @@ func (b *InstallationConfigureBody) check(r *rules) {
 }
 
 func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (Result, *Error) {
-	if !t.meta.Configured || t.meta.Installation != b.Installation {
-		t.meta.Configured, t.meta.Installation = true, b.Installation
+	in := b.Installation
+	if !t.meta.active(VersionAccess) { // older nodes do not keep it
+		in.PerUser.StateBytes, in.Overall.StateBytes = 0, 0
+	}
+	if !t.meta.Configured || t.meta.Installation != in {
+		t.meta.Configured, t.meta.Installation = true, in
 		t.changed = true // deadlines move
 	}
 	return Result{}, nil

@@ -15,6 +15,8 @@ type demand struct {
 	mine, theirs Usage
 	// noted: the recent starts already include this one.
 	noted bool
+	// grow is what the state grows by, in bytes; 0 when it was admitted before.
+	grow int
 }
 
 // demandOf computes what storing next in place of old needs. A start task's reservation is already
@@ -25,7 +27,15 @@ func demandOf(old, next *Sandbox, promised *Reservation) demand {
 		was.mine = Usage{}
 	}
 	has := promised.usage()
-	return demand{is.user, is.mine.minus(was.mine).minus(has), is.theirs.minus(was.theirs).minus(has), promised != nil}
+	d := demand{user: is.user, mine: is.mine.minus(was.mine).minus(has), theirs: is.theirs.minus(was.theirs).minus(has), noted: promised != nil}
+	switch {
+	case promised != nil:
+	case old != nil && old.UserID != next.UserID: // a claim
+		d.grow = growthOf(nil, next)
+	default:
+		d.grow = growthOf(old, next)
+	}
+	return d
 }
 
 // admit decides whether a start fits the limits. It returns the sandboxes that must be paused for
@@ -48,6 +58,9 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 		return nil, err
 	}
 	if err := exceeded(LimitOfInstallation, in.Overall, theirs, d.theirs); err != nil {
+		return nil, err
+	}
+	if err := t.mayGrow(d.user, d.grow); err != nil {
 		return nil, err
 	}
 	if d.noted {

@@ -92,6 +92,17 @@ func recount(v *View) map[string]Usage {
 	for x := range withPrefix[recentStart](v.txn, tableRecentStarts, indexID, nil) {
 		sum[x.UserID] = sum[x.UserID].plus(Usage{starts: 1})
 	}
+	for _, row := range (&Snapshot{view: v}).rows() {
+		user, n := rowBytes(row)
+		u := Usage{StateBytes: n}
+		if task, ok := row.(*StartTask); ok && task.Done() {
+			u.doneBytes = n
+		}
+		sum[""] = sum[""].plus(u)
+		if user != "" {
+			sum[user] = sum[user].plus(u)
+		}
+	}
 	for user, u := range sum {
 		if u == (Usage{}) {
 			delete(sum, user)

@@ -29,7 +29,7 @@ func (p Policy) Over(base Policy) Policy {
 	}
 }
 
-// Limits bound what sandboxes may use; 0 is no limit. Members of warm pools do not count until they
+// Limits bound what a user may use; 0 is no limit, except in StateBytes. Members of warm pools do not count until they
 // are claimed, except in the installation's CPU and memory.
 type Limits struct {
 	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed.
@@ -42,6 +42,9 @@ type Limits struct {
 	// CPU (MHz) and Memory (MiB) sum the templates of the sandboxes with DesiredRunning.
 	CPU    int `json:"cpu,omitempty"`
 	Memory int `json:"memory,omitempty"`
+	// StateBytes bounds what is kept in the state, in bytes (state_bytes.go). 0 is the default and not
+	// "no limit". It is enforced from VersionAccess on.
+	StateBytes int `json:"state_bytes,omitempty"`
 }
 
 // MaxStartsPerMinute bounds Limits.StartsPerMinute, because the store keeps that many start times.
@@ -57,6 +60,7 @@ const (
 	LimitStarts  = "starts_per_minute"
 	LimitCPU     = "cpu"
 	LimitMemory  = "memory"
+	LimitState   = "state_bytes"
 )
 
 // OnLimit says what a start does that exceeds a user's limit of running sandboxes.
@@ -100,6 +104,8 @@ func (r *rules) limits(of string, l Limits) {
 	}
 	r.check(l.StartsPerMinute >= 0 && l.StartsPerMinute <= MaxStartsPerMinute,
 		"%s: starts_per_minute must be between 0 (none) and %d", of, MaxStartsPerMinute)
+	r.check(l.StateBytes == 0 || l.StateBytes >= MinStateBytes && l.StateBytes <= maxLimit,
+		"%s: state_bytes must be 0 (the default) or between %d and %d", of, MinStateBytes, maxLimit)
 }
 
 // Installation returns the current configuration.

@@ -32,6 +32,9 @@ func (r *rules) providers(list []Provider) {
 
 func (t *transaction) applyProvidersReplace(b *ProvidersReplaceBody) (Result, *Error) {
 	user := t.cmd.UserID
+	if err := t.mayGrow(user, t.providersGrowth(user, b.Providers)); err != nil {
+		return Result{}, err
+	}
 	named := make(map[ProviderType]bool, len(b.Providers))
 	for i := range b.Providers {
 		named[b.Providers[i].Type] = true
@@ -43,6 +46,15 @@ func (t *transaction) applyProvidersReplace(b *ProvidersReplaceBody) (Result, *E
 		}
 	}
 	return Result{}, nil
+}
+
+// providersGrowth returns how much storing the connections adds to the state, without what others
+// that are removed give back.
+func (t *transaction) providersGrowth(user string, list []Provider) (n int) {
+	for i := range list {
+		n += growthOf(first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(list[i].Type))), &list[i])
+	}
+	return n
 }
 
 // putProvider stores one connection of a user. Without a token it keeps the stored token, and the

@@ -1,5 +1,7 @@
 package fsm
 
+import "time"
+
 // SettingsPutBody replaces the settings of Command.UserID (POST /api/settings). Apply keeps the
 // stored value of the sticky members of Values and of the three key refs when they are nil
 // (API.md, "Settings: store").
@@ -53,17 +55,11 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 		return Result{}, err
 	}
 	old := t.settingsOf(user)
-	var kept Settings
-	if old != nil {
-		kept = *old
+	s := b.over(old)
+	s.UserID, s.UpdatedAt = user, t.now
+	if err := t.mayGrow(user, t.settingsGrowth(old, s, b)); err != nil {
+		return Result{}, err
 	}
-	s := &Settings{
-		UserID: user, Values: b.Values, MCPConfig: b.MCPConfig, UpdatedAt: t.now,
-		LLMAPIKey:     valueOr(b.LLMAPIKey, kept.LLMAPIKey),
-		SearchAPIKey:  valueOr(b.SearchAPIKey, kept.SearchAPIKey),
-		SandboxAPIKey: valueOr(b.SandboxAPIKey, kept.SandboxAPIKey),
-	}
-	s.Values.keepSticky(&kept.Values)
 	put(t, tableSettings, old, s)
 	t.settings[user] = s
 	for i := range b.Providers {
@@ -80,6 +76,33 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	return Result{}, nil
 }
 
+// over returns the settings that take the place of old; nil is none.
+func (b *SettingsPutBody) over(old *Settings) *Settings {
+	var kept Settings
+	if old != nil {
+		kept = *old
+	}
+	s := &Settings{
+		Values: b.Values, MCPConfig: b.MCPConfig,
+		LLMAPIKey:     valueOr(b.LLMAPIKey, kept.LLMAPIKey),
+		SearchAPIKey:  valueOr(b.SearchAPIKey, kept.SearchAPIKey),
+		SandboxAPIKey: valueOr(b.SandboxAPIKey, kept.SandboxAPIKey),
+	}
+	s.Values.keepSticky(&kept.Values)
+	return s
+}
+
+// settingsGrowth returns how much storing next in place of old, with the body's providers and
+// secrets, adds to the state.
+func (t *transaction) settingsGrowth(old, next *Settings, b *SettingsPutBody) int {
+	n := growthOf(old, next) + t.providersGrowth(next.UserID, b.Providers)
+	for i := range b.CustomSecrets {
+		c := &b.CustomSecrets[i]
+		n += growthOf(first[CustomSecret](t.txn, tableCustomSecrets, indexID, keyOf(next.UserID, c.Name)), c)
+	}
+	return n
+}
+
 // settingsOf returns a user's settings at this point of the batch. It does not read the table that
 // the batch writes: such a read makes go-memdb copy again what the batch has already changed.
 func (t *transaction) settingsOf(user string) *Settings {
@@ -92,8 +115,14 @@ func (t *transaction) settingsOf(user string) *Settings {
 // SettingsAdmission returns the error with which SettingsPut would refuse the request because of
 // the stored state. Callers use it before they write secrets.
 func (v *View) SettingsAdmission(userID string, b *SettingsPutBody) *Error {
-	t := transaction{txn: v.txn}
-	return t.checkCustomSecretCount(userID, b.CustomSecrets)
+	t := v.transaction(time.Time{})
+	if err := t.checkCustomSecretCount(userID, b.CustomSecrets); err != nil {
+		return err
+	}
+	old := v.Settings(userID)
+	next := b.over(old)
+	next.UserID = userID
+	return t.mayGrow(userID, t.settingsGrowth(old, next, b))
 }
 
 // checkCustomSecretCount bounds the number of a user's named secrets after an addition.

@@ -178,7 +178,7 @@ func TestGoldenSnapshot2(t *testing.T) {
 	if task := v.StartTask("ada", "t3"); task == nil || *task.Reservation != (Reservation{500, 1024}) {
 		t.Errorf("task %+v", task)
 	}
-	if u := v.Usage("ada"); u != (Usage{Running: 2, Total: 2, CPU: 1000, Memory: 2048, starts: 2}) {
+	if u := v.Usage("ada"); u != (Usage{Running: 2, Total: 2, CPU: 1000, Memory: 2048, StateBytes: 25600, doneBytes: 512, starts: 2}) {
 		t.Errorf("usage %+v", u)
 	}
 	late := NewCommand("c2", testEpoch.Add(2*time.Second), "", &SpecPoolBody{ID: "py", Size: 9})

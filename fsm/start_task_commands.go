@@ -1,7 +1,7 @@
 package fsm
 
-// MaxDoneTasks is how many finished start tasks of one user are kept. Those that ended first are
-// dropped first.
+// MaxDoneTasks is how many finished start tasks of one user are kept, and from VersionAccess on not
+// more than maxDoneBytes. Those that ended first are dropped first.
 const MaxDoneTasks = 1000
 
 // StartTaskCreateBody accepts a conversation start for Command.UserID. It sets Result.StartTask. If
@@ -72,6 +72,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		ConversationID: b.ConversationID, V0ID: b.V0ID,
 		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
+	}
+	if err := t.mayGrow(user, growthOf(nil, task)); err != nil {
+		return Result{}, err
 	}
 	if err := t.startFor(task); err != nil {
 		return Result{}, err
@@ -351,15 +354,20 @@ func (t *transaction) leaveParent(c *Conversation) {
 	}
 }
 
-// endTask stores the end of a task and drops the user's oldest finished tasks.
+// endTask stores the end of a task and drops the user's oldest finished tasks. From VersionAccess on
+// the texts for the agent leave the state.
 func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail string) *StartTask {
 	task := *old
 	task.Status, task.Detail, task.Secrets, task.Reservation = status, cleanWords(detail), SecretRef{}, nil
 	task.UpdatedAt = t.now
+	bounded := t.meta.active(VersionAccess)
+	if bounded {
+		task.Request = task.Request.withoutBodies()
+	}
 	put(t, tableStartTasks, old, &task)
 	u := t.store.usageOf(task.UserID)
 	u.doneTasks++
-	for u.doneTasks > MaxDoneTasks {
+	for u.doneTasks > MaxDoneTasks || bounded && u.doneTasks > 1 && usageOf(t.txn, task.UserID).doneBytes > maxDoneBytes {
 		drop(t, tableStartTasks, firstWithPrefix[StartTask](t.txn, tableStartTasks, indexDone, prefixOf(task.UserID)))
 		u.doneTasks--
 	}

@@ -9,25 +9,32 @@ import (
 )
 
 // Usage is what limits bound, for one user or for the installation. It is derived from the
-// sandboxes, the reservations of start tasks and the recent starts.
+// rows of users, the reservations of start tasks and the recent starts.
 type Usage struct {
 	// Running, Total, CPU (MHz) and Memory (MiB) as in Limits.
 	Running int
 	Total   int
 	CPU     int
 	Memory  int
+	// StateBytes sums what the rows of the state count for, in bytes.
+	StateBytes int
+	// doneBytes is the part of StateBytes in finished start tasks.
+	doneBytes int
 	// starts counts the recent starts that are kept.
 	starts int
 }
 
 // plus adds two usages.
 func (u Usage) plus(o Usage) Usage {
-	return Usage{u.Running + o.Running, u.Total + o.Total, u.CPU + o.CPU, u.Memory + o.Memory, u.starts + o.starts}
+	return Usage{
+		u.Running + o.Running, u.Total + o.Total, u.CPU + o.CPU, u.Memory + o.Memory,
+		u.StateBytes + o.StateBytes, u.doneBytes + o.doneBytes, u.starts + o.starts,
+	}
 }
 
 // minus is the inverse of plus.
 func (u Usage) minus(o Usage) Usage {
-	return Usage{u.Running - o.Running, u.Total - o.Total, u.CPU - o.CPU, u.Memory - o.Memory, u.starts - o.starts}
+	return u.plus(Usage{-o.Running, -o.Total, -o.CPU, -o.Memory, -o.StateBytes, -o.doneBytes, -o.starts})
 }
 
 // usageRow is a row of tableUsage. The installation's row has the user "".
@@ -50,26 +57,36 @@ type resourceUse struct {
 }
 
 // resourceUseOf returns what a row adds; nil and rows of other tables add nothing.
-func resourceUseOf[T any](row *T) resourceUse {
+func resourceUseOf[T any](row *T) (use resourceUse) {
+	if row == nil {
+		return resourceUse{}
+	}
+	user, bytes := rowBytes(row)
+	if user != "" {
+		use = resourceUse{user: user, mine: Usage{StateBytes: bytes}}
+	}
+	use.theirs = Usage{StateBytes: bytes}
 	switch row := any(row).(type) {
 	case *Sandbox:
-		if row != nil {
-			return row.resourceUse()
-		}
+		use = use.plus(row.resourceUse())
 	case *StartTask:
-		if row != nil && row.Reservation != nil {
-			return resourceUse{user: row.UserID, mine: row.Reservation.usage(), theirs: row.Reservation.usage()}
+		u := row.Reservation.usage()
+		if row.Done() {
+			u.doneBytes = bytes
 		}
+		use = use.plus(resourceUse{row.UserID, u, u})
 	case *recentStart:
-		switch {
-		case row == nil:
-		case row.UserID == "":
+		if row.UserID == "" {
 			return resourceUse{theirs: Usage{starts: 1}}
-		default:
-			return resourceUse{user: row.UserID, mine: Usage{starts: 1}}
 		}
+		return resourceUse{user: row.UserID, mine: Usage{starts: 1}}
 	}
-	return resourceUse{}
+	return use
+}
+
+// plus adds the use of the same row.
+func (r resourceUse) plus(o resourceUse) resourceUse {
+	return resourceUse{o.user, r.mine.plus(o.mine), r.theirs.plus(o.theirs)}
 }
 
 // resourceUse returns what a sandbox adds to the usages.
@@ -107,7 +124,7 @@ func (t *transaction) addUsage(user string, by Usage) {
 		return
 	}
 	row := usageRow{user, usageOf(t.txn, user).plus(by)}
-	if u := row.Usage; min(u.Running, u.Total, u.CPU, u.Memory, u.starts) < 0 {
+	if u := row.Usage; min(u.Running, u.Total, u.CPU, u.Memory, u.StateBytes, u.doneBytes, u.starts) < 0 {
 		panic(fmt.Sprintf("fsm: impossible state: the usage of user %q is %+v", user, u))
 	}
 	if row.Usage == (Usage{}) {

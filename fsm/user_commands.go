@@ -30,6 +30,11 @@ func (t *transaction) applyUserConfigure(b *UserConfigureBody) (Result, *Error) 
 	}
 	u := *old
 	u.Policy, u.Limits = b.Policy, b.Limits
+	if u.Limits != nil && !t.meta.active(VersionAccess) { // older nodes do not keep it
+		l := *u.Limits
+		l.StateBytes = 0
+		u.Limits = &l
+	}
 	put(t, tableUsers, old, &u)
 	t.changed = true // deadlines move
 	return Result{User: &u}, nil

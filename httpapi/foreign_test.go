@@ -109,3 +109,21 @@ func TestLimit_AStartInARunningSandboxIsAStart(t *testing.T) {
 	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
 	h.do(h.alice, "POST", pathConversations, body).refused(t, "user_starts_per_minute")
 }
+
+// A user who has filled the state that it may keep is refused with what to do, and can still make
+// room.
+func TestLimit_StateBytes(t *testing.T) {
+	h := newHarness(t).withSpec().raised().limited(fsm.Installation{PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes}})
+	sb := h.createSandbox(h.alice)
+	body := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"},"initial_message":{"content":[{"type":"text","text":%q}]}}`, sb, strings.Repeat("x", 400<<10))
+	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
+	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
+	paths := h.secrets.paths()
+	h.do(h.alice, "POST", pathConversations, body).refused(t, "user_state_bytes")
+	if got := h.secrets.paths(); cmp.Diff(paths, got) != "" {
+		t.Errorf("a refused start left secrets: %v", got)
+	}
+	h.do(h.bob, "POST", pathConversations, `{}`).want(t, 200)
+	h.do(h.alice, "POST", pathSandboxes+"/"+sb+"/pause", "", "Idempotency-Key", "k").want(t, 200)
+	h.do(h.alice, "DELETE", pathSandboxes+"/"+sb, "").want(t, 200)
+}

@@ -16,6 +16,16 @@ type statusReport struct {
 	Removals []removalBody `json:"removals"`
 	// Differs lists the settings in which this node's file differs from the cluster.
 	Differs []string `json:"differs"`
+	// Bytes is what users keep in the state.
+	Bytes stateBody `json:"state_bytes"`
+}
+
+// stateBody is what users keep in the state, in bytes: all together with their limit, and the user
+// who keeps most.
+type stateBody struct {
+	Used        int `json:"used"`
+	Limit       int `json:"limit"`
+	LargestUser int `json:"largest_user"`
 }
 
 // handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
@@ -31,6 +41,8 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 		return answer{}, err
 	}
 	b.Hold, b.Removals, b.Differs = newHoldBody(v.Hold()), newRemovals(v, c.now), []string{}
+	_, b.Bytes.Limit = v.StateLimits("")
+	b.Bytes.Used, b.Bytes.LargestUser = v.Usage("").StateBytes, v.LargestState()
 	if s.cfg.Differs != nil {
 		b.Differs = orEmpty(s.cfg.Differs(v))
 	}

@@ -26,13 +26,15 @@ type policyBody struct {
 	DeletePausedAfter *string `json:"delete_paused_after"`
 }
 
-// limitsBody are limits under the names that 429 responses use; 0 means no limit.
+// limitsBody are limits under the names that 429 responses use; 0 means no limit, and of state_bytes
+// the default.
 type limitsBody struct {
 	Running         int `json:"running_sandboxes"`
 	Total           int `json:"total_sandboxes"`
 	StartsPerMinute int `json:"starts_per_minute"`
 	CPU             int `json:"cpu"`
 	Memory          int `json:"memory"`
+	StateBytes      int `json:"state_bytes"`
 }
 
 // usageBody is the present use of what limitsBody limits.
@@ -41,11 +43,12 @@ type usageBody struct {
 	Total   int `json:"total_sandboxes"`
 	CPU     int `json:"cpu"`
 	Memory  int `json:"memory"`
+	State   int `json:"state_bytes"`
 }
 
 func newUserBody(u *fsm.User, used fsm.Usage) userBody {
 	b := userBody{ID: u.ID, CreatedAt: wireTime(u.CreatedAt),
-		Usage: usageBody{Running: used.Running, Total: used.Total, CPU: used.CPU, Memory: used.Memory}}
+		Usage: usageBody{Running: used.Running, Total: used.Total, CPU: used.CPU, Memory: used.Memory, State: used.StateBytes}}
 	if p := u.Policy; p != nil {
 		b.Policy = &policyBody{policyTime(p.IdleTimeout), policyTime(p.MaxRunning), policyTime(p.DeletePausedAfter)}
 	}
@@ -145,10 +148,10 @@ func readLimits(o decode.Object, name string) *fsm.Limits {
 	if !there {
 		return nil
 	}
-	l.Strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory")
+	l.Strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory", "state_bytes")
 	count := func(name string) int { return int(decode.OrZero(l.Integer(name))) }
 	return &fsm.Limits{
 		Running: count("running_sandboxes"), Total: count("total_sandboxes"),
-		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"),
+		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"), StateBytes: count("state_bytes"),
 	}
 }

@@ -90,7 +90,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, overdueCollector{store, stop}, poolCollector{store}, holdCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

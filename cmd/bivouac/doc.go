@@ -119,6 +119,9 @@
 //	    total_sandboxes               paused ones too
 //	    starts_per_minute             creations, resumes and conversation starts
 //	    cpu, memory                   MHz and MiB of those that should run, by their specs
+//	    state_bytes                   what is kept in the state: settings, names of secrets,
+//	                                  sandboxes, conversations, starts, results (from 1 MiB; by
+//	                                  default 64 MiB of a user and 1 GiB in all, never unlimited)
 //	  on_limit                        what a start over a user's running_sandboxes does: "refuse"
 //	                                  (default), or "pause_oldest" of that user's sandboxes
 //	}

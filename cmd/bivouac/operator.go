@@ -67,6 +67,12 @@ type statusReport struct {
 	Hold     *holdInfo     `json:"hold"`
 	Removals []removalInfo `json:"removals"`
 	Differs  []string      `json:"differs"`
+
+	Bytes struct {
+		Used        int `json:"used"`
+		Limit       int `json:"limit"`
+		LargestUser int `json:"largest_user"`
+	} `json:"state_bytes"`
 }
 
 func printStatus(w io.Writer, s statusReport) error {
@@ -100,6 +106,10 @@ func printTrouble(w io.Writer, s statusReport) error {
 		if r.BrakedAt != nil && r.Limit != nil {
 			lines = append(lines, fmt.Sprintf("removals wait: %d of kind %s in the last hour, the limit was %d", r.Removed, r.Kind, *r.Limit))
 		}
+	}
+	if st := s.Bytes; st.Limit > 0 && st.Used >= st.Limit/10*9 {
+		lines = append(lines, fmt.Sprintf("the state has %d bytes and takes %d; the user with most has %d: see \"bivouac users list\"",
+			st.Used, st.Limit, st.LargestUser))
 	}
 	for _, d := range s.Differs {
 		lines = append(lines, "this node's file differs from what is in force: "+d)

@@ -44,7 +44,7 @@ func installationOf(i fsm.Installation) installationInfo {
 }
 
 func limitsInfo(l fsm.Limits) userLimits {
-	return userLimits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory}
+	return userLimits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory, StateBytes: l.StateBytes}
 }
 
 // differences lists the fields in which a node's file differs from the configuration in force,
@@ -74,6 +74,7 @@ func differences(inForce, file installationInfo) []string {
 		one(l.name+".starts_per_minute", strconv.Itoa(l.has.StartsPerMinute), strconv.Itoa(l.wants.StartsPerMinute))
 		one(l.name+".cpu", strconv.Itoa(l.has.CPU), strconv.Itoa(l.wants.CPU))
 		one(l.name+".memory", strconv.Itoa(l.has.Memory), strconv.Itoa(l.wants.Memory))
+		one(l.name+".state_bytes", strconv.Itoa(l.has.StateBytes), strconv.Itoa(l.wants.StateBytes))
 	}
 	one("limits.on_limit", inForce.OnLimit, file.OnLimit)
 	return list

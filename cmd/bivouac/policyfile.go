@@ -60,7 +60,10 @@ func parsePolicyTime(s string) (time.Duration, error) {
 }
 
 // The bounds of limits in configuration files; fsm checks them again.
-const maxLimit = 1 << 30
+const (
+	maxLimit      = 1 << 30
+	maxStateBytes = 1 << 40
+)
 
 // decodeLimits reads the limits of one user, or of the installation.
 func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
@@ -70,6 +73,7 @@ func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
 		{name: "starts_per_minute", set: setInt(&l.StartsPerMinute, 0, fsm.MaxStartsPerMinute)},
 		{name: "cpu", set: setInt(&l.CPU, 0, maxLimit)},
 		{name: "memory", set: setInt(&l.Memory, 0, maxLimit)},
+		{name: "state_bytes", set: setInt(&l.StateBytes, fsm.MinStateBytes, maxStateBytes)},
 	}, nil)
 }
 

@@ -31,13 +31,14 @@ type userPolicy struct {
 	DeletePausedAfter *string `json:"delete_paused_after"`
 }
 
-// userLimits are one user's limits; 0 means no limit.
+// userLimits are one user's limits; 0 means no limit, and of StateBytes the default.
 type userLimits struct {
 	Running         int `json:"running_sandboxes"`
 	Total           int `json:"total_sandboxes"`
 	StartsPerMinute int `json:"starts_per_minute"`
 	CPU             int `json:"cpu"`
 	Memory          int `json:"memory"`
+	StateBytes      int `json:"state_bytes"`
 }
 
 const usersPath = "/api/v1/operator/users"
@@ -85,10 +86,10 @@ func printUsers(w io.Writer, users []userInfo) error {
 	for i, u := range users {
 		rows[i] = []string{
 			u.ID, strconv.Itoa(u.Usage["running_sandboxes"]), strconv.Itoa(u.Usage["total_sandboxes"]),
-			describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt),
+			strconv.Itoa(u.Usage["state_bytes"]), describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt),
 		}
 	}
-	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "POLICY", "LIMITS", "CREATED"}, rows)
+	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "STATE BYTES", "POLICY", "LIMITS", "CREATED"}, rows)
 }
 
 // describePolicy formats a policy's set members as one word of a table.
@@ -117,7 +118,7 @@ func describeLimits(l *userLimits) string {
 	for _, one := range []struct {
 		name  string
 		value int
-	}{{"running", l.Running}, {"total", l.Total}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}} {
+	}{{"running", l.Running}, {"total", l.Total}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}} {
 		if one.value != 0 {
 			set = append(set, one.name+"="+strconv.Itoa(one.value))
 		}
@@ -145,6 +146,7 @@ func (f *userFlags) register(cmd *cobra.Command) {
 	flags.IntVar(&f.limits.StartsPerMinute, "starts-per-minute", 0, "most starts in a minute; 0 is no limit")
 	flags.IntVar(&f.limits.CPU, "cpu", 0, "most MHz of what runs; 0 is no limit")
 	flags.IntVar(&f.limits.Memory, "memory", 0, "most MiB of what runs; 0 is no limit")
+	flags.IntVar(&f.limits.StateBytes, "state-bytes", 0, "most bytes in the state; 0 is the default of 64 MiB")
 	flags.BoolVar(&f.noPolicy, "default-policy", false, "set no policy for the user any more")
 	flags.BoolVar(&f.noLimits, "default-limits", false, "set no limits for the user any more")
 }
@@ -194,6 +196,7 @@ func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
 		{"starts-per-minute", f.limits.StartsPerMinute, func(l *userLimits) *int { return &l.StartsPerMinute }},
 		{"cpu", f.limits.CPU, func(l *userLimits) *int { return &l.CPU }},
 		{"memory", f.limits.Memory, func(l *userLimits) *int { return &l.Memory }},
+		{"state-bytes", f.limits.StateBytes, func(l *userLimits) *int { return &l.StateBytes }},
 	} {
 		if !cmd.Flags().Changed(one.flag) {
 			continue

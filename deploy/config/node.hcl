@@ -128,9 +128,11 @@ limits {
   #   starts_per_minute = 0
   #   cpu               = 0 # MHz
   #   memory            = 0 # MiB
+  #   state_bytes       = 67108864 # kept in the state of the cluster
   # }
   # installation {
   #   running_sandboxes = 0 # and the same others
+  #   state_bytes       = 1073741824
   # }
   # on_limit = "refuse" # or "pause_oldest": make room among the user's own
 }

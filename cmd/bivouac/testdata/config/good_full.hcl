@@ -90,6 +90,7 @@ limits {
     starts_per_minute = 10
     cpu               = 4000
     memory            = 8192
+    state_bytes       = 33554432
   }
   installation {
     running_sandboxes = 500

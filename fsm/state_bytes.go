@@ -1,0 +1,208 @@
+package fsm
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// The bounds of what users keep in the state, in bytes, where Limits.StateBytes is 0.
+const (
+	DefaultUserStateBytes         = 64 << 20
+	DefaultInstallationStateBytes = 1 << 30
+	// MinStateBytes is the least that Limits.StateBytes may be.
+	MinStateBytes = 1 << 20
+)
+
+// The parts of a row's size, in bytes.
+const (
+	// rowGranule rounds the size of a row, so that small changes don't change the counters.
+	rowGranule = 256
+	// rowOverhead is what every row costs beside its texts: its struct and its entries in the indexes.
+	rowOverhead = 512
+	// sandboxOverhead is a sandbox's, with its status and placement.
+	sandboxOverhead = 1024
+	// openTaskOverhead is what an unfinished start task counts for beside its own size: the
+	// conversation and the sandbox that it becomes.
+	openTaskOverhead = 8 << 10
+	// elementOverhead is what an element of a list or a map costs beside its text.
+	elementOverhead = 16
+	// resultAllowance is what a growing command with an Idempotency-Key needs for its result.
+	resultAllowance = 4 << 10
+	// maxDoneBytes bounds the finished start tasks of one user, like MaxDoneTasks.
+	maxDoneBytes = 8 << 20
+)
+
+// rowBytes returns what a row counts for in its user's state: settings, names of secrets, git
+// providers, sandboxes, conversations, start tasks and results of commands. Other rows count for
+// nothing, because only operators and the leader write them. It depends on the row alone.
+func rowBytes(row any) (user string, bytes int) {
+	switch row := row.(type) {
+	case *Settings:
+		return row.UserID, sized(rowOverhead + textBytes(reflect.ValueOf(&row.Values)))
+	case *CustomSecret:
+		return row.UserID, sized(rowOverhead + len(row.Name) + len(row.Description))
+	case *Provider:
+		return row.UserID, sized(rowOverhead + len(valueOr(row.Host, "")) + len(valueOr(row.ExternalUserID, "")))
+	case *Conversation:
+		return row.UserID, sized(rowOverhead + textBytes(reflect.ValueOf(row)))
+	case *Sandbox:
+		return row.UserID, row.bytes()
+	case *StartTask:
+		return row.UserID, row.bytes()
+	case *commandRecord:
+		return row.UserID, sized(row.weight())
+	}
+	return "", 0
+}
+
+// sized rounds a size up to whole granules.
+func sized(bytes int) int { return (bytes + rowGranule - 1) / rowGranule * rowGranule }
+
+// bytes returns a sandbox's size.
+func (s *Sandbox) bytes() int {
+	p := &s.Template
+	n := sandboxOverhead + len(p.Image) + len(p.Command) + len(s.Status.Detail)
+	for _, a := range p.Args {
+		n += len(a) + elementOverhead
+	}
+	for k, v := range p.Env {
+		n += len(k) + len(v) + 2*elementOverhead
+	}
+	return sized(n)
+}
+
+// bytes returns a start task's size.
+func (t *StartTask) bytes() int {
+	n := rowOverhead + textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL)
+	if !t.Done() {
+		n += openTaskOverhead
+	}
+	return sized(n)
+}
+
+// textBytes sums the texts in a value, and elementOverhead for each element of a list or a map.
+func textBytes(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.Len()
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			return textBytes(v.Elem())
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return v.Len()
+		}
+		for i := range v.Len() {
+			n += elementOverhead + textBytes(v.Index(i))
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); {
+			n += 2*elementOverhead + textBytes(it.Key()) + textBytes(it.Value())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += textBytes(v.Field(i))
+		}
+	default: // a number costs no more than its row's overhead
+	}
+	return n
+}
+
+// withoutBodies returns the request of a task that has ended: the texts for the agent are gone.
+func (q StartRequest) withoutBodies() StartRequest {
+	if q.InitialMessage != nil {
+		m := *q.InitialMessage
+		m.Content = []ContentBlock{}
+		q.InitialMessage = &m
+	}
+	q.SystemMessageSuffix = nil
+	return q
+}
+
+// withoutLarge returns the part of a request that the result of a command keeps.
+func (q StartRequest) withoutLarge() StartRequest {
+	q = q.withoutBodies()
+	q.Processors, q.Plugins, q.Secrets = nil, nil, nil
+	q.ObservabilityMetadata, q.ObservabilityTags = nil, nil
+	return q
+}
+
+// stateLimits returns the bounds of a user's state and of the installation's, in bytes.
+func (t *transaction) stateLimits(user string) (mine, all int) {
+	in := &t.meta.Installation
+	mine, all = t.limitsOf(user).StateBytes, in.Overall.StateBytes
+	if mine == 0 {
+		mine = in.PerUser.StateBytes
+	}
+	if mine == 0 {
+		mine = DefaultUserStateBytes
+	}
+	if all == 0 {
+		all = DefaultInstallationStateBytes
+	}
+	return mine, all
+}
+
+// mayGrow refuses to add bytes to a user's state over its limit or the installation's. What needs no
+// more room is never refused. Commands that a user sends to add something ask it before they write;
+// what the leader records about what was admitted does not ask.
+func (t *transaction) mayGrow(user string, bytes int) *Error {
+	if bytes <= 0 || !t.meta.active(VersionAccess) {
+		return nil
+	}
+	if t.cmd.Fingerprint != "" {
+		bytes += resultAllowance
+	}
+	mine, all := t.stateLimits(user)
+	switch {
+	case usageOf(t.txn, user).StateBytes+bytes > mine:
+		return overState(LimitOfUser, fmt.Sprintf(
+			"your limit of stored state (%d bytes) is reached: delete conversations, sandboxes or custom secrets, or ask the operator for more", mine))
+	case usageOf(t.txn, "").StateBytes+bytes > all:
+		return overState(LimitOfInstallation, fmt.Sprintf(
+			"the installation's limit of stored state (%d bytes) is reached: delete conversations or sandboxes, or ask the operator to raise it", all))
+	}
+	return nil
+}
+
+func overState(scope, message string) *Error {
+	return &Error{Code: CodeLimit, Message: message, RetryAfter: limitRetry, Limit: scope + LimitState}
+}
+
+// growthOf returns how much storing next in place of old adds to the state. old may be nil.
+func growthOf[T any](old, next *T) int {
+	_, n := rowBytes(next)
+	if old != nil {
+		_, was := rowBytes(old)
+		n -= was
+	}
+	return n
+}
+
+// StateLimits returns the bounds of a user's state and of the installation's, in bytes. They are
+// enforced from VersionAccess on. View.Usage has what is used.
+func (v *View) StateLimits(userID string) (user, installation int) {
+	t := transaction{txn: v.txn, meta: v.meta}
+	return t.stateLimits(userID)
+}
+
+// LargestState returns the most state that one user keeps, in bytes.
+func (v *View) LargestState() (most int) {
+	for row := range withPrefix[usageRow](v.txn, tableUsage, indexID, nil) {
+		if row.user != "" {
+			most = max(most, row.StateBytes)
+		}
+	}
+	return most
+}
+
+// full reports whether the result of a command does not fit its user's state.
+func (t *transaction) full(r *commandRecord) bool {
+	user, bytes := rowBytes(r)
+	if user == "" {
+		return false
+	}
+	mine, all := t.stateLimits(user)
+	return usageOf(t.txn, user).StateBytes+bytes > mine || usageOf(t.txn, "").StateBytes+bytes > all
+}
