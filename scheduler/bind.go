@@ -118,7 +118,7 @@ func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Fai
 			seconds(s.metrics.start.WithLabelValues("bound", startKind(p.sb)), p.sb.DesiredAt)
 		}
 		return err == nil, nil
-	case errors.Is(err, agent.ErrUnauthorized):
+	case errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrNotOurs):
 		return false, &Failure{Reason: fsm.ReasonAgentRejected, Detail: "the warm sandbox at " + p.url + " refused its key: " + err.Error()}
 	}
 	return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the warm sandbox at " + p.url + " did not take its key: " + err.Error()}

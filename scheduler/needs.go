@@ -226,6 +226,8 @@ type Failure struct {
 	// Progress: the backend still works on what the sandbox waits for, such as an image pull, and
 	// ends that itself when it makes no more progress.
 	Progress bool
+	// unreported: the backend has not confirmed the address, which is no fault of the sandbox.
+	unreported bool
 }
 
 // Error implements error.
@@ -252,8 +254,9 @@ type AgentProbes interface {
 	// Health is nil when the agent server at baseURL serves.
 	Health(ctx context.Context, baseURL string) error
 	// Prove is nil when the server accepts the key and refuses a call without one. An error that
-	// wraps agent.ErrNotOurs or agent.ErrUnauthorized means that another server answers there.
-	Prove(ctx context.Context, baseURL, key string) error
+	// wraps agent.ErrNotOurs or agent.ErrUnauthorized means that another server answers there. With
+	// builtIn a server that does not prove that it has the key is not shown it: agent.ErrUnproven.
+	Prove(ctx context.Context, baseURL, key string, builtIn bool) error
 	// PauseAll pauses running conversations, so that they can continue after a stop.
 	PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error)
 	// ServerInfo returns how long the server was idle, by its own account.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"path"
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -40,13 +42,16 @@ type prober struct {
 	// marked is when the workspace's marker was last written or found.
 	marked time.Time
 	cancel context.CancelFunc
+	// reported: the backend reported the address for this allocation in this term. Before that only a
+	// server that proves its key by a challenge is ours. It is guarded by loop.mu.
+	reported bool
 	// eager: this prober is counted in loop.eager.
 	eager bool
 }
 
 // watch makes the track's prober be for placement p and the sandbox's present key. A nil p stops
-// it.
-func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Placement) {
+// it. reported: p is what the backend says now, and not what the row says.
+func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Placement, reported bool) {
 	url := access.AgentURL(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,6 +59,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 	if t.prober != nil {
 		same := p != nil && t.prober.alloc == p.AllocID && t.prober.url == url
 		if same && t.prober.sb.KeyRef == sb.KeyRef {
+			t.prober.reported = reported
 			return
 		}
 		if same && t.prober.sb.Member() && t.probe.Answering && t.probe.Proven {
@@ -67,7 +73,7 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, prefetched: warm, cancel: cancel}
+	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, prefetched: warm, cancel: cancel, reported: reported}
 	t.prober = pr
 	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
@@ -196,7 +202,7 @@ func (p *prober) once(ctx context.Context, res *ProbeResult, hurry time.Duration
 	switch {
 	case f == nil:
 		res.ok()
-	case f.Reason == fsm.ReasonSecretStore:
+	case f.Reason == fsm.ReasonSecretStore, f.unreported:
 		// The sandbox did not cause this, so it is not counted as its failure.
 		res.ok()
 		res.Failure = f
@@ -249,17 +255,40 @@ func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (entr
 
 // proveKey checks that the key belongs to the server.
 func (p *prober) proveKey(ctx context.Context, key string) *Failure {
-	err := p.l.s.agents.Prove(ctx, p.url, key)
+	p.l.mu.Lock()
+	reported := p.reported
+	p.l.mu.Unlock()
+	err := p.l.s.agents.Prove(ctx, p.url, key, !reported || p.builtIn())
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized):
+	case errors.Is(err, agent.ErrUnproven) && !reported:
+		return &Failure{
+			Reason: fsm.ReasonHealth, unreported: true,
+			Detail: "the backend has not reported " + p.url + " yet, and what answers there was not shown the key",
+		}
+	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrUnproven):
 		return &Failure{
 			Reason: fsm.ReasonAgentRejected,
 			Detail: "what answers at " + p.url + " did not prove to be this sandbox: " + err.Error(),
 		}
 	}
 	return &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()}
+}
+
+// builtIn reports whether the server must be the built-in one of this program or a newer one, which
+// answers challenges: the spec names it, and the sandbox never ran an older one.
+func (p *prober) builtIn() bool {
+	const program = "sandbox-agent"
+	t := p.sb.Template
+	switch {
+	case p.sb.Status.Workspace != "":
+		return false
+	case t.Driver == fsm.DriverDocker:
+		name, _, _ := strings.Cut(path.Base(t.Image), ":")
+		return t.Command == "" && name == program
+	}
+	return path.Base(t.Command) == program || t.Driver == fsm.DriverProcess && t.Command == ""
 }
 
 func (r *ProbeResult) ok() {

@@ -26,7 +26,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	}
 	// note comes first, because the prober's pace depends on it.
 	l.note(t, sb, d)
-	l.watch(ctx, t, sb, d.Probe)
+	l.watch(ctx, t, sb, d.Probe, sit.Known)
 	if !v.Active(fsm.MinVersion(fsm.SandboxAcceptWorkspace)) {
 		// Older nodes do not know the field.
 		d.Status.Proven = ""

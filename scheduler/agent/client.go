@@ -123,13 +123,21 @@ func plausible(s *float64) bool { return s != nil && *s >= 0 && *s < 100*365*24*
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Prove checks that the server at baseURL is the sandbox that the key belongs to: it must refuse a
-// call without the key with 401 and accept one with it. A server without authentication is
-// ErrNotOurs, a refused key ErrUnauthorized.
-func (c *Client) Prove(ctx context.Context, baseURL, key string) error {
+// Prove checks that the server at baseURL is the sandbox that the key belongs to. The built-in server
+// proves first that it has the key. A server that knows no challenge is ErrUnproven if builtIn says
+// that it must; otherwise it must refuse a call without the key with 401 and accept one with it. A
+// server without authentication or with a wrong proof is ErrNotOurs, a refused key ErrUnauthorized.
+func (c *Client) Prove(ctx context.Context, baseURL, key string, builtIn bool) error {
+	known, err := c.challenge(ctx, baseURL, key)
+	if err != nil {
+		return err
+	}
+	if builtIn && !known {
+		return &Error{Op: "prove", Kind: ErrUnproven, Detail: "it answers no challenge, and was not shown the key"}
+	}
 	r := request{op: "prove", method: http.MethodGet, url: baseURL + "/api/conversations/count"}
 	// First without the key: an open server must not receive it.
-	err := c.call(ctx, c.cfg.ProbeTimeout, r, nil)
+	err = c.call(ctx, c.cfg.ProbeTimeout, r, nil)
 	switch {
 	case err == nil:
 		return &Error{Op: r.op, Kind: ErrNotOurs, Detail: "the server answers without a key"}

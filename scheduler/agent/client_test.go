@@ -59,7 +59,7 @@ func TestClient_Prove(t *testing.T) {
 		}, ErrBadAnswer},
 	} {
 		client, url := serve(t, c.handler)
-		if err := client.Prove(t.Context(), url, key); !errors.Is(err, c.want) {
+		if err := client.Prove(t.Context(), url, key, false); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -72,7 +72,53 @@ func TestClient_ProveShowsTheKeyToNoOpenServer(t *testing.T) {
 		}
 		fmt.Fprint(w, "1")
 	})
-	if err := client.Prove(t.Context(), url, key); !errors.Is(err, ErrNotOurs) {
+	if err := client.Prove(t.Context(), url, key, false); !errors.Is(err, ErrNotOurs) {
+		t.Error(err)
+	}
+}
+
+// TestClient_ProveShowsTheKeyToNoStranger: a stranger refuses the call without a key, as the
+// sandbox's server does, and waits for the key.
+func TestClient_ProveShowsTheKeyToNoStranger(t *testing.T) {
+	for name, c := range map[string]struct {
+		proof http.HandlerFunc
+		want  error
+	}{
+		"a wrong proof":    {answer(200, `{"proofs":["`+strings.Repeat("0", 64)+`"]}`), ErrNotOurs},
+		"no proof at all":  {answer(200, `{"proofs":[]}`), ErrNotOurs},
+		"an unknown route": {answer(404, `{"detail":"Not Found"}`), ErrUnproven},
+		"a key wanted":     {answer(401, `{"detail":"Unauthorized"}`), ErrUnproven},
+		"a page":           {answer(200, "<html>"), ErrUnproven},
+	} {
+		client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if text := fmt.Sprint(r.Header, r.URL); strings.Contains(text, key) {
+				t.Errorf("%s: %s shows the key to a stranger", name, r.URL.Path)
+			}
+			if r.URL.Path == ProofPath {
+				c.proof(w, r)
+				return
+			}
+			answer(401, `{"detail":"Unauthorized"}`)(w, r)
+		})
+		if err := client.Prove(t.Context(), url, key, true); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+// TestClient_InitShowsNoKeyToAStranger: a stranger says that it is dormant and waits for the keys.
+func TestClient_InitShowsNoKeyToAStranger(t *testing.T) {
+	client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == ProofPath:
+			answer(200, `{"proofs":["x"]}`)(w, r)
+		case r.Method == http.MethodPost:
+			t.Error("the keys were shown to a stranger")
+		default:
+			answer(200, `{"state":"dormant","error":null}`)(w, r)
+		}
+	})
+	if err := client.Init(t.Context(), url, key, InitRequest{SessionAPIKeys: []string{"a"}}); !errors.Is(err, ErrNotOurs) {
 		t.Error(err)
 	}
 }

@@ -20,6 +20,8 @@ var (
 	ErrUnauthorized = errors.New("the agent server refused the key")
 	// ErrNotOurs means that the server accepts calls without a key, so its identity is unproven.
 	ErrNotOurs = errors.New("the server is not the sandbox's agent server")
+	// ErrUnproven means that the server did not prove that it has the key, and the key was not sent.
+	ErrUnproven = errors.New("the server did not prove that it is the sandbox's")
 	// ErrRefused means that the server refused the request (other 4xx). A retry does not help.
 	ErrRefused = errors.New("the agent server refused the request")
 	// ErrBadAnswer means that the response does not follow the protocol.

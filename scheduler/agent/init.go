@@ -64,6 +64,14 @@ type InitWebhook struct {
 // ErrUnavailable and the server stays dormant. The scheduler calls Init after a claim.
 func (c *Client) Init(ctx context.Context, baseURL, initKey string, req InitRequest) error {
 	const op = "initialise"
+	// The call shows two keys: a stranger must not receive them.
+	if _, err := c.challenge(ctx, baseURL, initKey); err != nil {
+		state, stateErr := c.InitState(ctx, baseURL)
+		if errors.Is(err, ErrNotOurs) && stateErr == nil && state != StateDormant {
+			return initError(&Error{Op: op, Kind: ErrRefused, Status: http.StatusBadRequest})
+		}
+		return err
+	}
 	body, err := json.Marshal(req)
 	if err != nil {
 		return &Error{Op: op, Kind: ErrRefused, Detail: "the request can't be encoded"}

@@ -26,6 +26,10 @@ func TestClient_Init(t *testing.T) {
 		"no state":     {answer(200, `{}`), []error{ErrBadAnswer}},
 	} {
 		client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == ProofPath {
+				answer(404, `{}`)(w, r)
+				return
+			}
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
 				t.Error(err)

@@ -47,9 +47,12 @@ func (n *Nomad) Health(ctx context.Context, baseURL string) error {
 
 // Prove implements scheduler.AgentProbes: the server accepts the key that the secret store held
 // for its job, or the key that Init passed.
-func (n *Nomad) Prove(ctx context.Context, baseURL, key string) error {
+func (n *Nomad) Prove(ctx context.Context, baseURL, key string, builtIn bool) error {
 	n.dial(ctx, "prove", baseURL)
 	defer n.mu.Unlock()
+	if builtIn {
+		n.calls["challenge only"]++
+	}
 	_, err := n.authorised(ctx, "prove", baseURL, key)
 	return err
 }

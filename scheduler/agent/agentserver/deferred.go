@@ -92,6 +92,8 @@ func (d *Deferred) serve(w http.ResponseWriter, r *http.Request) {
 		writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	case path == "/health", path == "/alive":
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	case path == agent.ProofPath && d.cfg.SecretKey != "":
+		writeProof(w, r, []string{d.cfg.SecretKey})
 	case path == "/ready":
 		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": agent.StateInitializing, "message": "waiting for POST " + initPath})
 	case path == "/server_info":

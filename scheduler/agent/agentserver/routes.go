@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 type route struct {
@@ -20,6 +22,7 @@ func (s *Server) table() []route {
 		{"GET", "/alive", s.handleHealth},
 		{"GET", "/ready", s.handleReady},
 		{"GET", "/server_info", s.handleServerInfo},
+		{"GET", agent.ProofPath, s.handleProof},
 
 		{"POST", conv, s.handleConversationCreate},
 		{"GET", conv, s.handleConversationBatch},
