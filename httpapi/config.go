@@ -32,9 +32,13 @@ type Config struct {
 	ReadTimeout       time.Duration
 	WriteTimeout      time.Duration
 	IdleTimeout       time.Duration
-	// MaxConnections limits the open connections, WebSockets included. Connections above it get 503
-	// and are closed. The process's limit of file descriptors may lower it.
+	// MaxConnections limits the open connections, WebSockets included. Above it the oldest that has
+	// no request in progress is closed for a new one. If all have one, the new one gets 503 for
+	// everything but health and metrics. The process's limit of file descriptors may lower it.
 	MaxConnections int
+	// MaxConnectionsPerAddress is the same for one client address (with IPv6, a /64 network), except
+	// for TrustedProxies. Zero means no such limit.
+	MaxConnectionsPerAddress int
 	// DrainTimeout limits how long Run waits for requests in progress after its context has ended.
 	DrainTimeout time.Duration
 
@@ -102,6 +106,8 @@ func DefaultConfig() Config {
 		SandboxURL:        SandboxURLProxy,
 		Proxy:             proxy.DefaultConfig(),
 		Snapshots:         defaultSnapshots(),
+
+		MaxConnectionsPerAddress: 512,
 	}
 }
 
@@ -140,6 +146,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("WriteTimeout (%s) must be longer than RequestTimeout (%s)", c.WriteTimeout, c.RequestTimeout)
 	case c.MaxConnections < 1:
 		return fmt.Errorf("MaxConnections must be at least 1, is %d", c.MaxConnections)
+	case c.MaxConnectionsPerAddress < 0:
+		return fmt.Errorf("MaxConnectionsPerAddress must not be negative, is %d", c.MaxConnectionsPerAddress)
 	case c.RatePerSecond < 0:
 		return fmt.Errorf("RatePerSecond must not be negative, is %g", c.RatePerSecond)
 	case c.SandboxURL != SandboxURLProxy && !strings.Contains(c.SandboxURL, "://"):

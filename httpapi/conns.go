@@ -1,49 +1,74 @@
 package httpapi
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/places"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 const (
 	// reservedFiles are the file descriptors kept for peers, the disk and the rest of the process.
 	reservedFiles = 256
+	// healthPlaces are the connections kept for health and metrics, healthShare those of one
+	// address.
+	healthPlaces, healthShare = 64, 16
+	// leastShare divides the limit that file descriptors leave: one address gets no more.
+	leastShare = 4
+	// maxClosers bounds the connections that are closed beside the accepting of new ones.
+	maxClosers = 256
 	// refusalTime limits writing the 503 to a refused client.
 	refusalTime = time.Second
 )
 
-// refusalText is the response to a connection above the limit. It is sent before any request
-// arrives.
+// tooManyConnections is the response to a client for which there is no place.
+const tooManyConnections = "This node has too many open connections."
+
+// refusalText is the response to a connection that is closed before any request arrives.
 const refusalText = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n" +
-	"Content-Length: 53\r\n\r\n" + `{"detail":"This node has too many open connections."}`
+	"Content-Length: 53\r\n\r\n" + `{"detail":"` + tooManyConnections + `"}`
 
-// connections limits a server's open connections. It also tracks those that have sent no request
-// yet, because http.Server.Shutdown would wait five seconds for each.
+// connections limits a server's open connections, all and those of one address. Connections that
+// wait for their client give way to new ones. When none does, a new one may ask for health and
+// metrics only, on a few places of their own.
 type connections struct {
-	limit int
+	room, health *places.Room
+	// exempt reports whether an address has no limit of its own.
+	exempt  func(host string) bool
+	metrics *metrics
 	// plain is set without TLS: the client can read what is written to the connection.
-	plain bool
-
-	mu      sync.Mutex
-	open    int
-	fresh   map[net.Conn]struct{}
-	closing bool
+	plain   bool
+	closing atomic.Bool
+	// closers are the closes in progress of connections that gave way; ended waits for them.
+	closers chan struct{}
+	ended   sync.WaitGroup
 }
 
-// newConnections applies the configured limit or, if lower, what the process's file descriptors
+// newConnections applies the configured limits or, if lower, what the process's file descriptors
 // allow. A proxied connection needs two.
-func newConnections(limit int, plain bool) *connections {
+func newConnections(cfg Config, exempt func(host string) bool, m *metrics) *connections {
+	limits := places.Limits{Total: cfg.MaxConnections, Each: cfg.MaxConnectionsPerAddress}
+	const kept = reservedFiles + healthPlaces
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(2*limit+reservedFiles) {
-		limit = max(1, (int(files.Cur)-reservedFiles)/2)
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(2*limits.Total+kept) {
+		limits.Total = max(1, (int(files.Cur)-kept)/2)
+		limits.Each = min(limits.Each, max(1, limits.Total/leastShare))
 	}
-	return &connections{limit: limit, plain: plain, fresh: map[net.Conn]struct{}{}}
+	return &connections{
+		room: places.New(limits), health: places.New(places.Limits{Total: healthPlaces, Each: healthShare}),
+		exempt: exempt, metrics: m, plain: cfg.TLS == nil, closers: make(chan struct{}, maxClosers),
+	}
 }
 
-// listen wraps l. It accepts every connection at once and closes those above the limit, so that
+// listen wraps l. It accepts every connection at once and closes those without a place, so that
 // clients get a response instead of waiting in the kernel's queue.
 func (c *connections) listen(l net.Listener) net.Listener { return &boundListener{l, c} }
 
@@ -59,26 +84,58 @@ func (l *boundListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.conns.admit() {
-			return l.conns.count(conn), nil
+		if admitted := l.conns.admit(conn); admitted != nil {
+			return admitted, nil
 		}
 		l.conns.refuse(conn)
 	}
 }
 
-func (c *connections) admit() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open >= c.limit {
-		return false
+// admit gives conn a place; nil if there is none.
+func (c *connections) admit(conn net.Conn) net.Conn {
+	var from netip.Prefix
+	address := conn.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(address); err != nil || !c.exempt(host) {
+		from = places.Origin(address)
 	}
-	c.open++
-	return true
+	evict := func() { c.drop(conn) }
+	b := &bound{place: c.room.Take(from, evict)}
+	if b.place == nil {
+		b.onlyHealth, b.place = true, c.health.Take(from, evict)
+	}
+	if b.place == nil {
+		return nil
+	}
+	c.metrics.connections.Inc()
+	b.leave = sync.OnceFunc(func() {
+		b.place.Leave()
+		c.metrics.connections.Dec()
+	})
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		return &boundTCP{tcp, b}
+	}
+	return &boundConn{conn, b}
+}
+
+// drop closes a connection that waited for its client. Close waits until the connection's reader
+// has run, for which nobody shall wait to be accepted.
+func (c *connections) drop(conn net.Conn) {
+	c.metrics.dropped.Inc()
+	select {
+	case c.closers <- struct{}{}:
+		c.ended.Go(func() {
+			_ = conn.Close() // nothing is under way over it
+			<-c.closers
+		})
+	default:
+		_ = conn.Close() // likewise
+	}
 }
 
 // refuse closes a connection, after a 503 if the client can read one. The text fits the kernel's
 // send buffer.
 func (c *connections) refuse(conn net.Conn) {
+	c.metrics.refused.Inc()
 	if c.plain {
 		_ = conn.SetWriteDeadline(time.Now().Add(refusalTime)) // closed all the same without one
 		_, _ = conn.Write([]byte(refusalText))                 // the client may have left
@@ -89,61 +146,88 @@ func (c *connections) refuse(conn net.Conn) {
 	_ = conn.Close() // no request came over it
 }
 
-// count wraps conn, which counts as open until it is closed.
-func (c *connections) count(conn net.Conn) net.Conn {
-	done := sync.OnceFunc(func() {
-		c.mu.Lock()
-		c.open--
-		c.mu.Unlock()
-	})
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		return &boundTCP{tcp, done}
-	}
-	return &boundConn{conn, done}
+// bound is an open connection's place.
+type bound struct {
+	place *places.Place
+	// onlyHealth is set for a connection above the limits.
+	onlyHealth bool
+	leave      func()
 }
 
 // boundTCP keeps the methods of a TCP connection, which net/http uses for sendfile and splice.
 type boundTCP struct {
 	*net.TCPConn
-	done func()
+	bound *bound
 }
 
 // Close implements net.Conn.
-func (b *boundTCP) Close() error { b.done(); return b.TCPConn.Close() }
+func (b *boundTCP) Close() error { b.bound.leave(); return b.TCPConn.Close() }
 
 type boundConn struct {
 	net.Conn
-	done func()
+	bound *bound
 }
 
 // Close implements net.Conn.
-func (b *boundConn) Close() error { b.done(); return b.Conn.Close() }
+func (b *boundConn) Close() error { b.bound.leave(); return b.Conn.Close() }
 
-// note is the server's ConnState hook.
-func (c *connections) note(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	closing := c.closing && state == http.StateNew
-	if state == http.StateNew {
-		c.fresh[conn] = struct{}{}
-	} else {
-		delete(c.fresh, conn)
+// boundOf is the place of a server's connection, nil if it has none.
+func boundOf(conn net.Conn) *bound {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
 	}
-	c.mu.Unlock()
-	if closing {
+	switch b := conn.(type) {
+	case *boundTCP:
+		return b.bound
+	case *boundConn:
+		return b.bound
+	}
+	return nil
+}
+
+// note is the server's ConnState hook. A request is in progress from the end of its header on.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	b := boundOf(conn)
+	switch {
+	case b == nil:
+	case state == http.StateNew && c.closing.Load():
 		_ = conn.Close() // no request came over it
+	case state == http.StateActive, state == http.StateHijacked:
+		b.place.Set(places.Busy)
+	case state == http.StateIdle:
+		b.place.Set(places.Idle)
 	}
 }
 
-// closeFresh closes the connections without a request, and new ones from then on.
-func (c *connections) closeFresh() {
-	c.mu.Lock()
-	c.closing = true
-	var idle []net.Conn
-	for conn := range c.fresh {
-		idle = append(idle, conn)
+// closeSilent closes the connections without a request, and new ones from then on:
+// http.Server.Shutdown would wait five seconds for each.
+func (c *connections) closeSilent() {
+	c.closing.Store(true)
+	for _, room := range []*places.Room{c.room, c.health} {
+		for _, evict := range room.Silent() {
+			evict()
+		}
 	}
-	c.mu.Unlock()
-	for _, conn := range idle {
-		_ = conn.Close() // no request came over it
-	}
+}
+
+type boundKey struct{}
+
+// connContext is the server's ConnContext hook.
+func connContext(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, boundKey{}, boundOf(conn))
+}
+
+// keepHealth answers 503 on connections above the limits, except for health and metrics.
+func (s *Server) keepHealth(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := r.Context().Value(boundKey{}).(*bound)
+		if b == nil || !b.onlyHealth || isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		s.metrics.refused.Inc()
+		w.Header().Set("Connection", "close")
+		refusal := &response.HTTPError{Status: http.StatusServiceUnavailable, Text: tooManyConnections, RetryAfter: time.Second}
+		response.FailureOf(refusal, response.FormatDetail, "").Write(w)
+	})
 }

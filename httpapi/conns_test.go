@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/places"
 )
 
 // served runs the server on its own port and returns its address. stop ends it and returns Run's
@@ -66,41 +70,176 @@ func exchangeOver(c net.Conn, request string) (status int, body string, err erro
 
 const aliveRequest = "GET /alive HTTP/1.1\r\nHost: x\r\n\r\n"
 
-func TestServer_ConnectionsAboveTheLimitAreRefusedAndOthersServed(t *testing.T) {
-	const limit = 5
-	h := newHarness(t, func(c *Config) { c.MaxConnections = limit })
+// settingsRequest is a request with a body, up to where the body begins.
+func settingsRequest(key string) string {
+	return "POST /api/settings HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key +
+		"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+}
+
+// dialFrom connects from an address of this machine.
+func dialFrom(t *testing.T, from, address string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// busy opens a connection whose request is in progress: the body is missing. Call finish on it.
+func (h *harness) busy(from, address string) net.Conn {
+	h.t.Helper()
+	before := h.metricValue("bivouac_http_requests_in_flight")
+	c := dialFrom(h.t, from, address)
+	if _, err := io.WriteString(c, settingsRequest(h.alice)); err != nil {
+		h.t.Fatal(err)
+	}
+	until(h.t, "the request is in progress", func() bool { return h.metricValue("bivouac_http_requests_in_flight") > before })
+	return c
+}
+
+func (h *harness) metricValue(name string) float64 {
+	h.t.Helper()
+	families, err := h.server.cfg.Gatherer.Gather()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			m := f.GetMetric()[0]
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
+// Silent connections of one address, however many, and of all addresses, give way to new ones.
+func TestServer_SilentConnectionsGiveWay(t *testing.T) {
+	const total, each = 12, 4
+	h := newHarness(t, func(c *Config) { c.MaxConnections, c.MaxConnectionsPerAddress = total, each })
 	address, _ := served(t, h)
-	var open []net.Conn
-	for i := range limit {
-		c := dial(t, address)
-		if status, _, err := exchangeOver(c, aliveRequest); status != http.StatusOK || err != nil {
-			t.Fatalf("connection %d: %d, %v", i, status, err)
-		}
-		open = append(open, c)
+	reads := "GET /api/v1/sandboxes/search HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + h.alice + "\r\n\r\n"
+	kept := dialFrom(t, "127.0.0.9", address)
+	if status, _, err := exchangeOver(kept, reads); status != http.StatusOK || err != nil {
+		t.Fatal(status, err)
 	}
-	for range 3 * limit {
-		c := dial(t, address)
-		status, body, err := exchangeOver(c, "")
-		if status != http.StatusServiceUnavailable || !strings.Contains(body, "too many open connections") || err != nil {
-			t.Fatalf("above the limit: %d %q, %v", status, body, err)
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-			t.Fatalf("the refused connection stays open: %d, %v", n, err)
+	asked := func(from string) {
+		t.Helper()
+		if status, body, err := exchangeOver(dialFrom(t, from, address), reads); status != http.StatusOK || err != nil {
+			t.Fatalf("from %s: %d %s, %v", from, status, body, err)
 		}
 	}
-	for i, c := range open {
-		if status, _, err := exchangeOver(c, aliveRequest); status != http.StatusOK || err != nil {
-			t.Errorf("open connection %d: %d, %v", i, status, err)
+	first := dialFrom(t, "127.0.0.1", address)
+	for range 5 * each {
+		dialFrom(t, "127.0.0.1", address)
+	}
+	asked("127.0.0.2")
+	asked("127.0.0.1")
+	if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the oldest silent connection: %v", err)
+	}
+	until(t, "the address has its share, beside the two others", func() bool { return h.metricValue("bivouac_http_connections") <= each+2 })
+	for i := range 2 * total {
+		dialFrom(t, fmt.Sprintf("127.0.1.%d", i+1), address)
+	}
+	until(t, "all addresses have the total", func() bool { return h.metricValue("bivouac_http_connections") <= total })
+	asked("127.0.0.3")
+	// What was used gives way after what was silent.
+	if status, _, err := exchangeOver(kept, reads); status != http.StatusOK || err != nil {
+		t.Errorf("a connection that was used: %d, %v", status, err)
+	}
+	if dropped := h.metricValue("bivouac_http_connections_dropped_total"); dropped < total {
+		t.Errorf("%g are counted as dropped", dropped)
+	}
+}
+
+// Requests in progress are never cut off for new ones. Above the limit, only health and metrics
+// are served.
+func TestServer_HealthHasPlacesOfItsOwn(t *testing.T) {
+	for name, limit := range map[string]func(*Config){
+		"all addresses": func(c *Config) { c.MaxConnections = 2 },
+		"one address":   func(c *Config) { c.MaxConnectionsPerAddress = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, limit)
+			address, _ := served(t, h)
+			working := []net.Conn{h.busy("127.0.0.1", address), h.busy("127.0.0.1", address)}
+			for _, path := range []string{"/alive", "/ready", "/metrics"} {
+				c := dialFrom(t, "127.0.0.1", address)
+				for range 2 {
+					if status, _, err := exchangeOver(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
+						t.Errorf("%s: %d, %v", path, status, err)
+					}
+				}
+			}
+			for range 2 * healthPlaces {
+				dialFrom(t, "127.0.0.1", address) // they push out one another, not health
+			}
+			if status, _, err := exchangeOver(dialFrom(t, "127.0.0.1", address), aliveRequest); status != http.StatusOK || err != nil {
+				t.Errorf("/alive: %d, %v", status, err)
+			}
+			c := dialFrom(t, "127.0.0.1", address)
+			status, body, err := exchangeOver(c, settingsRequest(h.alice)+"{}")
+			if status != http.StatusServiceUnavailable || !strings.Contains(body, tooManyConnections) || err != nil {
+				t.Errorf("above the limit: %d %q, %v", status, body, err)
+			}
+			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the refused connection stays open: %d, %v", n, err)
+			}
+			for i, c := range working {
+				if status, body, err := exchangeOver(c, "{}"); status != http.StatusOK || err != nil {
+					t.Errorf("request %d in progress: %d %q, %v", i, status, body, err)
+				}
+			}
+			until(t, "afterwards it is as before", func() bool {
+				status, _, err := exchangeOver(dialFrom(t, "127.0.0.1", address), settingsRequest(h.alice)+"{}")
+				return status == http.StatusOK && err == nil
+			})
+		})
+	}
+}
+
+func TestServer_TrustedProxiesHaveNoShare(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.MaxConnectionsPerAddress = 1
+		c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.8/32")}
+	})
+	address, _ := served(t, h)
+	for i := range 3 {
+		h.busy("127.0.0.8", address)
+		if status, _, err := exchangeOver(dialFrom(t, "127.0.0.8", address), "GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
+			t.Errorf("connection %d: %d, %v", i, status, err)
 		}
 	}
-	_ = open[0].Close()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		if status, _, err := exchangeOver(dial(t, address), aliveRequest); status == http.StatusOK && err == nil {
-			break
+}
+
+// When the places for health are taken too, the connection itself is answered.
+func TestServer_ConnectionsWithoutAPlaceAreRefused(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.MaxConnections = 1 })
+	c := newConnections(h.server.cfg, h.server.trusted, h.server.metrics)
+	for _, room := range []*places.Room{c.room, c.health} {
+		for p := room.Take(netip.Prefix{}, func() {}); p != nil; p = room.Take(netip.Prefix{}, func() {}) {
+			p.Set(places.Busy)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("a closed connection's place is not given away")
-		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { _, _ = c.listen(l).Accept() }()
+	asked := dial(t, l.Addr().String())
+	status, body, err := exchangeOver(asked, "")
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, tooManyConnections) || err != nil {
+		t.Fatalf("%d %q, %v", status, body, err)
+	}
+	if n, err := asked.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("the refused connection stays open: %d, %v", n, err)
 	}
 }
 
@@ -136,7 +275,7 @@ func TestServer_SlowClientsAreCutOff(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; {
 			c := dial(t, address)
-			status, _, err := exchangeOver(c, aliveRequest)
+			status, _, err := exchangeOver(c, "GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n")
 			_ = c.Close()
 			if status == http.StatusOK && err == nil {
 				return

@@ -12,6 +12,9 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight prometheus.Gauge
+	// connections are open. refused got a 503; dropped gave way to a newcomer.
+	connections      prometheus.Gauge
+	refused, dropped prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -29,6 +32,19 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "bivouac_http_requests_in_flight",
 			Help: "Requests being served now.",
 		}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_http_connections",
+			Help: "Open connections of clients.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_http_connections_refused_total",
+			Help: "Connections answered 503 because limits { connections } or connections_per_address was reached.",
+		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_http_connections_dropped_total",
+			Help: "Connections without a request in progress that were closed for new ones.",
+		}),
 	}
-	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight))
+	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight),
+		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped))
 }

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -140,17 +142,44 @@ func TestProxy_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 	until(t, "nobody waits", func() bool { return h.server.proxy.Load().Unauthenticated == 0 })
 }
 
-func TestProxy_Socket_TooManyKnock(t *testing.T) {
-	h, _ := newProxyHarness(t, func(c *Config) { c.Proxy.MaxUnauthenticated = 1 })
-	waiting := h.mustDial("AGENT_SERVER", eventSocket)
-	if _, res, err := h.dial(h.at("AGENT_SERVER", eventSocket)); err == nil || res.StatusCode != 429 {
-		t.Errorf("%v", res)
+// Clients that send no key keep nobody's first frame out: the oldest of them gives way.
+func TestProxy_Socket_KeylessClientsGiveWay(t *testing.T) {
+	const total, each = 8, 3
+	h, behind := newProxyHarness(t, func(c *Config) {
+		c.Proxy.MaxUnauthenticated, c.Proxy.MaxUnauthenticatedPerAddress = total, each
+		c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	behind.serve(echoes)
+	authenticated := h.dialWithoutKey(h.key)
+	say(t, authenticated, "x")
+	silent := func(address string) *websocket.Conn {
+		t.Helper()
+		conn, res, err := h.dial(h.at("AGENT_SERVER", eventSocket), "X-Forwarded-For", address)
+		if err != nil {
+			t.Fatalf("a client without a key is refused: %v %v", res, err)
+		}
+		return conn
 	}
-	if n := h.server.proxy.Load().Unauthenticated; n != 1 {
-		t.Errorf("%d are counted", n)
+	other := silent("10.0.0.2")
+	crowd := make([]*websocket.Conn, 2*each)
+	for i := range crowd {
+		crowd[i] = silent("10.0.0.1")
 	}
-	_ = waiting.CloseNow()
-	until(t, "nobody waits", func() bool { return h.server.proxy.Load().Unauthenticated == 0 })
+	until(t, "one address has its share", func() bool { return h.server.proxy.Load().Unauthenticated == each+1 })
+	// All addresses together have the total.
+	for i := range 2 * total {
+		silent(fmt.Sprintf("10.0.1.%d", i))
+	}
+	until(t, "the room is full", func() bool { return h.server.proxy.Load().Unauthenticated == total })
+	for name, conn := range map[string]*websocket.Conn{"of the address's oldest": crowd[0], "of the oldest of all": other} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		if _, _, err := conn.Read(ctx); err == nil || ctx.Err() != nil {
+			t.Errorf("the connection %s is open: %v", name, err)
+		}
+		cancel()
+	}
+	say(t, h.dialWithoutKey(h.key), "x")
+	say(t, authenticated, "x")
 }
 
 func TestProxy_UpgradeRefused(t *testing.T) {

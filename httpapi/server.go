@@ -68,7 +68,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	if s.proxy, err = proxy.New(pages, s.forProxy()); err != nil {
 		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}
-	s.handler = s.accessLog(s.front(s.cors(s.limitRate(s.router))))
+	s.handler = s.accessLog(s.keepHealth(s.front(s.cors(s.limitRate(s.router)))))
 	return s, nil
 }
 
@@ -91,9 +91,10 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run serves on every listener until ctx ends. It then waits for requests in progress, for
 // Config.DrainTimeout at most, and closes the listeners. It returns nil after an orderly shutdown.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
-	conns := newConnections(s.cfg.MaxConnections, s.cfg.TLS == nil)
+	conns := newConnections(s.cfg, s.trusted, s.metrics)
 	server := &http.Server{
 		ConnState:         conns.note,
+		ConnContext:       connContext,
 		Handler:           s.handler,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		ReadTimeout:       s.cfg.ReadTimeout,
@@ -112,6 +113,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return s.drain(server, conns)
 	})
 	err := group.Wait()
+	conns.ended.Wait()
 	s.discards.Wait()
 	return err
 }
@@ -134,7 +136,7 @@ func (s *Server) drain(server *http.Server, conns *connections) error {
 	s.proxy.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
 	defer cancel()
-	conns.closeFresh()
+	conns.closeSilent()
 	var err error
 	if err = server.Shutdown(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())

@@ -113,7 +113,8 @@ type LimitsConfig struct {
 	// RatePerSecond is the request rate of one client address; 0 means no limit.
 	RatePerSecond float64
 	// Connections is the number of open connections; 0 means package httpapi's default.
-	Connections int
+	// ConnectionsPerAddress is that of one client address; 0 means no limit.
+	Connections, ConnectionsPerAddress int
 	// TrustedProxies are the proxies whose X-Forwarded-For is trusted.
 	TrustedProxies []string
 	// User, Installation and OnLimit are passed to fsm.Installation.
@@ -159,9 +160,10 @@ func defaultConfig() Config {
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
 			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake},
-		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, OnLimit: fsm.OnLimitRefuse},
-		Git:    GitConfig{VerifyTokens: api.Git.VerifyTokens},
-		Log:    LogConfig{Level: "info", Format: "text"},
+		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload,
+			ConnectionsPerAddress: api.MaxConnectionsPerAddress, OnLimit: fsm.OnLimitRefuse},
+		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens},
+		Log: LogConfig{Level: "info", Format: "text"},
 	}
 }
 
@@ -355,6 +357,7 @@ func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "snapshot_size", set: setInt(&c.SnapshotSize, 1<<20, 1<<40)},
 		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
 		{name: "connections", set: setInt(&c.Connections, 64, 1<<20)},
+		{name: "connections_per_address", set: setInt(&c.ConnectionsPerAddress, 0, 1<<20)},
 		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},
 		{name: "on_limit", set: setString((*string)(&c.OnLimit), oneOf(string(fsm.OnLimitRefuse), string(fsm.OnLimitPauseOldest)))},
 	}, []nested{

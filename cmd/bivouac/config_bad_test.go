@@ -76,6 +76,7 @@ limits {
   snapshot_size       = 1 # want: snapshot_size: must be between 1048576 and 1099511627776
   rate_per_second     = -1 # want: rate_per_second: must be between 0 and 1e+06
   connections         = 1 # want: connections: must be between 64 and 1048576
+  connections_per_address = -1 # want: connections_per_address: must be between 0 and 1048576
   trusted_proxies     = ["proxy"] # want: trusted_proxies: member 1: "proxy" must be an address or a range
 }
 `},

@@ -109,9 +109,13 @@
 //	  snapshot_size                   bytes of a file that is restored; 16 GiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
 //	                                  second; 429 above twice that; 0 (default) is no limit
-//	  connections                     open at a time, WebSockets included, 64 to 1048576; further
-//	                                  ones are answered 503; 16384, or what file descriptors allow
-//	  trusted_proxies                 addresses whose X-Forwarded-For is trusted
+//	  connections                     open at a time, WebSockets included, 64 to 1048576; 16384, or
+//	                                  what file descriptors allow; above it the oldest without a
+//	                                  request in progress is closed, else the new one gets 503
+//	  connections_per_address         the same for one client address (an IPv6 /64); 512; 0 is no
+//	                                  limit
+//	  trusted_proxies                 addresses whose X-Forwarded-For is trusted, and which have no
+//	                                  limit of connections_per_address
 //	  user { ... }                    of each user without own limits (`bivouac users set`)
 //	  installation { ... }            of all users together; both have these members, where 0
 //	                                  (default) is no limit, and more is answered 429:

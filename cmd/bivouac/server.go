@@ -204,6 +204,7 @@ func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
 	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
 	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)
+	api.MaxConnectionsPerAddress = c.Limits.ConnectionsPerAddress
 	for _, s := range c.Limits.TrustedProxies {
 		prefix, err := parsePrefix(s)
 		if err != nil {

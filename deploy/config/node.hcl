@@ -120,6 +120,7 @@ limits {
   # snapshot_size   = 17179869184 # bytes of a file for `bivouac operator snapshot restore`
   # rate_per_second = 0 # of one client address; 0 is no limit
   # connections     = 16384 # open at a time; less if file descriptors are
+  # connections_per_address = 512 # of one client; not of trusted_proxies
 
   # What sandboxes may use; 0 is no limit. `bivouac users set` gives a user others.
   # user {

@@ -21,7 +21,7 @@ func (d *Proxy) Load() Load {
 	s := d.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Load{Sessions: len(s.open), Sandboxes: len(s.watches), Unauthenticated: int(d.sockets.unauthenticated.Load())}
+	return Load{Sessions: len(s.open), Sandboxes: len(s.watches), Unauthenticated: d.sockets.unauthenticated.Open()}
 }
 
 // Drain ends every stream, so that its client reconnects to another node, and accepts no new ones.

@@ -42,8 +42,9 @@ type Config struct {
 	// can't exhaust the node's sockets.
 	MaxSessions int
 	// MaxUnauthenticated limits the WebSockets on one node that have not sent a key yet or are
-	// being refused.
-	MaxUnauthenticated int
+	// being refused, MaxUnauthenticatedPerAddress those of one client address. The oldest gives way
+	// to a new one.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
 	// MaxFollowers limits the clients that follow one sandbox's logs on one node.
 	MaxFollowers int
 	// Transport replaces the built-in transport in tests.
@@ -58,13 +59,14 @@ func DefaultConfig() Config {
 	return Config{
 		Wake: true, StartWait: 30 * time.Second, DialTimeout: 5 * time.Second, HeaderTimeout: 10 * time.Minute,
 		AuthTimeout: 10 * time.Second, CookieAge: time.Hour,
-		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxFollowers: 32,
+		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxUnauthenticatedPerAddress: 64, MaxFollowers: 32,
 	}
 }
 
 // Validate returns an error for an invalid field.
 func (c Config) Validate() error {
-	for name, n := range map[string]int{"MaxSessions": c.MaxSessions, "MaxUnauthenticated": c.MaxUnauthenticated, "MaxFollowers": c.MaxFollowers} {
+	for name, n := range map[string]int{"MaxSessions": c.MaxSessions, "MaxUnauthenticated": c.MaxUnauthenticated,
+		"MaxUnauthenticatedPerAddress": c.MaxUnauthenticatedPerAddress, "MaxFollowers": c.MaxFollowers} {
 		if n < 1 {
 			return fmt.Errorf("Proxy.%s must be positive, is %d", name, n)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -55,7 +56,7 @@ func New(cfg Config, s Server) (*Proxy, error) {
 	if transport == nil {
 		transport = newTransport(cfg)
 	}
-	d.sockets, d.health = newSockets(transport, cfg.MaxUnauthenticated), newHealth(transport)
+	d.sockets, d.health = newSockets(transport, places.Limits{Total: cfg.MaxUnauthenticated, Each: cfg.MaxUnauthenticatedPerAddress}), newHealth(transport)
 	d.proxy = &httputil.ReverseProxy{
 		Rewrite:        d.rewrite,
 		Transport:      transport,

@@ -13,15 +13,22 @@ import (
 )
 
 // endError is the proxy's reason for ending a stream.
-type endError struct{ reason string }
+type endError struct {
+	reason string
+	// crowded is set if a newer client took the place.
+	crowded bool
+}
 
 // Error implements error.
 func (e *endError) Error() string { return e.reason }
 
 // The reasons for ending a stream.
-func errMoved() *endError    { return &endError{"the sandbox was paused, deleted or moved"} }
-func errRevoked() *endError  { return &endError{"the API key was revoked"} }
-func errDraining() *endError { return &endError{"this node is stopping"} }
+func errMoved() *endError    { return &endError{reason: "the sandbox was paused, deleted or moved"} }
+func errRevoked() *endError  { return &endError{reason: "the API key was revoked"} }
+func errDraining() *endError { return &endError{reason: "this node is stopping"} }
+func errGaveWay() *endError {
+	return &endError{reason: "a newer client has no key yet either", crowded: true}
+}
 
 // sessions tracks every proxied request and ends those whose sandbox has stopped or moved. One
 // goroutine watches each sandbox with sessions.

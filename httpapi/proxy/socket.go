@@ -9,12 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -31,13 +31,13 @@ const CloseTime = 2 * time.Second
 // on messages, because the first one may hold the key, which must be checked before the sandbox
 // sees anything, and because clients need a close frame when the sandbox stops.
 type sockets struct {
-	client             *http.Client
-	unauthenticated    atomic.Int64
-	maxUnauthenticated int64
+	client *http.Client
+	// unauthenticated are the clients without a key. The oldest gives way to a new one.
+	unauthenticated *places.Room
 }
 
-func newSockets(transport http.RoundTripper, maxUnauthenticated int) *sockets {
-	return &sockets{maxUnauthenticated: int64(maxUnauthenticated), client: &http.Client{
+func newSockets(transport http.RoundTripper, limits places.Limits) *sockets {
+	return &sockets{unauthenticated: places.New(limits), client: &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -69,19 +69,8 @@ func (s *sockets) pass(p *request) error {
 // acceptUnauthenticated upgrades a client without a key and waits for a frame with one. It does not
 // contact the sandbox before, and an unknown sandbox looks the same.
 func (s *sockets) acceptUnauthenticated(p *request, ex *RequestInfo) error {
-	if s.unauthenticated.Add(1) > s.maxUnauthenticated {
-		s.unauthenticated.Add(-1)
-		return response.TooManyRequests()
-	}
-	waiting := true
-	arrived := func() {
-		if waiting {
-			waiting = false
-			s.unauthenticated.Add(-1)
-		}
-	}
-	defer arrived()
-	p.session = p.proxy.sessions.enroll(p.r.Context())
+	leave := s.wait(p)
+	defer leave()
 	defer p.session.end()
 	if !p.proxy.sessions.last(p.session) {
 		return errStopping()
@@ -98,9 +87,22 @@ func (s *sockets) acceptUnauthenticated(p *request, ex *RequestInfo) error {
 		s.closeFor(client, err)
 		return nil
 	}
-	arrived()
+	leave()
 	s.connect(p, client, ex)
 	return nil
+}
+
+// wait begins the session of a client without a key. The caller ends it and calls leave. The
+// session ends early if the client gives way to a newer one.
+func (s *sockets) wait(p *request) (leave func()) {
+	session := p.proxy.sessions.enroll(p.r.Context())
+	p.session = session
+	place := s.unauthenticated.Take(places.Origin(p.proxy.server.ClientAddress(p.r)), func() { session.cancel(errGaveWay()) })
+	if place == nil { // everyone in this room waits, so one gives way
+		session.cancel(errGaveWay())
+		return func() {}
+	}
+	return place.Leave
 }
 
 // connect connects an authenticated client to the sandbox.
@@ -135,7 +137,11 @@ func (p *request) authenticate(client *websocket.Conn, ex *RequestInfo) error {
 		return response.Unauthorized()
 	}
 	if err != nil {
-		if cut := endOf(p.session.ctx); cut != nil {
+		switch cut := endOf(p.session.ctx); {
+		case cut == nil:
+		case cut.crowded:
+			return response.TooManyRequests()
+		default:
 			return errStopping()
 		}
 		return response.Unauthorized()
@@ -160,12 +166,8 @@ func (s *sockets) refuse(p *request, ex *RequestInfo, err error) error {
 	if !strings.EqualFold(p.r.Header.Get("Upgrade"), "websocket") {
 		return err
 	}
-	if s.unauthenticated.Add(1) > s.maxUnauthenticated {
-		s.unauthenticated.Add(-1)
-		return err
-	}
-	defer s.unauthenticated.Add(-1)
-	p.session = p.proxy.sessions.enroll(p.r.Context())
+	leave := s.wait(p)
+	defer leave()
 	defer p.session.end()
 	p.clearDeadlines()
 	client, failed := s.accept(p, subprotocols(p.r))
@@ -173,6 +175,7 @@ func (s *sockets) refuse(p *request, ex *RequestInfo, err error) error {
 		return nil // accept has responded
 	}
 	defer func() { _ = client.CloseNow() }()
+	defer context.AfterFunc(p.session.ctx, func() { _ = client.CloseNow() })()
 	ex.Err = err
 	p.w.status = response.FailureOf(err, response.FormatDetail, "").Status
 	s.closeFor(client, err)

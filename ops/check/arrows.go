@@ -33,6 +33,7 @@ var narrow = map[string][]string{
 	"ops/runbooks":      {},
 	"httpapi/decode":    {}, // it runs in every sandbox
 	"httpapi/client":    {},
+	"httpapi/places":    {},
 	"scheduler/durable": {"github.com/google/renameio/v2"},
 	"cluster/peernet":   {"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"},
 	"cluster/raftstore": {
@@ -47,7 +48,7 @@ var ours = map[string][]string{
 	"httpapi/response":            {"fsm", "httpapi/decode"},
 	"httpapi/git":                 {"fsm", "httpapi/decode", "httpapi/response"},
 	"httpapi/legacy":              {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
-	"httpapi/proxy":               {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/response"},
+	"httpapi/proxy":               {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
 	"scheduler":                   {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
 	"scheduler/starttask":         {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
 	"scheduler/nomad":             {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},

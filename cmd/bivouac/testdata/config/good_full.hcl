@@ -83,6 +83,7 @@ limits {
   snapshot_size       = 1073741824
   rate_per_second     = 10
   connections         = 2048
+  connections_per_address = 100
   trusted_proxies     = ["127.0.0.1", "10.0.0.0/8"]
   user {
     running_sandboxes = 5
