@@ -91,6 +91,10 @@ func (c *call) renew() {
 func (s *Server) dispatch(found *route, params httprouter.Params, w http.ResponseWriter, r *http.Request) {
 	ex := requestInfoOf(r.Context())
 	ex.Route = found.path
+	if found.direct && isForwarded(r) {
+		response.FailureOf(response.NotFound(), response.FormatDetail, "").Write(w)
+		return
+	}
 	if found.serve != nil {
 		found.serve(s, w, r)
 		return

@@ -25,6 +25,22 @@ import (
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
+// What a node says of itself does not go through a load balancer.
+func TestDirect_ForwardedRequestsAreRefused(t *testing.T) {
+	h := newHarness(t)
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json"} {
+		for name, want := range map[string]int{"X-Other": 200, "X-Forwarded-For": 404, "Forwarded": 404} {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.Header.Set(name, "for=10.0.0.1")
+			w := httptest.NewRecorder()
+			h.server.Handler().ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%s with %s: %d, want %d", path, name, w.Code, want)
+			}
+		}
+	}
+}
+
 func TestRouter_WrongMethodAndUnknownPath(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct{ method, path, allow string }{

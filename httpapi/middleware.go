@@ -201,6 +201,12 @@ func (s *Server) clientAddress(r *http.Request) string {
 	return host
 }
 
+// isForwarded reports whether a proxy says that it forwards a request. A client that says so itself
+// gains nothing.
+func isForwarded(r *http.Request) bool {
+	return r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != ""
+}
+
 func (s *Server) trusted(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	if err != nil {

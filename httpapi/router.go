@@ -36,6 +36,8 @@ type route struct {
 	// internal is the text of a 500, "" for "Internal Server Error".
 	internal string
 	handle   func(*Server, *call) (answer, error)
+	// direct routes are for those who reach the node itself. Through a load balancer they are 404.
+	direct bool
 	// upload routes read the body themselves; MaxBodyBytes does not apply.
 	upload bool
 	// serve replaces handle for routes that do not return JSON.

@@ -84,8 +84,8 @@ func routes() []route {
 		{name: "alive", method: get, path: "/alive", handle: (*Server).handleAlive},
 		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
-		{name: "server_info", method: get, path: "/server_info", handle: (*Server).handleServerInfo},
-		{name: "openapi", method: get, path: "/openapi.json", serve: (*Server).serveDescription},
-		{name: "metrics", method: get, path: "/metrics", serve: (*Server).serveMetrics},
+		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
+		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
+		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},
 	}
 }

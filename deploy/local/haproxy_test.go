@@ -72,6 +72,16 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 		}
 		return nil
 	})
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json"} {
+		resp, err := http.Get(h.Address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s is answered: %d", path, resp.StatusCode)
+		}
+	}
 	ready[0].Store(false)
 	eventually(t, "only the ready node", func() error {
 		if got := answers(); got["b 127.0.0.1"] != 10 {

@@ -108,7 +108,7 @@ func (v *Vault) NewAppRole(ctx context.Context, o AppRoleOptions) (AppRole, erro
 	if err != nil {
 		return AppRole{}, err
 	}
-	role := map[string]any{"token_policies": []string{o.Name}, "token_no_default_policy": false, "secret_id_ttl": 0}
+	role := map[string]any{"token_policies": []string{o.Name}, "token_no_default_policy": false, "secret_id_ttl": "720h"}
 	if o.MaxTTL == "" {
 		role["token_period"] = o.Period
 	} else {

@@ -7,9 +7,16 @@
 #   sed -e s/MOUNT/secret/ -e s/PREFIX/bivouac/ -e s/NOMAD_NAMESPACE/sandboxes/ bivouac.hcl |
 #     vault policy write bivouac -
 #   vault auth enable approle
-#   vault write auth/approle/role/bivouac token_policies=bivouac token_period=1h
+#   vault write auth/approle/role/bivouac token_policies=bivouac token_period=1h \
+#     secret_id_ttl=720h secret_id_num_uses=0 secret_id_bound_cidrs=10.0.0.0/24
 #   vault read -field=role_id auth/approle/role/bivouac/role-id
 #   vault write -f -field=secret_id auth/approle/role/bivouac/secret-id   # one for each node
+#
+# A secret id that is copied is of use for 30 days, and only from the nodes' network.
+# Write a new one to each node's secret_id_file before, by a timer: it is read at
+# every login, without a restart. A node that runs renews its token and needs none;
+# one that starts with a secret id that has ended can't log in. Each login is one
+# use: a bound on uses would lock out a node that restarts often.
 #
 # Vault's default policy, which every token has, lets a node look up, renew and
 # revoke its own token, and ask what it may do (sys/capabilities-self). A node

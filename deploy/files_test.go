@@ -1,0 +1,29 @@
+package deploy_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestFiles_KeepTheirGuards: what the installed files must say, whatever else changes in them.
+func TestFiles_KeepTheirGuards(t *testing.T) {
+	for file, wants := range map[string][]string{
+		"systemd/bivouac.service": {"\nLimitCORE=0\n", "\nNoNewPrivileges=yes\n", "--check\n"},
+		"vault/bivouac.hcl":       {"secret_id_ttl=720h"},
+		"haproxy/haproxy.cfg": {
+			"deny_status 404 if { path /metrics /server_info /openapi.json }",
+			"tcp-request connection reject if { sc0_conn_cur gt 512 }",
+		},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s does not say %q", file, want)
+			}
+		}
+	}
+}
