@@ -6,6 +6,7 @@ func apiKeyTable() *memdb.TableSchema {
 	return newTable(tableAPIKeys,
 		newIndex(indexID, func(k *APIKey) []byte { return intKey(k.ID) }),
 		newIndex(indexLookup, func(k *APIKey) []byte { return []byte(k.Lookup) }),
+		newIndex(indexUser, func(k *APIKey) []byte { return append(prefixOf(k.UserID), intKey(k.ID)...) }),
 	)
 }
 

@@ -61,6 +61,11 @@ const (
 	CertificateRevoke CommandType = "certificate.revoke"
 
 	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
+
+	APIKeyDisable CommandType = "api_key.disable"
+	APIKeyUsed    CommandType = "api_key.used"
+	UserDisable   CommandType = "user.disable"
+	UserEnable    CommandType = "user.enable"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

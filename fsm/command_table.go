@@ -83,6 +83,11 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	CertificateRevoke: row(3, (*transaction).applyCertificateRevoke),
 
 	SandboxAcceptWorkspace: byUser(row(3, (*transaction).applySandboxAcceptWorkspace)),
+
+	APIKeyDisable: row(VersionAccess, (*transaction).applyAPIKeyDisable),
+	APIKeyUsed:    row(VersionAccess, (*transaction).applyAPIKeyUsed),
+	UserDisable:   row(VersionAccess, (*transaction).applyUserDisable),
+	UserEnable:    row(VersionAccess, (*transaction).applyUserEnable),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

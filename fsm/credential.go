@@ -1,5 +1,7 @@
 package fsm
 
+import "time"
+
 // Credential identifies the key that authenticated the request behind a command: an API key or a
 // sandbox's own key. It does not hold the key.
 //
@@ -17,19 +19,47 @@ type Credential struct {
 // over the peer port.
 func (c Credential) IsZero() bool { return c == Credential{} }
 
-// Good reports whether the credential is valid for a user at this index. An API key must be the
-// user's, and neither revoked nor suspended. A sandbox must be the user's, not being deleted, and
-// still have that key. The zero Credential is always valid.
-func (v *View) Good(userID string, c Credential) bool {
+// Good reports whether the credential is valid for a user at this index and time. An API key must
+// be the user's and valid, and the user not disabled. A sandbox must be the user's, not being
+// deleted, and still have that key; and the user must not be locked out (LockedOut). The zero
+// Credential is always valid.
+func (v *View) Good(userID string, c Credential, now time.Time) bool {
 	if c.Lookup != "" {
 		key := v.APIKeyByLookup(c.Lookup)
-		return key != nil && key.Valid() && key.UserID == userID
+		return key != nil && key.Valid(now) && key.UserID == userID && !v.disabled(userID)
 	}
 	if c.IsZero() {
 		return true
 	}
 	s := v.SandboxAny(c.SandboxID)
-	return s != nil && s.Desired != DesiredDeleted && s.UserID == userID && s.KeyHash == c.KeyHash && s.KeyHash != ""
+	if s == nil || s.Desired == DesiredDeleted || s.UserID != userID || s.KeyHash != c.KeyHash || s.KeyHash == "" {
+		return false
+	}
+	return !v.LockedOut(userID, now)
+}
+
+// LockedOut reports whether nothing of a user's may act: the user is disabled, or has no valid API
+// key. The keys of the user's sandboxes, and what is derived from them, then open nothing. Below
+// VersionAccess nobody is locked out.
+func (v *View) LockedOut(userID string, now time.Time) bool {
+	if !v.Active(VersionAccess) {
+		return false
+	}
+	if v.disabled(userID) {
+		return true
+	}
+	for k := range withPrefix[APIKey](v.txn, tableAPIKeys, indexUser, prefixOf(userID)) {
+		if k.Valid(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// disabled reports whether a user is disabled.
+func (v *View) disabled(userID string) bool {
+	u := v.User(userID)
+	return u != nil && u.DisabledAt != nil
 }
 
 // refused returns the error for a command whose credential is no longer valid, or nil.
@@ -37,9 +67,13 @@ func (t *transaction) refused(cmd Command) *Error {
 	if !t.meta.active(VersionHistory) {
 		return nil
 	}
-	v := View{txn: t.txn}
-	if v.Good(cmd.UserID, cmd.Credential) {
+	v := t.view()
+	// A command that was forwarded without a key acts for its user all the same.
+	if v.Good(cmd.UserID, cmd.Credential, t.now) && !(cmd.Type.ofUser() && v.disabled(cmd.UserID)) {
 		return nil
 	}
-	return Errorf(CodeUnauthorized, "the key that this was asked with is revoked, suspended or of a sandbox that is gone")
+	return Errorf(CodeUnauthorized, "the key that this was asked with is no longer valid, or its user is disabled")
 }
+
+// view returns a view of the transaction so far, for rules that views and Apply share.
+func (t *transaction) view() *View { return &View{meta: t.meta, txn: t.txn} }

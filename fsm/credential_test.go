@@ -66,7 +66,7 @@ func TestApply_Credential(t *testing.T) {
 				if stored := f.store.View().Settings("ada") != nil; stored != (err == nil) {
 					t.Errorf("stored: %t, error %v", stored, err)
 				}
-				if f.store.View().Good("ada", c.credential) != c.good {
+				if f.store.View().Good("ada", c.credential, f.now) != c.good {
 					t.Errorf("the view says %t", !c.good)
 				}
 			})
@@ -145,7 +145,7 @@ func TestAPIKeyCreate_Bootstrap(t *testing.T) {
 	f.do("", &APIKeyCreateBody{Lookup: "u1", Hash: sha("u1"), UserID: "bob"})
 	f.do("", &APIKeyRevokeBody{ID: 1})
 	_ = f.fails(CodeConflict, "", first) // a revoked key is never issued again
-	if k := f.do("", other).APIKey; k.ID != 3 || !k.Operator {
+	if k := f.do("", other).APIKey; k.ID != 3 || !k.IsOperator() {
 		t.Errorf("the next one is %+v", k)
 	}
 	old := newFixture(t).open()

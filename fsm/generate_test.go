@@ -377,6 +377,14 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return genUser().Draw(t, "accepting"), b
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
+	case APIKeyDisable:
+		return "", &APIKeyDisableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
+	case APIKeyUsed:
+		return "", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: rapid.IntRange(0, 4).Draw(t, "key"), At: testEpoch}}}
+	case UserDisable:
+		return "", &UserDisableBody{UserID: genUser().Draw(t, "whom")}
+	case UserEnable:
+		return "", &UserEnableBody{UserID: genUser().Draw(t, "whom")}
 	case CertificateRevoke:
 		return "", &CertificateRevokeBody{Fingerprint: sha(oneOf("a", "b", "c").Draw(t, "certificate")), Node: "n1"}
 	default:

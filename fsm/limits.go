@@ -89,6 +89,9 @@ func (t *transaction) start(old, next *Sandbox, promised *Reservation) *Error {
 // makeRoom admits a start if the limits allow it, counts it, and pauses sandboxes to make room.
 // Nothing may fail after it.
 func (t *transaction) makeRoom(d demand) *Error {
+	if t.view().disabled(d.user) {
+		return Errorf(CodeConflict, "the user %s is disabled: enable the user first", d.user)
+	}
 	oldest, err := t.admit(d)
 	if err != nil {
 		return err

@@ -92,6 +92,7 @@ const (
 	PausedByIdle        = "idle"
 	PausedByMaxRunning  = "max_running"
 	PausedByLimit       = "limit"
+	PausedByDisabled    = "user_disabled"
 	ReasonPausedTooLong = "paused_too_long"
 )
 

@@ -193,7 +193,7 @@ func (t *transaction) succeedKeys(n Succession) (suspended int) {
 		switch {
 		case keep != nil && old.Lookup == keep.Lookup:
 			known = true
-			k.SuspendedAt, k.RevokedAt = nil, nil
+			k.SuspendedAt, k.RevokedAt, k.Disabled = nil, nil, false
 		case n.SuspendKeys && old.RevokedAt == nil && old.SuspendedAt == nil:
 			k.SuspendedAt = &t.now
 			suspended++
@@ -202,16 +202,28 @@ func (t *transaction) succeedKeys(n Succession) (suspended int) {
 		}
 		put(t, tableAPIKeys, old, &k)
 	}
+	if keep != nil {
+		t.readmit(keep.UserID)
+	}
 	if keep != nil && !known {
 		t.meta.LastAPIKeyID++
 		k := *keep
-		k.ID, k.SuspendedAt, k.RevokedAt = t.meta.LastAPIKeyID, nil, nil
+		k.ID, k.SuspendedAt, k.RevokedAt, k.Disabled = t.meta.LastAPIKeyID, nil, nil, false
 		put(t, tableAPIKeys, nil, &k)
 		if first[User](t.txn, tableUsers, indexID, []byte(k.UserID)) == nil {
 			put(t, tableUsers, nil, &User{ID: k.UserID, CreatedAt: t.now})
 		}
 	}
 	return suspended
+}
+
+// readmit enables the user of the key that stays valid.
+func (t *transaction) readmit(user string) {
+	if old := first[User](t.txn, tableUsers, indexID, []byte(user)); old != nil && old.DisabledAt != nil {
+		u := *old
+		u.DisabledAt = nil
+		put(t, tableUsers, old, &u)
+	}
 }
 
 // forgetOutcomes makes the outcome of every client's command unknown: the state may have moved on

@@ -143,7 +143,7 @@ func checkVoid(r *rapid.T, before *View, s *Store, n Succession, cmd Command) {
 		return // no leader accepts it
 	}
 	o := s.ApplyBatch([]Entry{{s.Index() + 1, cmd}})[0]
-	if o.Err != nil && o.Err.Code == CodeUnauthorized && !s.View().Good(cmd.UserID, cmd.Credential) {
+	if o.Err != nil && o.Err.Code == CodeUnauthorized && !s.View().Good(cmd.UserID, cmd.Credential, cmd.Time) {
 		return // its key is no longer valid
 	}
 	if o.Err == nil || o.Err.Code != CodeOutcomeUnknown && o.Err.Code != CodeIdempotencyMismatch {
@@ -217,7 +217,7 @@ func TestSucceed_Keys(t *testing.T) {
 		}
 		var got []bool
 		for _, k := range f.store.View().APIKeys() {
-			got = append(got, k.Valid())
+			got = append(got, k.Valid(f.now))
 		}
 		if d := cmp.Diff(c.want, got); d != "" {
 			t.Errorf("%s: %s", c.name, d)

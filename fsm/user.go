@@ -13,4 +13,6 @@ type User struct {
 	// Limits replace Installation.PerUser as a whole; a zero in them means no limit. With nil
 	// Installation.PerUser applies.
 	Limits *Limits `json:"limits,omitempty"`
+	// DisabledAt is when user.disable locked the user out; nil when the user is not disabled.
+	DisabledAt *time.Time `json:"disabled_at,omitempty"`
 }

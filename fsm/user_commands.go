@@ -39,3 +39,74 @@ func (t *transaction) applyUserConfigure(b *UserConfigureBody) (Result, *Error) 
 	t.changed = true // deadlines move
 	return Result{User: &u}, nil
 }
+
+// UserDisableBody locks a user out: no key of the user or of the user's sandboxes is valid, and
+// every command for the user is refused. Open start tasks fail, running sandboxes are paused, and
+// nothing is deleted. An operator proposes it. An unknown user is CodeNotFound, the proposer's own
+// user CodeConflict. It sets Result.User.
+type UserDisableBody struct {
+	UserID string `json:"user_id"`
+}
+
+// CommandType implements Body.
+func (*UserDisableBody) CommandType() CommandType { return UserDisable }
+
+// check implements Body.
+func (b *UserDisableBody) check(r *rules) { r.lookedUp("user_id", b.UserID) }
+
+func (t *transaction) applyUserDisable(b *UserDisableBody) (Result, *Error) {
+	old := first[User](t.txn, tableUsers, indexID, []byte(b.UserID))
+	switch {
+	case old == nil:
+		return Result{}, Errorf(CodeNotFound, "User not found")
+	case b.UserID == t.cmd.UserID:
+		return Result{}, Errorf(CodeConflict, "an operator can't disable the user of the key that is used: use another operator's key")
+	}
+	u := *old
+	if u.DisabledAt == nil {
+		now := t.now
+		u.DisabledAt = &now
+		put(t, tableUsers, old, &u)
+		t.changed, t.keys = true, t.index // proxies close the user's streams
+	}
+	t.stopAll(b.UserID)
+	return Result{User: &u}, nil
+}
+
+// stopAll fails a user's open start tasks and pauses the user's running sandboxes.
+func (t *transaction) stopAll(user string) {
+	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil)) {
+		if task.UserID == user {
+			t.endTask(task, StartTaskError, "the user is disabled")
+		}
+	}
+	for _, s := range collect(withPrefix[Sandbox](t.txn, tableSandboxes, indexRunning, prefixOf(user))) {
+		t.desire(s, DesiredPaused, PausedByDisabled)
+	}
+}
+
+// UserEnableBody ends what user.disable began. Sandboxes stay paused until they are resumed. An
+// unknown user is CodeNotFound. A user who is not disabled stays as it is. It sets Result.User.
+type UserEnableBody struct {
+	UserID string `json:"user_id"`
+}
+
+// CommandType implements Body.
+func (*UserEnableBody) CommandType() CommandType { return UserEnable }
+
+// check implements Body.
+func (b *UserEnableBody) check(r *rules) { r.lookedUp("user_id", b.UserID) }
+
+func (t *transaction) applyUserEnable(b *UserEnableBody) (Result, *Error) {
+	old := first[User](t.txn, tableUsers, indexID, []byte(b.UserID))
+	switch {
+	case old == nil:
+		return Result{}, Errorf(CodeNotFound, "User not found")
+	case old.DisabledAt == nil:
+		return Result{User: old}, nil
+	}
+	u := *old
+	u.DisabledAt = nil
+	put(t, tableUsers, old, &u)
+	return Result{User: &u}, nil
+}

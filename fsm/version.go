@@ -52,6 +52,9 @@ func (t *transaction) applyProtocolRaise(b *ProtocolRaiseBody) (Result, *Error) 
 		t.beginHistory()
 		t.showChildren()
 	}
+	if old < VersionAccess && t.meta.active(VersionAccess) {
+		t.giveRoles()
+	}
 	return Result{}, nil
 }
 

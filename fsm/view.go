@@ -31,8 +31,8 @@ func (v *View) Index() uint64 { return v.index }
 // A change of a sandbox's LastActive alone does not count, because it only postpones deadlines.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// KeysRevoked returns the log index at which an API key may last have been revoked or suspended, as
-// far as this process knows.
+// KeysRevoked returns the log index at which an API key may last have been revoked, suspended or
+// disabled, or a user disabled, as far as this process knows.
 func (v *View) KeysRevoked() uint64 { return v.keys }
 
 // ClusterID returns the id that labels the cluster's things in Nomad, "" before the first term.

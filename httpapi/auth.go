@@ -21,8 +21,6 @@ type principal struct {
 	bearer bool
 	// credential goes into commands; views check it too.
 	credential fsm.Credential
-	// key is the API key itself. Only the operator's key route uses it.
-	key string
 }
 
 // Limits on linearizable lookups of keys that this node's store does not have. Each lookup takes
@@ -37,10 +35,11 @@ const (
 type authenticator struct {
 	cluster Cluster
 	unknown *rate.Limiter
+	uses    *keyUses
 }
 
 func newAuthenticator(c Cluster) *authenticator {
-	return &authenticator{cluster: c, unknown: rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)}
+	return &authenticator{cluster: c, unknown: rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst), uses: newKeyUses(c)}
 }
 
 // authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes
@@ -54,7 +53,8 @@ func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (prin
 	if err != nil {
 		return principal{}, err
 	}
-	return principal{user: key.UserID, operator: key.Operator, bearer: bearer, credential: apikey.CredentialOf(key), key: value}, nil
+	k.uses.note(key, time.Now())
+	return principal{user: key.UserID, operator: key.IsOperator(), bearer: bearer, credential: apikey.CredentialOf(key)}, nil
 }
 
 // find returns the stored key for a presented one, or a 401. It reads this node's own store, which
@@ -69,25 +69,23 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 	}
 	key := v.APIKeyByLookup(lookup)
 	if key == nil && lookup != "" {
-		if key, err = k.findElsewhere(ctx, lookup); err != nil {
+		if v, err = k.viewElsewhere(ctx); err != nil {
 			return nil, err
 		}
+		key = v.APIKeyByLookup(lookup)
 	}
-	if !apikey.Matches(key, value) {
+	if !apikey.Matches(key, value) || !v.Good(key.UserID, apikey.CredentialOf(key), time.Now()) {
 		return nil, response.Unauthorized()
 	}
 	return key, nil
 }
 
-func (k *authenticator) findElsewhere(ctx context.Context, lookup string) (*fsm.APIKey, error) {
+// viewElsewhere reads linearizably, within the limits on unknown keys.
+func (k *authenticator) viewElsewhere(ctx context.Context) (*fsm.View, error) {
 	if !k.unknown.Allow() {
 		return nil, response.TooManyRequests()
 	}
 	ctx, cancel := context.WithTimeout(ctx, unknownKeyWait)
 	defer cancel()
-	v, err := k.cluster.View(ctx, cluster.Linearizable)
-	if err != nil {
-		return nil, err
-	}
-	return v.APIKeyByLookup(lookup), nil
+	return k.cluster.View(ctx, cluster.Linearizable)
 }

@@ -232,7 +232,7 @@ func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading: %w", err)
 	}
-	if !v.Good(c.who.user, c.who.credential) {
+	if !v.Good(c.who.user, c.who.credential, time.Now()) {
 		return nil, response.Unauthorized()
 	}
 	c.confirmed = c.confirmed || consistency == cluster.Linearizable
@@ -275,7 +275,7 @@ func (c *call) confirmIfLed() error {
 	case err != nil:
 		_, err = c.viewWith(cluster.Stale)
 		return err
-	case !v.Good(c.who.user, c.who.credential):
+	case !v.Good(c.who.user, c.who.credential, time.Now()):
 		return response.Unauthorized()
 	}
 	return nil

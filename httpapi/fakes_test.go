@@ -37,7 +37,8 @@ type fakeCluster struct {
 	// command ends that, as on a real node.
 	behind  *fsm.View
 	catchUp bool
-	// contact is the time of the last contact with the leader.
+	// contact is the time of the last contact with the leader: a minute ago, so that the proxy reads
+	// linearizably and its sessions go on.
 	contact time.Time
 	// log has every encoded command; outcomes has the results of those proposed while behind was
 	// set.

@@ -65,7 +65,7 @@ type harness struct {
 func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	t.Helper()
 	h := &harness{
-		t: t, cluster: &fakeCluster{store: fsm.NewStore()}, logs: &syncBuffer{}, agents: &fakeAgents{},
+		t: t, cluster: &fakeCluster{store: fsm.NewStore(), contact: time.Now().Add(-time.Minute)}, logs: &syncBuffer{}, agents: &fakeAgents{},
 		secrets: &fakeSecrets{entries: map[string][]map[string]string{}},
 	}
 	registry := prometheus.NewRegistry()

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,9 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"sandbox.operator_accept_workspace": {pathOperator + "/sandboxes/" + sandbox + "/accept-workspace", ``, `{}`},
 		"api_key.create":                    {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
 		"api_key.enable":                    {pathOperator + "/keys/1/enable", ``, `{}`},
+		"api_key.disable":                   {pathOperator + "/keys/2/disable", ``, `{}`},
+		"user.disable":                      {pathOperator + "/users/bob/disable", ``, `{}`},
+		"user.enable":                       {pathOperator + "/users/bob/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"hold.release": {pathOperator + "/hold/release", `{}`, `{"index":1}`},
@@ -56,8 +60,12 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			}
 			writes, reads := h.secrets.written(), h.secrets.reads
 			commands, messages := h.cluster.count(), len(h.agents.sent())
-			again := h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
-			if string(again.body) != string(first.body) {
+			second := first.status
+			if r.name == "api_key.create" {
+				second = http.StatusConflict // nobody has the value any more: TestAPIKeyCreate_Repeated
+			}
+			again := h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, second)
+			if second == first.status && string(again.body) != string(first.body) {
 				t.Fatalf("answers differ:\n%s\n%s", first.body, again.body)
 			}
 			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands || len(h.agents.sent()) != messages {
@@ -73,7 +81,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			}
 			// The recorded result needs no secret store.
 			h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
-			h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, first.status)
+			h.do(key, "POST", req.path, req.body, "Idempotency-Key", "k-1").want(t, second)
 		})
 	}
 }

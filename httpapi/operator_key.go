@@ -1,16 +1,17 @@
 package httpapi
 
 import (
-	"crypto/hkdf"
+	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
-	"io"
+	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -20,8 +21,13 @@ type keyBody struct {
 	Lookup      string    `json:"lookup"`
 	User        string    `json:"user"`
 	Name        string    `json:"name"`
+	Role        string    `json:"role"`
 	Operator    bool      `json:"operator"`
+	Scope       string    `json:"scope"`
 	CreatedAt   wireTime  `json:"created_at"`
+	ExpiresAt   *wireTime `json:"expires_at"`
+	LastUsedAt  *wireTime `json:"last_used_at"`
+	Disabled    bool      `json:"disabled"`
 	RevokedAt   *wireTime `json:"revoked_at"`
 	SuspendedAt *wireTime `json:"suspended_at"`
 }
@@ -33,8 +39,10 @@ type createdKeyBody struct {
 }
 
 func newKeyBody(k *fsm.APIKey) keyBody {
-	return keyBody{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name, Operator: k.Operator,
-		CreatedAt: wireTime(k.CreatedAt), RevokedAt: wireTimeOrNull(k.RevokedAt), SuspendedAt: wireTimeOrNull(k.SuspendedAt)}
+	return keyBody{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name,
+		Role: string(k.RoleOf()), Operator: k.IsOperator(), Scope: k.Scope, Disabled: k.Disabled,
+		CreatedAt: wireTime(k.CreatedAt), ExpiresAt: wireTimeOrNull(k.ExpiresAt), LastUsedAt: wireTimeOrNull(k.LastUsedAt),
+		RevokedAt: wireTimeOrNull(k.RevokedAt), SuspendedAt: wireTimeOrNull(k.SuspendedAt)}
 }
 
 // handleAPIKeyList handles GET /api/v1/operator/keys.
@@ -51,19 +59,25 @@ func (s *Server) handleAPIKeyList(c *call) (answer, error) {
 	return ok(newPage(items, ""))
 }
 
-// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator"} creates a
-// key. Only this response has its value.
+// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator", "expires_at"}
+// creates a key. Only this response has its value, which is random and kept nowhere: a repeated
+// Idempotency-Key is answered with a conflict.
 func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 	o := c.object()
 	body := &fsm.APIKeyCreateBody{
 		UserID:   o.MustText("user", fsm.MaxName),
 		Name:     o.MustText("name", fsm.MaxName),
-		Operator: o.BooleanOr("operator", false),
+		Operator: o.BooleanOr("operator", false), ExpiresAt: readExpiry(o, c.now),
 	}
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	key, err := apikey.New(c.keySource())
+	if body.ExpiresAt != nil {
+		if err := s.mustKnowAccess("expires_at"); err != nil {
+			return answer{}, err
+		}
+	}
+	key, err := apikey.New(rand.Reader)
 	if err != nil {
 		return answer{}, err
 	}
@@ -74,43 +88,49 @@ func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 		if res.APIKey == nil {
 			return answer{}, errEmptyResult(fsm.APIKeyCreate)
 		}
-		if subtle.ConstantTimeCompare([]byte(res.APIKey.Hash), []byte(body.Hash)) != 1 {
-			return answer{}, response.Error(http.StatusConflict, "this key was made with another operator key and is not shown again")
+		if res.APIKey.Lookup != body.Lookup {
+			return answer{}, errKeyMade(res.APIKey)
 		}
 		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: key.Value}}, nil
 	})
 }
 
-// keySource is the source of a new key's randomness. With an Idempotency-Key it derives from the
-// caller's own key, so that a repeated request returns the same key although its value is stored
-// nowhere.
-func (c *call) keySource() io.Reader {
-	if c.key == "" {
-		return rand.Reader
-	}
-	return &derived{secret: c.who.key, info: "bivouac api key\n" + c.commandID() + "\n" + c.fingerprint()}
+// errKeyMade answers a repeated creation: nobody has the value of the key that was made.
+func errKeyMade(k *fsm.APIKey) error {
+	return response.Error(http.StatusConflict, fmt.Sprintf(
+		"the key %d was made by the first request with this Idempotency-Key, and its value is shown only once: "+
+			"if it is lost, revoke the key and create another with another Idempotency-Key", k.ID))
 }
 
-// derived is a reader of HKDF-SHA256 output, in blocks.
-type derived struct {
-	secret, info string
-	block        int
-	rest         []byte
+// readExpiry reads the member expires_at, a time after now; nil if absent or null.
+func readExpiry(o decode.Object, now time.Time) *time.Time {
+	s := o.Text("expires_at", fsm.MaxName)
+	if s == nil {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, *s)
+	switch {
+	case err != nil:
+		o.Rule("expires_at", `must be a time such as "2026-01-02T15:04:05Z"`)
+		return nil
+	case !at.After(now):
+		o.Rule("expires_at", "must be in the future")
+		return nil
+	}
+	return &at
 }
 
-// Read implements io.Reader.
-func (d *derived) Read(p []byte) (int, error) {
-	if len(d.rest) == 0 {
-		out, err := hkdf.Key(sha256.New, []byte(d.secret), nil, d.info+"\n"+strconv.Itoa(d.block), 256)
-		if err != nil {
-			return 0, err
-		}
-		d.rest = out
-		d.block++
+// mustKnowAccess refuses what every node must know, while the cluster is below fsm.VersionAccess.
+func (s *Server) mustKnowAccess(what string) error {
+	v, err := s.cluster.View(context.Background(), cluster.Stale)
+	if err != nil {
+		return fmt.Errorf("reading the protocol version: %w", err)
 	}
-	n := copy(p, d.rest)
-	d.rest = d.rest[n:]
-	return n, nil
+	if !v.Active(fsm.VersionAccess) {
+		return fsm.Errorf(fsm.CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
+			what, fsm.VersionAccess, v.ProtocolVersion())
+	}
+	return nil
 }
 
 // handleAPIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
@@ -126,17 +146,27 @@ func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
 }
 
 // handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a
-// restore.
+// restore, and what disable began.
 func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
+	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyEnableBody{ID: id} })
+}
+
+// handleAPIKeyDisable handles POST /api/v1/operator/keys/{id}/disable.
+func (s *Server) handleAPIKeyDisable(c *call) (answer, error) {
+	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyDisableBody{ID: id} })
+}
+
+// changeKey runs a command on the key of the path and answers with the key.
+func (c *call) changeKey(body func(id int) fsm.Body) (answer, error) {
 	id, err := strconv.Atoi(c.params.ByName("id"))
 	if err != nil || id < 1 {
 		return answer{}, response.NotFound()
 	}
 	res, err := c.once(func() (fsm.Body, secretWrites, error) {
-		return &fsm.APIKeyEnableBody{ID: id}, secretWrites{}, nil
+		return body(id), secretWrites{}, nil
 	}, func(res fsm.Result) (answer, error) {
 		if res.APIKey == nil {
-			return answer{}, errEmptyResult(fsm.APIKeyEnable)
+			return answer{}, errEmptyResult(body(id).CommandType())
 		}
 		return ok(newKeyBody(res.APIKey))
 	})

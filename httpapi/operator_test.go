@@ -3,6 +3,7 @@ package httpapi
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOperator_Keys(t *testing.T) {
@@ -29,19 +30,30 @@ func TestOperator_Keys(t *testing.T) {
 	h.do(h.root, "POST", "/api/v1/operator/keys", `{"user":"Not A User","name":"x"}`).want(t, 422)
 }
 
-func TestOperator_KeyWithIdempotencyKeyIsShownToTheSameCallerOnly(t *testing.T) {
+// TestAPIKeyCreate_Repeated: a key's value is random and shown once. A repeated request is told that
+// the key was made, also with another operator's key.
+func TestAPIKeyCreate_Repeated(t *testing.T) {
 	h := newHarness(t)
 	body := `{"user":"carol","name":"laptop"}`
-	first := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 201)
-	again := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 201)
-	if string(first.body) != string(again.body) {
-		t.Fatalf("%s, then %s", first.body, again.body)
+	ask := func(key, once string) reply {
+		return h.do(key, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", once)
 	}
-	other := h.issue("root", true)
-	h.do(other, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k").want(t, 409)
-	fresh := h.do(h.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "k2").want(t, 201)
-	if string(fresh.body) == string(first.body) {
-		t.Fatal("another Idempotency-Key gave the same key")
+	ask(h.root, "k").want(t, 201)
+	keys := len(h.cluster.store.View().APIKeys())
+	for _, key := range []string{h.root, h.issue("root", true)} {
+		ask(key, "k").want(t, 409).is(t, sprint(`{"detail":"the key %d was made by the first request with this Idempotency-Key, and its value is shown only once: `+
+			`if it is lost, revoke the key and create another with another Idempotency-Key"}`, keys))
+	}
+	if n := len(h.cluster.store.View().APIKeys()); n != keys+1 { // root's other key
+		t.Errorf("%d keys, want %d", n, keys+1)
+	}
+	// Equal requests of equal callers make different keys.
+	twin := newHarness(t)
+	var a, b struct{ Key string }
+	ask(h.root, "same").want(t, 201).json(t, &a)
+	twin.do(twin.root, "POST", "/api/v1/operator/keys", body, "Idempotency-Key", "same").want(t, 201).json(t, &b)
+	if a.Key == b.Key || a.Key == "" {
+		t.Errorf("the keys are %q and %q", a.Key, b.Key)
 	}
 }
 
@@ -135,5 +147,6 @@ func TestOperator_Pool(t *testing.T) {
 
 func TestOperator_Status(t *testing.T) {
 	h := newHarness(t)
+	h.cluster.set(func(c *fakeCluster) { c.contact = time.Time{} })
 	h.do(h.root, "GET", "/api/v1/operator/status", "").want(t, 200).golden(t, "operator_status")
 }

@@ -12,11 +12,13 @@ import (
 // userBody is a user in the operator API: the user's own policy and limits, null where unset, and
 // the present usage.
 type userBody struct {
-	ID        string      `json:"id"`
-	CreatedAt wireTime    `json:"created_at"`
-	Policy    *policyBody `json:"policy"`
-	Limits    *limitsBody `json:"limits"`
-	Usage     usageBody   `json:"usage"`
+	ID        string   `json:"id"`
+	CreatedAt wireTime `json:"created_at"`
+	// DisabledAt is null for a user who is not disabled.
+	DisabledAt *wireTime   `json:"disabled_at"`
+	Policy     *policyBody `json:"policy"`
+	Limits     *limitsBody `json:"limits"`
+	Usage      usageBody   `json:"usage"`
 }
 
 // policyBody is a policy: Go durations ("1h30m0s"), "never", or null for inherited.
@@ -47,7 +49,7 @@ type usageBody struct {
 }
 
 func newUserBody(u *fsm.User, used fsm.Usage) userBody {
-	b := userBody{ID: u.ID, CreatedAt: wireTime(u.CreatedAt),
+	b := userBody{ID: u.ID, CreatedAt: wireTime(u.CreatedAt), DisabledAt: wireTimeOrNull(u.DisabledAt),
 		Usage: usageBody{Running: used.Running, Total: used.Total, CPU: used.CPU, Memory: used.Memory, State: used.StateBytes}}
 	if p := u.Policy; p != nil {
 		b.Policy = &policyBody{policyTime(p.IdleTimeout), policyTime(p.MaxRunning), policyTime(p.DeletePausedAfter)}
@@ -109,6 +111,33 @@ func (s *Server) handleUserPut(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return ok(newUserBody(res.User, v.Usage(res.User.ID)))
+}
+
+// handleUserDisable handles POST /api/v1/operator/users/{id}/disable.
+func (s *Server) handleUserDisable(c *call) (answer, error) {
+	return c.changeUser(&fsm.UserDisableBody{UserID: c.params.ByName("id")})
+}
+
+// handleUserEnable handles POST /api/v1/operator/users/{id}/enable.
+func (s *Server) handleUserEnable(c *call) (answer, error) {
+	return c.changeUser(&fsm.UserEnableBody{UserID: c.params.ByName("id")})
+}
+
+// changeUser runs a command on a user and answers with the user.
+func (c *call) changeUser(body fsm.Body) (answer, error) {
+	out, err := c.once(func() (fsm.Body, secretWrites, error) {
+		return body, secretWrites{}, nil
+	}, func(res fsm.Result) (answer, error) {
+		if res.User == nil {
+			return answer{}, errEmptyResult(body.CommandType())
+		}
+		v, err := c.after()
+		if err != nil {
+			return answer{}, err
+		}
+		return ok(newUserBody(res.User, v.Usage(res.User.ID)))
+	})
+	return out, response.NotFoundAs(err, "User not found")
 }
 
 // readPolicy reads the member policy; nil if absent or null.

@@ -233,7 +233,7 @@ func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 		c.Isolate(follower)
 		propose(&fsm.APIKeyRevokeBody{ID: 1}, "revoke")
 		c.Heal()
-		if v, err := c.Node(follower).View(t.Context(), cluster.Stale); err != nil || !v.APIKeyByLookup(key.Lookup).Valid() {
+		if v, err := c.Node(follower).View(t.Context(), cluster.Stale); err != nil || !v.APIKeyByLookup(key.Lookup).Valid(time.Now()) {
 			t.Fatalf("the follower has heard of it: %v", err)
 		}
 		for _, one := range [][2]string{{"POST", "/api/settings"}, {"GET", "/api/settings"}} {

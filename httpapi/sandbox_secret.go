@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -86,6 +87,9 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 	row, err := c.letIn(v.SandboxByKeyHash(apikey.Hash(key)), key)
 	if err != nil {
 		return nil, err
+	}
+	if v.LockedOut(row.UserID, time.Now()) {
+		return nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	byName := map[string]ownSecret{}
 	for _, p := range v.Providers(row.UserID) {

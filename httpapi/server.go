@@ -80,8 +80,20 @@ func (s *Server) forProxy() proxy.Server {
 			return s.readSecret(ctx, ref, fsm.MemberKey)
 		},
 		AskCluster:     s.keys.unknown.Allow,
-		Admitted:       func() { s.lastRequest.Store(time.Now().UnixNano()) },
+		Admitted:       s.admitted,
 		RequestTimeout: s.cfg.RequestTimeout, Logger: s.log, Registerer: s.cfg.Registerer,
+	}
+}
+
+// admitted notes a request that the proxy admitted with a credential.
+func (s *Server) admitted(by fsm.Credential) {
+	now := time.Now()
+	s.lastRequest.Store(now.UnixNano())
+	if by.Lookup == "" {
+		return
+	}
+	if v, err := s.cluster.View(context.Background(), cluster.Stale); err == nil {
+		s.keys.uses.note(v.APIKeyByLookup(by.Lookup), now)
 	}
 }
 
@@ -108,6 +120,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	for _, l := range listeners {
 		group.Go(func() error { return s.serve(server, conns.listen(l)) })
 	}
+	group.Go(func() error { s.keys.uses.run(ctx, s.cfg.RequestTimeout); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		return s.drain(server, conns)

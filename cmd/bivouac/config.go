@@ -101,9 +101,10 @@ type SandboxesConfig struct {
 	RemovalsPerHour int
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
 	URL string
-	// Domain, PublicURL and Wake configure the sandbox proxy; see proxy.Config.
+	// Domain, PublicURL, Wake and MaxStale configure the sandbox proxy; see proxy.Config.
 	Domain, PublicURL string
 	Wake              bool
+	MaxStale          time.Duration
 }
 
 // LimitsConfig bounds the requests of one client and the resources of sandboxes.
@@ -159,7 +160,7 @@ func defaultConfig() Config {
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
-			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake},
+			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload,
 			ConnectionsPerAddress: api.MaxConnectionsPerAddress, OnLimit: fsm.OnLimitRefuse},
 		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens},
@@ -338,6 +339,7 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "domain", set: setString(&c.Domain, isDomain)},
 		{name: "public_url", set: setString(&c.PublicURL, isHTTPAddress)},
 		{name: "wake", set: setBool(&c.Wake)},
+		{name: "max_stale", set: setDuration(&c.MaxStale, 10*time.Second, 24*time.Hour)},
 	}, nil)
 	if c.PauseGrace >= c.StopTimeout {
 		diags = append(diags, problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace, c.StopTimeout))

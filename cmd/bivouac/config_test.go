@@ -120,7 +120,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			UnreferencedGrace: 5 * time.Minute, SecretRetention: 24 * time.Hour, CollectInterval: time.Minute},
 		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second, PauseGrace: 10 * time.Second,
 			PlacementGrace: 30 * time.Second, OrphanRetention: 24 * time.Hour, RemovalsPerHour: 20, URL: "proxy",
-			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org"},
+			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org", MaxStale: 2 * time.Minute},
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
 		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048, ConnectionsPerAddress: 100, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
 			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192, StateBytes: 32 << 20},

@@ -288,7 +288,7 @@ func (c *devCluster) provision(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the cluster's keys: %w", err)
 	}
-	if k := view.APIKeyByLookup(c.key.Lookup); k != nil && k.Hash == c.key.Hash && k.Valid() {
+	if k := view.APIKeyByLookup(c.key.Lookup); k != nil && k.Hash == c.key.Hash && k.Valid(time.Now()) {
 		return nil
 	}
 	if view.AnyAPIKey() && view.APIKeyByLookup(c.key.Lookup) != nil {

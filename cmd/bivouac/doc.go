@@ -96,6 +96,7 @@
 //	                                  deploy/DOMAINS.md
 //	  public_url                      how clients reach the API; default: as the request came
 //	  wake                            a message, a run or ?wake=true resumes; true
+//	  max_stale                       streams end on a node without a leader after; 5m
 //	}
 //	policy {                          a spec's and a user's policy override it, member by member;
 //	                                  each is a duration or "never" (default)

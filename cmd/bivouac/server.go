@@ -216,6 +216,7 @@ func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	api.Git.VerifyTokens, api.Git.AllowedHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
 	api.SandboxURL = c.Sandboxes.URL
 	api.Proxy.Domain, api.Proxy.PublicURL, api.Proxy.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
+	api.Proxy.MaxStale = c.Sandboxes.MaxStale
 	if c.HTTP.CertFile != "" {
 		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)
 		if err != nil {

@@ -17,11 +17,12 @@ import (
 
 // userInfo is a user in the operator API's responses.
 type userInfo struct {
-	ID        string         `json:"id"`
-	CreatedAt time.Time      `json:"created_at"`
-	Policy    *userPolicy    `json:"policy"`
-	Limits    *userLimits    `json:"limits"`
-	Usage     map[string]int `json:"usage"`
+	ID         string         `json:"id"`
+	CreatedAt  time.Time      `json:"created_at"`
+	DisabledAt *time.Time     `json:"disabled_at"`
+	Policy     *userPolicy    `json:"policy"`
+	Limits     *userLimits    `json:"limits"`
+	Usage      map[string]int `json:"usage"`
 }
 
 // userPolicy is a user's own policy. A nil member means the spec's or the installation's.
@@ -44,7 +45,8 @@ type userLimits struct {
 const usersPath = "/api/v1/operator/users"
 
 func (p *program) usersCommand() *cobra.Command {
-	return groupCommand("users", "List users, and set their policies and limits", p.usersListCommand(), p.usersSetCommand())
+	return groupCommand("users", "List, set, disable and enable users", p.usersListCommand(), p.usersSetCommand(),
+		p.usersDisableCommand(), p.usersEnableCommand())
 }
 
 func (p *program) usersListCommand() *cobra.Command {
@@ -87,9 +89,10 @@ func printUsers(w io.Writer, users []userInfo) error {
 		rows[i] = []string{
 			u.ID, strconv.Itoa(u.Usage["running_sandboxes"]), strconv.Itoa(u.Usage["total_sandboxes"]),
 			strconv.Itoa(u.Usage["state_bytes"]), describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt),
+			formatSet(u.DisabledAt),
 		}
 	}
-	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "STATE BYTES", "POLICY", "LIMITS", "CREATED"}, rows)
+	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "STATE BYTES", "POLICY", "LIMITS", "CREATED", "DISABLED"}, rows)
 }
 
 // describePolicy formats a policy's set members as one word of a table.

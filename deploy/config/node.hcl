@@ -95,6 +95,9 @@ vault {
 #   # <api>/sandboxes/<id>/<port>/; a pattern of a direct URL is possible, too.
 #   url        = "proxy"
 #   public_url = "https://bivouac.example.org" # default: as the request came
+#   # Open streams end on a node that has had no leader for so long: it can't learn
+#   # whose access was taken away.
+#   max_stale  = "5m"
 #   # A host of its own for each port, "<port>-<id>.<domain>". Use it where people
 #   # open sandboxes in browsers: pages of different sandboxes then have different
 #   # origins. It needs a wildcard DNS entry that leads here, best a domain that

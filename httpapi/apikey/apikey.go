@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -114,7 +115,8 @@ func Bearer(r *http.Request) (string, bool) {
 // CredentialOf returns the credential that commands and views check for an API key.
 func CredentialOf(key *fsm.APIKey) fsm.Credential { return fsm.Credential{Lookup: key.Lookup} }
 
-// Matches reports whether value is the key and the key is valid. It compares in constant time and
+// Matches reports whether value is the key and the key is valid now. Whether the key's user may act
+// is the caller's question (fsm.View.Good). It compares in constant time and
 // does the same work for a nil key.
 func Matches(key *fsm.APIKey, value string) bool {
 	stored := strings.Repeat("0", 64)
@@ -122,5 +124,5 @@ func Matches(key *fsm.APIKey, value string) bool {
 		stored = key.Hash
 	}
 	same := subtle.ConstantTimeCompare([]byte(Hash(value)), []byte(stored)) == 1
-	return same && key != nil && key.Valid()
+	return same && key != nil && key.Valid(time.Now())
 }

@@ -46,15 +46,22 @@ func (v *Session) Context() context.Context { return v.ctx }
 // End ends the session.
 func (v *Session) End() { v.end() }
 
-// EndWith waits for a reason to end a session, ends it and returns. The reasons are a revoked key
-// and, after grace, a sandbox that no longer should run or has another owner.
+// EndWith waits for a reason to end a session, ends it and returns. The reasons are a key that is no
+// longer good, a node without a leader and, after grace, a sandbox that no longer should run or has
+// another owner.
 func (d *Proxy) EndWith(v *Session, sandboxID, user string, by fsm.Credential, grace time.Duration) {
+	again := time.NewTicker(recheckInterval)
+	defer again.Stop()
 	for {
+		if d.sessions.isStale() {
+			v.cancel(errStale())
+			return
+		}
 		now, err := d.server.Cluster.View(v.ctx, cluster.Stale)
 		if err != nil {
 			return
 		}
-		if !now.Good(user, by) {
+		if !now.Good(user, by, time.Now()) {
 			v.cancel(errRevoked())
 			return
 		}
@@ -68,6 +75,7 @@ func (d *Proxy) EndWith(v *Session, sandboxID, user string, by fsm.Credential, g
 		}
 		select {
 		case <-now.Changed():
+		case <-again.C:
 		case <-v.ctx.Done():
 			return
 		}

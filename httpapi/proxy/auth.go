@@ -104,7 +104,7 @@ func (d *Proxy) authorise(ctx context.Context, to target, c credentials) (grant,
 	if err != nil {
 		return grant{}, err
 	}
-	g, err := d.grantIn(ctx, v, to, c)
+	g, err := d.goodGrant(ctx, v, to, c)
 	if err == nil {
 		return d.confirm(ctx, g)
 	}
@@ -116,7 +116,17 @@ func (d *Proxy) authorise(ctx context.Context, to target, c credentials) (grant,
 	if v, err = d.server.Cluster.View(ctx, cluster.Linearizable); err != nil {
 		return grant{}, response.Unauthorized()
 	}
-	return d.grantIn(ctx, v, to, c)
+	return d.goodGrant(ctx, v, to, c)
+}
+
+// goodGrant is grantIn for those who may act: a user who is disabled or has no valid key is locked
+// out with everything that opens the user's sandboxes.
+func (d *Proxy) goodGrant(ctx context.Context, v *fsm.View, to target, c credentials) (grant, error) {
+	g, err := d.grantIn(ctx, v, to, c)
+	if err == nil && !v.Good(g.row.UserID, g.credential, time.Now()) {
+		return grant{}, response.Unauthorized()
+	}
+	return g, err
 }
 
 // confirm checks with the cluster that a grant still holds, because this node may be behind.
@@ -130,7 +140,7 @@ func (d *Proxy) confirm(ctx context.Context, g grant) (grant, error) {
 		return g, nil
 	}
 	row := v.SandboxAny(g.row.ID)
-	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential) {
+	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential, time.Now()) {
 		return grant{}, response.Unauthorized()
 	}
 	g.row = row

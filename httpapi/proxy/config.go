@@ -47,6 +47,9 @@ type Config struct {
 	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
 	// MaxFollowers limits the clients that follow one sandbox's logs on one node.
 	MaxFollowers int
+	// MaxStale is how long open streams go on on a node that has no leader: it can't learn who was
+	// locked out.
+	MaxStale time.Duration
 	// Transport replaces the built-in transport in tests.
 	Transport http.RoundTripper
 }
@@ -59,7 +62,7 @@ func DefaultConfig() Config {
 	return Config{
 		Wake: true, StartWait: 30 * time.Second, DialTimeout: 5 * time.Second, HeaderTimeout: 10 * time.Minute,
 		AuthTimeout: 10 * time.Second, CookieAge: time.Hour,
-		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxUnauthenticatedPerAddress: 64, MaxFollowers: 32,
+		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxUnauthenticatedPerAddress: 64, MaxFollowers: 32, MaxStale: 5 * time.Minute,
 	}
 }
 
@@ -72,7 +75,7 @@ func (c Config) Validate() error {
 		}
 	}
 	for name, d := range map[string]time.Duration{"StartWait": c.StartWait, "DialTimeout": c.DialTimeout,
-		"HeaderTimeout": c.HeaderTimeout, "AuthTimeout": c.AuthTimeout, "CookieAge": c.CookieAge} {
+		"HeaderTimeout": c.HeaderTimeout, "AuthTimeout": c.AuthTimeout, "CookieAge": c.CookieAge, "MaxStale": c.MaxStale} {
 		if d <= 0 {
 			return fmt.Errorf("Proxy.%s must be positive, is %s", name, d)
 		}

@@ -26,8 +26,8 @@ type Server struct {
 	ClientAddress func(*http.Request) string
 	// Info returns a request's entry in the access log, which the proxy fills in.
 	Info func(context.Context) *RequestInfo
-	// Admitted is called for every request with a good key.
-	Admitted func()
+	// Admitted is called for every request with a good key, with what authorised it.
+	Admitted func(by fsm.Credential)
 	// RequestTimeout limits a command.
 	RequestTimeout time.Duration
 	Logger         *slog.Logger

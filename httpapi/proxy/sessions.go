@@ -24,11 +24,16 @@ func (e *endError) Error() string { return e.reason }
 
 // The reasons for ending a stream.
 func errMoved() *endError    { return &endError{reason: "the sandbox was paused, deleted or moved"} }
-func errRevoked() *endError  { return &endError{reason: "the API key was revoked"} }
+func errRevoked() *endError  { return &endError{reason: "the key is no longer valid"} }
+func errStale() *endError    { return &endError{reason: "this node has no leader"} }
 func errDraining() *endError { return &endError{reason: "this node is stopping"} }
 func errGaveWay() *endError {
 	return &endError{reason: "a newer client has no key yet either", crowded: true}
 }
+
+// recheckInterval is how often open sessions are checked for what no change of the state announces:
+// a key that expires, and a node that has no leader.
+const recheckInterval = 2 * time.Second
 
 // sessions tracks every proxied request and ends those whose sandbox has stopped or moved. One
 // goroutine watches each sandbox with sessions.
@@ -36,6 +41,8 @@ type sessions struct {
 	cluster Cluster
 	// maxSessions and maxFollowers apply to one sandbox.
 	maxSessions, maxFollowers int
+	// maxStale is how long after the last contact with a leader sessions go on.
+	maxStale time.Duration
 
 	mu       sync.Mutex
 	watches  map[watchKey]*watch
@@ -57,8 +64,8 @@ type watchKey struct {
 // watch is the goroutine that waits for the end of a run.
 type watch struct {
 	sessions int
-	// keyed are the sessions authorised by an API key. sessions.mu guards it.
-	keyed  map[*Session]struct{}
+	// open are the sessions. sessions.mu guards it.
+	open   map[*Session]struct{}
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -79,7 +86,7 @@ type Session struct {
 
 func newSessions(c Cluster, cfg Config) *sessions {
 	return &sessions{
-		cluster: c, maxSessions: cfg.MaxSessions, maxFollowers: cfg.MaxFollowers, watches: map[watchKey]*watch{},
+		cluster: c, maxSessions: cfg.MaxSessions, maxFollowers: cfg.MaxFollowers, maxStale: cfg.MaxStale, watches: map[watchKey]*watch{},
 		open: map[*Session]struct{}{}, followed: map[string]int{}, done: make(chan struct{}),
 	}
 }
@@ -91,7 +98,7 @@ func (s *sessions) begin(ctx context.Context, g grant, index uint64) (*Session, 
 		return nil, err
 	}
 	// The watch sees revocations from now on; this checks for one before.
-	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index && !now.Good(v.user, v.credential) {
+	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index && !now.Good(v.user, v.credential, time.Now()) {
 		v.end()
 		return nil, response.Unauthorized()
 	}
@@ -106,7 +113,7 @@ func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session
 	defer s.mu.Unlock()
 	w := s.watches[key]
 	if w == nil {
-		w = &watch{keyed: map[*Session]struct{}{}}
+		w = &watch{open: map[*Session]struct{}{}}
 		w.ctx, w.cancel = context.WithCancelCause(context.Background())
 		s.watches[key] = w
 		go s.watch(w, row, index)
@@ -117,16 +124,14 @@ func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session
 	v := s.add(ctx)
 	v.user, v.credential = row.UserID, g.credential
 	w.sessions++
-	if v.credential.Lookup != "" {
-		w.keyed[v] = struct{}{}
-	}
+	w.open[v] = struct{}{}
 	unlink := context.AfterFunc(w.ctx, func() { v.cancel(context.Cause(w.ctx)) })
 	v.end = sync.OnceFunc(func() {
 		unlink()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.remove(v)
-		delete(w.keyed, v)
+		delete(w.open, v)
 		if w.sessions--; w.sessions == 0 {
 			w.cancel(context.Canceled)
 			delete(s.watches, key)
@@ -192,14 +197,21 @@ func (s *sessions) remove(v *Session) {
 	}
 }
 
-// watch cancels w when the sandbox's run has ended, and ends sessions whose key was revoked. For
-// the end of the run it ignores views older than index.
+// watch cancels w when the sandbox's run has ended or the node has been without a leader for too
+// long, and ends sessions whose key is no longer good. For the end of the run it ignores views older
+// than index.
 func (s *sessions) watch(w *watch, row *fsm.Sandbox, index uint64) {
-	keys := uint64(0)
+	again := time.NewTicker(recheckInterval)
+	defer again.Stop()
+	keys, due := uint64(0), false
 	for {
+		if s.isStale() {
+			w.cancel(errStale())
+			return
+		}
 		v, err := s.cluster.View(w.ctx, cluster.Stale)
-		if err == nil && v.KeysRevoked() != keys {
-			keys = v.KeysRevoked()
+		if err == nil && (due || v.KeysRevoked() != keys) {
+			keys, due = v.KeysRevoked(), false
 			s.endRevoked(w, v)
 		}
 		if err == nil && v.Index() >= index && isOver(v.SandboxAny(row.ID), row) {
@@ -212,18 +224,25 @@ func (s *sessions) watch(w *watch, row *fsm.Sandbox, index uint64) {
 		}
 		select {
 		case <-changed:
+		case <-again.C:
+			due = true
 		case <-w.ctx.Done():
 			return
 		}
 	}
 }
 
-// endRevoked ends the sessions whose key was revoked.
+// isStale reports whether this node has been without a leader for too long to know who may act.
+func (s *sessions) isStale() bool {
+	return time.Since(s.cluster.Status().LastContact) > s.maxStale
+}
+
+// endRevoked ends the sessions whose key is no longer good.
 func (s *sessions) endRevoked(w *watch, v *fsm.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for session := range w.keyed {
-		if !v.Good(session.user, session.credential) {
+	for session := range w.open {
+		if !v.Good(session.user, session.credential, time.Now()) {
 			session.cancel(errRevoked())
 		}
 	}

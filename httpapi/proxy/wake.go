@@ -50,7 +50,7 @@ func (d *Proxy) serving(ctx context.Context, g grant, wake bool) (servingSandbox
 		if !IsOwned(row) || row.UserID != granted.UserID || row.KeyHash != granted.KeyHash {
 			return servingSandbox{}, response.Unauthorized()
 		}
-		if !v.Good(row.UserID, g.credential) {
+		if !v.Good(row.UserID, g.credential, time.Now()) {
 			return servingSandbox{}, fsm.Errorf(fsm.CodeUnauthorized, "the key was revoked while the sandbox was waited for")
 		}
 		if row.Desired == fsm.DesiredRunning && IsServing(row) {

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 )
@@ -24,9 +25,17 @@ func NewRecorded(nodes []Endpoint, operator string, seed uint64) *Recorded {
 // user creates a user and returns its key.
 func (w *Recorded) user(ctx context.Context, c *client, prefix string) (user, key string, ok bool) {
 	user = w.name(prefix)
-	r, ok := c.sure(ctx, w.operator, http.MethodPost, "/api/v1/operator/keys", map[string]string{"user": user, "name": "drill"}, "key-"+user)
-	if !ok {
-		return "", "", false
+	var r reply
+	// A key whose only answer was lost is of no use: the next request makes another.
+	for try := 0; ; try++ {
+		once := fmt.Sprintf("key-%s-%d", user, try)
+		r, ok = c.sure(ctx, w.operator, http.MethodPost, "/api/v1/operator/keys", map[string]string{"user": user, "name": "drill"}, once)
+		if ok {
+			break
+		}
+		if r.Status != http.StatusConflict {
+			return "", "", false
+		}
 	}
 	var made struct{ Key string }
 	if err := json.Unmarshal(r.Body, &made); err != nil {

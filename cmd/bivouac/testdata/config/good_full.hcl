@@ -76,6 +76,7 @@ sandboxes {
   domain        = "sandboxes.example.net"
   public_url    = "https://bivouac.example.org"
   wake          = false
+  max_stale     = "2m"
 }
 
 limits {
