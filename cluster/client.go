@@ -30,15 +30,12 @@ func NewPeerClient(tls peernet.TLSFiles, address string) (*PeerClient, error) {
 // Propose proposes cmd through the node, with the errors of Node.Propose. CodeNoLeader also means
 // that the node was not reached.
 func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
-	if err := validate(cmd); err != nil {
-		return fsm.Result{}, err
-	}
-	data, err := cmd.Encode()
-	if err != nil {
-		return fsm.Result{}, asError(err)
+	_, data, proof, refusal := encodeFor(ctx, cmd)
+	if refusal != nil {
+		return fsm.Result{}, refusal
 	}
 	var response proposeResponse
-	if err := c.ask(ctx, callPropose, data, &response); err != nil {
+	if err := c.ask(ctx, callPropose, withProof(data, proof), &response); err != nil {
 		return fsm.Result{}, err
 	}
 	if response.Error != nil {
@@ -50,7 +47,8 @@ func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, 
 // RemoveServer is Node.RemoveServer through the node, for `bivouac operator remove`. CodeNoLeader
 // also means that the node was not reached.
 func (c *PeerClient) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
-	data, err := json.Marshal(removeRequest{name, o})
+	request := removeRequest{name, o}
+	data, err := withProvenCaller(ctx, request, request.proven())
 	if err != nil {
 		return fsm.Errorf(fsm.CodeInternal, "%v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
@@ -255,14 +256,17 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 			request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) },
 		)
 	case callRemove:
+		ctx = withCaller(ctx, request)
 		return answer(request, func(r removeRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name, r.RemoveOptions))}, nil
 		})
 	case callReplace:
+		ctx = withCaller(ctx, request)
 		return answer(request, func(r replaceRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.ReplaceServer(ctx, r.Old, r.New, r.RemoveOptions))}, nil
 		})
 	case callTransfer:
+		ctx = withCaller(ctx, request)
 		return answer(request, func(r transferRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.TransferLeadership(ctx, r.To))}, nil
 		})
@@ -323,7 +327,9 @@ func (n *Node) handleApply(ctx context.Context, request []byte) ([]byte, error) 
 func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outcome) {
 	answers := make(chan slotOutcome, len(parts))
 	proposals := make([]*proposal, 0, len(parts))
+	proofs := make([][]byte, len(parts))
 	for i, part := range parts {
+		proofs[i], part = cutProof(part)
 		cmd, refusal := decodeForeign(part)
 		if refusal == nil {
 			refusal = n.admit(cmd)
@@ -337,6 +343,17 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 		)
 	}
 	if len(proposals) == 0 || !n.awaitOpen(ctx) {
+		return
+	}
+	// Only now this node's store has every key of earlier terms.
+	proposals = slices.DeleteFunc(proposals, func(p *proposal) bool {
+		refusal := n.authorised(p.cmd, p.data, proofs[p.slot])
+		if refusal != nil {
+			outcomes[p.slot] = outcome{err: refusal}
+		}
+		return refusal != nil
+	})
+	if len(proposals) == 0 {
 		return
 	}
 	for _, p := range proposals {
@@ -360,12 +377,13 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 
 // handlePropose answers callPropose, for programs that are not nodes.
 func (n *Node) handlePropose(ctx context.Context, request []byte) ([]byte, error) {
+	proof, request := cutProof(request)
 	cmd, refusal := decodeForeign(request)
 	if refusal != nil {
 		return json.Marshal(proposeResponse{Error: refusal})
 	}
-	result, err := n.Propose(ctx, cmd)
-	return json.Marshal(proposeResponse{Result: result, Error: optional(err)})
+	result, refusal := n.propose(ctx, cmd, encoded{data: request, proof: proof, foreign: true})
+	return json.Marshal(proposeResponse{Result: result, Error: refusal})
 }
 
 // handleIndex answers callIndex.

@@ -55,7 +55,7 @@ func (n *Node) servers() []raft.Server {
 
 // atLeader runs change on the leader: here, or by a peer call.
 func (n *Node) atLeader(
-	ctx context.Context, call string, request any, change func(context.Context, *raft.Raft) error,
+	ctx context.Context, call string, request provable, change func(context.Context, *raft.Raft) error,
 ) error {
 	ctx, leave, err := n.enter(ctx, changeTimeout)
 	if err != nil {
@@ -67,9 +67,12 @@ func (n *Node) atLeader(
 		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "the cluster has no leader; nothing was done"))
 	}
 	if l.id == n.id {
+		if err := n.authorisedCall(ctx, request.proven()); err != nil {
+			return err
+		}
 		return change(ctx, n.raft.Load())
 	}
-	body, err := json.Marshal(request)
+	body, err := withProvenCaller(ctx, request, request.proven())
 	if err != nil {
 		return err
 	}

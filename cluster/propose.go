@@ -43,7 +43,7 @@ type outcome struct {
 // id is safe and returns its result; Propose does so itself until its time ends.
 func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	begin := time.Now()
-	result, err := n.propose(ctx, cmd)
+	result, err := n.proposeOwn(ctx, cmd)
 	if err != nil { // a nil *fsm.Error must not become a non-nil error
 		n.metrics.proposed(begin, err)
 		return result, err
@@ -52,14 +52,24 @@ func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 	return result, nil
 }
 
-func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fsm.Error) {
-	if err := validate(cmd); err != nil {
+// proposeOwn proposes a command of this process, with a proof of the operator's key behind it.
+func (n *Node) proposeOwn(ctx context.Context, cmd fsm.Command) (fsm.Result, *fsm.Error) {
+	cmd, data, proof, err := encodeFor(ctx, cmd)
+	if err != nil {
 		return fsm.Result{}, err
 	}
-	data, err := cmd.Encode()
-	if err != nil {
-		return fsm.Result{}, asError(err)
-	}
+	return n.propose(ctx, cmd, encoded{data: data, proof: proof})
+}
+
+// encoded is a command as it goes to the leader.
+type encoded struct {
+	// data is the encoded command, proof that of an operator's key for it, if any.
+	data, proof []byte
+	// foreign: another program proposed it, through the peer port.
+	foreign bool
+}
+
+func (n *Node) propose(caller context.Context, cmd fsm.Command, e encoded) (fsm.Result, *fsm.Error) {
 	ctx, leave, err := n.enter(caller, n.cfg.ProposeTimeout)
 	if err != nil {
 		return fsm.Result{}, errStopping()
@@ -73,7 +83,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command) (fsm.Result, *fs
 		if err != nil {
 			return fsm.Result{}, n.proposeError(caller, sent)
 		}
-		a := n.proposeOnce(ctx, l, cmd, data)
+		a := n.proposeOnce(ctx, l, cmd, e)
 		switch {
 		case a.status == committed:
 			// The result stands even if this node does not catch up in time.
@@ -145,23 +155,31 @@ func asError(err error) *fsm.Error {
 
 // proposeOnce makes one attempt: here if this node leads, else at the leader.
 func (n *Node) proposeOnce(
-	ctx context.Context, l *leadership, cmd fsm.Command, data []byte,
+	ctx context.Context, l *leadership, cmd fsm.Command, e encoded,
 ) outcome {
 	if l.id == n.id {
-		return n.apply(ctx, cmd, data)
+		return n.apply(ctx, cmd, e)
 	}
-	return n.forward(ctx, l, data)
+	if n.store.View().Active(fsm.VersionAccess) { // an older leader knows no proofs
+		e.data = withProof(e.data, e.proof)
+	}
+	return n.forward(ctx, l, e.data)
 }
 
 // apply appends the command to the log while this node believes that it leads.
-func (n *Node) apply(ctx context.Context, cmd fsm.Command, data []byte) outcome {
+func (n *Node) apply(ctx context.Context, cmd fsm.Command, e encoded) outcome {
 	if n.terms.get() == nil {
 		return outcome{}
+	}
+	if e.foreign {
+		if err := n.authorised(cmd, e.data, e.proof); err != nil {
+			return outcome{err: err}
+		}
 	}
 	if err := n.admit(cmd); err != nil {
 		return outcome{err: err}
 	}
-	return n.entries.send(ctx, &proposal{cmd: cmd, data: data})
+	return n.entries.send(ctx, &proposal{cmd: cmd, data: e.data})
 }
 
 // admit is the leader's last check before the log.

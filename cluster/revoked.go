@@ -71,6 +71,7 @@ func (n *Node) revoke(ctx context.Context, target raft.Server, o RemoveOptions) 
 	cmd := fsm.NewCommand(
 		uuid.NewString(), n.clock(), "", &fsm.CertificateRevokeBody{Fingerprint: print, Node: name},
 	)
+	n.attribute(ctx, &cmd)
 	if _, err := n.Propose(ctx, cmd); err != nil {
 		return err
 	}

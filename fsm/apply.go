@@ -96,6 +96,9 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if err := t.refused(cmd); err != nil {
 		return Outcome{stamp, err}
 	}
+	if err := t.unauthorised(cmd); err != nil {
+		return Outcome{stamp, err}
+	}
 	result, err := t.dispatch(cmd.Body)
 	result.Index = t.index
 	if err != nil {

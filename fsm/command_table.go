@@ -12,11 +12,19 @@ type commandRow struct {
 	since int
 	// ofUser: the command acts for Command.UserID.
 	ofUser bool
+	// ofOperator: the command needs an operator's key, unless it is the leader's own.
+	ofOperator bool
 }
 
 // byUser marks a command that acts for Command.UserID.
 func byUser(r commandRow) commandRow {
 	r.ofUser = true
+	return r
+}
+
+// byOperator marks a command that an operator asks for.
+func byOperator(r commandRow) commandRow {
+	r.ofOperator = true
 	return r
 }
 
@@ -39,16 +47,16 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	TermOpen:      row(0, (*transaction).applyTermOpen),
 	ProtocolRaise: row(0, (*transaction).applyProtocolRaise),
 
-	InstallationConfigure: row(1, (*transaction).applyInstallationConfigure),
-	APIKeyCreate:          row(1, (*transaction).applyAPIKeyCreate),
-	APIKeyRevoke:          row(1, (*transaction).applyAPIKeyRevoke),
-	UserConfigure:         row(1, (*transaction).applyUserConfigure),
+	InstallationConfigure: byOperator(row(1, (*transaction).applyInstallationConfigure)),
+	APIKeyCreate:          byOperator(row(1, (*transaction).applyAPIKeyCreate)),
+	APIKeyRevoke:          byOperator(row(1, (*transaction).applyAPIKeyRevoke)),
+	UserConfigure:         byOperator(row(1, (*transaction).applyUserConfigure)),
 	SettingsPut:           byUser(row(1, (*transaction).applySettingsPut)),
 	ProvidersReplace:      byUser(row(1, (*transaction).applyProvidersReplace)),
 
-	SpecApply:  row(1, (*transaction).applySpecApply),
-	SpecDelete: row(1, (*transaction).applySpecDelete),
-	SpecPool:   row(1, (*transaction).applySpecPool),
+	SpecApply:  byOperator(row(1, (*transaction).applySpecApply)),
+	SpecDelete: byOperator(row(1, (*transaction).applySpecDelete)),
+	SpecPool:   byOperator(row(1, (*transaction).applySpecPool)),
 	PoolAdd:    row(1, (*transaction).applyPoolAdd),
 	PoolDrop:   row(1, (*transaction).applyPoolDrop),
 
@@ -71,16 +79,16 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 
 	MarkNote:       row(3, (*transaction).applyMarkNote),
 	HoldBegin:      row(3, (*transaction).applyHoldBegin),
-	HoldRelease:    row(3, (*transaction).applyHoldRelease),
+	HoldRelease:    byOperator(row(3, (*transaction).applyHoldRelease)),
 	RemovalReserve: row(3, (*transaction).applyRemovalReserve),
 	OrphanNote:     row(3, (*transaction).applyOrphanNote),
-	OrphanDelete:   row(3, (*transaction).applyOrphanDelete),
+	OrphanDelete:   byOperator(row(3, (*transaction).applyOrphanDelete)),
 	OrphanForget:   row(3, (*transaction).applyOrphanForget),
 	SandboxAdopt:   row(3, (*transaction).applySandboxAdopt),
-	APIKeyEnable:   row(3, (*transaction).applyAPIKeyEnable),
+	APIKeyEnable:   byOperator(row(3, (*transaction).applyAPIKeyEnable)),
 	BackupNote:     row(3, (*transaction).applyBackupNote),
 
-	CertificateRevoke: row(3, (*transaction).applyCertificateRevoke),
+	CertificateRevoke: byOperator(row(3, (*transaction).applyCertificateRevoke)),
 
 	SandboxAcceptWorkspace: byUser(row(3, (*transaction).applySandboxAcceptWorkspace)),
 
@@ -106,6 +114,10 @@ func MinVersion(t CommandType) int { return commandTable[t].since }
 
 // ofUser reports whether a command of the type acts for Command.UserID.
 func (t CommandType) ofUser() bool { return commandTable[t].ofUser }
+
+// OfOperator reports whether a command of the type needs an operator's key, unless it is the leader's
+// own. From VersionAccess on the leader takes one from another node only with a proof of such a key.
+func (t CommandType) OfOperator() bool { return commandTable[t].ofOperator }
 
 // dispatch validates the body and calls its apply function. Propose has validated the body already,
 // but an older or faulty node may have written the log entry.

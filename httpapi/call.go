@@ -72,6 +72,14 @@ func (c *call) ctx() context.Context {
 	return c.timed
 }
 
+// operatorCtx is ctx with the operator's key behind the request. The leader asks for a proof of it.
+func (c *call) operatorCtx() context.Context {
+	if !c.who.operator {
+		return c.ctx()
+	}
+	return cluster.AsOperator(c.ctx(), cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
+}
+
 // close releases the context that ctx created.
 func (c *call) close() {
 	if c.end != nil {
@@ -304,7 +312,7 @@ func (c *call) command(body fsm.Body) fsm.Command {
 // CodeOutcomeUnknown.
 func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 	cmd := c.command(body)
-	res, err := c.server.cluster.Propose(c.ctx(), cmd)
+	res, err := c.server.cluster.Propose(c.operatorCtx(), cmd)
 	if err != nil {
 		var coded *fsm.Error
 		if !errors.As(err, &coded) {

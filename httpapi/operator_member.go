@@ -24,7 +24,7 @@ func (s *Server) handleMemberList(c *call) (answer, error) {
 func (s *Server) handleMemberTransfer(c *call) (answer, error) {
 	to := decode.OrZero(c.object().Text("to", fsm.MaxName))
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.TransferLeadership(c.ctx(), to)
+		return s.cfg.Membership.TransferLeadership(c.operatorCtx(), to)
 	})
 }
 
@@ -34,7 +34,7 @@ func (s *Server) handleMemberRemove(c *call) (answer, error) {
 	o := c.object()
 	name, options := o.MustText("name", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.RemoveServer(c.ctx(), name, options)
+		return s.cfg.Membership.RemoveServer(c.operatorCtx(), name, options)
 	})
 }
 
@@ -43,7 +43,7 @@ func (s *Server) handleMemberReplace(c *call) (answer, error) {
 	o := c.object()
 	former, next, options := o.MustText("old", fsm.MaxName), o.MustText("new", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.ReplaceServer(c.ctx(), former, next, options)
+		return s.cfg.Membership.ReplaceServer(c.operatorCtx(), former, next, options)
 	})
 }
 

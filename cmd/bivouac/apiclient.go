@@ -46,16 +46,11 @@ func (p *program) client(f *apiFlags) (*client.Client, error) {
 		return nil, usagef("--address: %w", err)
 	}
 	c.Address = strings.TrimRight(c.Address, "/")
-	if f.keyFile != "" {
-		b, err := os.ReadFile(f.keyFile)
-		if err != nil {
-			return nil, usagef("--api-key-file: %s", oneLine(err))
-		}
-		c.Key = strings.TrimSpace(string(b))
-	} else {
-		c.Key = strings.TrimSpace(p.getenv("BIVOUAC_API_KEY"))
+	key, err := p.apiKey(f)
+	if err != nil {
+		return nil, err
 	}
-	if c.Key == "" {
+	if c.Key = key; c.Key == "" {
 		return nil, usagef("an operator's API key is needed: set BIVOUAC_API_KEY or give --api-key-file")
 	}
 	transport, err := clientTransport(f.caFile)
@@ -64,6 +59,18 @@ func (p *program) client(f *apiFlags) (*client.Client, error) {
 	}
 	c.HTTP = &http.Client{Transport: transport, Timeout: time.Minute}
 	return c, nil
+}
+
+// apiKey returns the key of the file or of the environment, "" without one.
+func (p *program) apiKey(f *apiFlags) (string, error) {
+	if f.keyFile == "" {
+		return strings.TrimSpace(p.getenv("BIVOUAC_API_KEY")), nil
+	}
+	b, err := os.ReadFile(f.keyFile)
+	if err != nil {
+		return "", usagef("--api-key-file: %s", oneLine(err))
+	}
+	return strings.TrimSpace(string(b)), nil
 }
 
 func clientTransport(caFile string) (*http.Transport, error) {

@@ -276,10 +276,21 @@ func (c *devCluster) wait(ctx context.Context, failed <-chan error, check func(*
 	return nil
 }
 
+// leader returns the node that leads, the first if none is known to. A leader's own commands need no
+// operator's key.
+func (c *devCluster) leader() *cluster.Node {
+	for _, n := range c.nodes {
+		if n.app.node.Status().State == cluster.StateLeader {
+			return n.app.node
+		}
+	}
+	return c.nodes[0].app.node
+}
+
 // provision gives the cluster the specs and the key unless it has them. The commands are
 // idempotent: after a crash the next start repeats them.
 func (c *devCluster) provision(ctx context.Context) error {
-	node := c.nodes[0].app.node
+	node := c.leader()
 	specs := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.SpecApplyBody{Specs: c.specs, OnlyIfNone: true})
 	if _, err := node.Propose(ctx, specs); err != nil {
 		return fmt.Errorf("loading the sandbox specs: %w", err)

@@ -116,6 +116,7 @@ func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, use
 	if unseen == nil || res.APIKey == nil {
 		return unseen
 	}
+	ctx = cluster.AsOperator(ctx, cluster.Operator{UserID: user, Lookup: key.Lookup, Key: key.Value})
 	if _, err := proposeUntilKnown(ctx, client, &fsm.APIKeyRevokeBody{ID: res.APIKey.ID}); err != nil {
 		return errors.Join(fmt.Errorf("the key could not be printed: %w", unseen), fmt.Errorf("and not be revoked: %w", err))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/apikey"
 )
 
 const operatorPath = "/api/v1/operator/"
@@ -181,7 +182,7 @@ whose configuration is given, and no key is needed; that may be any node that ru
 	api.register(cmd)
 	api.registerJSON(cmd)
 	flags.register(cmd)
-	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine; no key is needed then")
+	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine, to ask over the peer port")
 	return cmd
 }
 
@@ -209,12 +210,19 @@ func (p *program) remove(cmd *cobra.Command, api *apiFlags, configFile, name str
 	if err != nil {
 		return err
 	}
+	value, err := p.apiKey(api)
+	if err != nil {
+		return err
+	}
 	return withProgress(cmd.Context(), p.stderr, "waiting for the cluster", func(ctx context.Context) error {
 		client, err := peerClient(cfg)
 		if err != nil {
 			return err
 		}
 		defer client.Close()
+		if key, err := apikey.Parse(value); err == nil {
+			ctx = cluster.AsOperator(ctx, cluster.Operator{Lookup: key.Lookup, Key: key.Value})
+		}
 		return client.RemoveServer(ctx, name, o)
 	})
 }

@@ -317,6 +317,13 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	}
 	eventually(t, gone.name+" is removed", func() error {
 		code, _, stderr := runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config)
+		if code == exitOK {
+			t.Fatal("a node's certificate removed a member, without an operator's key")
+		}
+		if !strings.Contains(stderr, "needs an operator's key") {
+			return errors.New(stderr)
+		}
+		code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config, "--api-key-file", s.keyFile)
 		if code != exitOK {
 			return errors.New(stderr)
 		}
@@ -325,7 +332,7 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	if table := mustRun(t, nil, "operator", "status", "--address", left.base, "--api-key-file", s.keyFile); strings.Contains(table, "\n"+gone.name+" ") {
 		t.Errorf("%s is still a member:\n%s", gone.name, table)
 	}
-	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config)
+	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config, "--api-key-file", s.keyFile)
 	if code != exitFailed || !strings.Contains(stderr, "no node") {
 		t.Errorf("removing it again: exit %d: %s", code, stderr)
 	}

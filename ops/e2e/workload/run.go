@@ -79,7 +79,8 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 		return r, err
 	}
 	defer closePeers()
-	users, err := seed(ctx, peers, p.Shape)
+	key := p.Cluster.Nodes[0].Key
+	users, err := seed(asOperator(ctx, key), peers, p.Shape)
 	if err != nil {
 		return r, err
 	}
