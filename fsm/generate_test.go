@@ -110,6 +110,7 @@ func genSpecApply(t *rapid.T) *SpecApplyBody {
 		s.Pool = rapid.IntRange(0, 2).Draw(t, "pool")
 		if rapid.IntRange(0, 3).Draw(t, "confined") == 0 {
 			s.Template.CapAdd, s.Template.Runtime, s.Template.ReadonlyRootfs = []string{"CHOWN"}, "runsc", true
+			s.Template.Isolation = IsolationStandard
 		}
 		b.Specs = append(b.Specs, s)
 	}

@@ -16,7 +16,7 @@ func TestView_SandboxesFolded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apply("", &SpecApplyBody{Specs: []Spec{{ID: "s", Template: Template{Driver: DriverRawExec, Command: "/bin/x",
+	apply("", &SpecApplyBody{Specs: []Spec{{ID: "s", Template: Template{Driver: DriverRawExec, Isolation: IsolationNone, Command: "/bin/x",
 		CPU: 1, Memory: 1, Ports: map[string]int{PortAgentServer: 0}}}}})
 	for i, id := range []string{"Ab1", "aB1", "ab12", "ab"} {
 		hash := slices.Repeat([]byte{byte('0' + i)}, 64)

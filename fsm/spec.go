@@ -24,6 +24,17 @@ const (
 	DriverMock Driver = "mock_driver"
 )
 
+// Isolation says what is between a sandbox and the machine that runs it.
+type Isolation string
+
+// The isolations.
+const (
+	// IsolationStandard: a container with namespaces of its own.
+	IsolationStandard Isolation = "standard"
+	// IsolationNone: a process of the machine, or a container on the machine's network.
+	IsolationNone Isolation = "none"
+)
+
 // ReadinessAllocation, for Template.Readiness: the sandbox is RUNNING as soon as Nomad reports its
 // task as running. No agent server is called.
 const ReadinessAllocation = "allocation"
@@ -81,6 +92,9 @@ type Template struct {
 	// ReadonlyRootfs leaves the workspace and a /tmp in memory as the only writable directories
 	// (docker only).
 	ReadonlyRootfs bool `json:"readonly_rootfs,omitempty"`
+	// Isolation is what the operator has accepted. "" is standard, and in specs of before
+	// VersionAccess what the driver gives (Isolated).
+	Isolation Isolation `json:"isolation,omitempty"`
 	// StartTimeout bounds a start or a resume. Zero means the node's default.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	// Readiness says when the sandbox is RUNNING: "" when its agent server has responded and proved
@@ -136,8 +150,46 @@ func (p *Template) check(r *rules, spec string) {
 	}
 }
 
+// Isolated returns what is between the sandbox and its machine.
+func (p *Template) Isolated() Isolation {
+	if p.open() != "" {
+		return IsolationNone
+	}
+	return IsolationStandard
+}
+
+// open names what leaves the sandbox without isolation, "" where nothing does. The mock driver runs
+// nothing.
+func (p *Template) open() string {
+	switch {
+	case p.Driver == DriverRawExec || p.Driver == DriverProcess:
+		return "the driver " + string(p.Driver)
+	case p.NetworkMode == "host":
+		return `network_mode = "host"`
+	}
+	return ""
+}
+
+// CheckIsolation returns an error with what to write where the template does not say the isolation
+// that it gives.
+func (p *Template) CheckIsolation() error {
+	open := p.open()
+	switch {
+	case p.Isolation != "" && p.Isolation != IsolationStandard && p.Isolation != IsolationNone:
+		return Errorf(CodeInvalid, `isolation must be "standard" or "none", not %q`, clip(string(p.Isolation)))
+	case open != "" && p.Isolation != IsolationNone:
+		return Errorf(CodeInvalid, `%s gives a sandbox no isolation from the machine: write isolation = "none" to accept that`, open)
+	case open == "" && p.Isolation == IsolationNone:
+		return Errorf(CodeInvalid, `isolation = "none" is for the drivers raw_exec and process and for network_mode = "host" only`)
+	}
+	return nil
+}
+
 // checkConfinement adds the rules of what a container is allowed.
 func (p *Template) checkConfinement(r *rules, spec string) {
+	if err := p.CheckIsolation(); err != nil {
+		r.check(false, "spec %s: %s", spec, err)
+	}
 	r.check(p.Driver == DriverDocker || len(p.CapAdd) == 0 && p.Runtime == "" && !p.ReadonlyRootfs,
 		"spec %s: cap_add, runtime and readonly_rootfs are for docker only", spec)
 	r.check(p.Runtime == "" || validRuntime(p.Runtime), "spec %s: bad runtime %q: use at most 63 of A-Z a-z 0-9 - _ .",
@@ -188,7 +240,7 @@ func validRuntime(s string) bool {
 
 // withoutConfinement returns the template as a node below VersionAccess knows it.
 func (p Template) withoutConfinement() Template {
-	p.CapAdd, p.Runtime, p.ReadonlyRootfs = nil, "", false
+	p.CapAdd, p.Runtime, p.ReadonlyRootfs, p.Isolation = nil, "", false, ""
 	return p
 }
 

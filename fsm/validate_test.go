@@ -104,7 +104,7 @@ func badSpecs() map[string]func(Body) {
 	set := func(f func(*Spec)) func(Body) { return func(b Body) { f(&b.(*SpecApplyBody).Specs[0]) } }
 	local := func(f func(*Template)) func(Body) {
 		return set(func(s *Spec) {
-			s.Template = Template{Driver: DriverRawExec, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: s.Template.Ports}
+			s.Template = Template{Driver: DriverRawExec, Isolation: IsolationNone, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: s.Template.Ports}
 			f(&s.Template)
 		})
 	}
@@ -136,6 +136,11 @@ func badSpecs() map[string]func(Body) {
 		"caps of raw_exec":  local(func(p *Template) { p.CapAdd = []string{"CHOWN"} }),
 		"runtime of raw":    local(func(p *Template) { p.Runtime = "runsc" }),
 		"read-only raw":     local(func(p *Template) { p.ReadonlyRootfs = true }),
+		"raw, no isolation": local(func(p *Template) { p.Isolation = "" }),
+		"raw, isolated":     local(func(p *Template) { p.Isolation = IsolationStandard }),
+		"host, isolated":    set(func(s *Spec) { s.Template.NetworkMode = "host" }),
+		"odd isolation":     set(func(s *Spec) { s.Template.Isolation = "some" }),
+		"closed, none":      set(func(s *Spec) { s.Template.Isolation = IsolationNone }),
 		"unlimited":         local(func(p *Template) { p.Memory = 0 }),
 	}
 }

@@ -120,7 +120,7 @@ func (h *harness) withSpec() *harness {
 			VolumePath: "/workspace",
 		}},
 		{ID: "small", Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Command: "/usr/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
 			WorkingDir: "project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0},
 		}},
 	}})

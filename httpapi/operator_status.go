@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // statusReport is the response of GET /api/v1/operator/status: the cluster as this node sees it,
@@ -18,6 +19,9 @@ type statusReport struct {
 	Differs []string `json:"differs"`
 	// Bytes is what users keep in the state.
 	Bytes stateBody `json:"state_bytes"`
+	// SpecsWithoutIsolation are the ids of the specs whose sandboxes are not isolated from their
+	// machine.
+	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
 }
 
 // stateBody is what users keep in the state, in bytes: all together with their limit, and the user
@@ -45,6 +49,12 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 	b.Bytes.Used, b.Bytes.LargestUser = v.Usage("").StateBytes, v.LargestState()
 	if s.cfg.Differs != nil {
 		b.Differs = orEmpty(s.cfg.Differs(v))
+	}
+	b.SpecsWithoutIsolation = []string{}
+	for _, s := range v.Specs() {
+		if s.Template.Isolated() == fsm.IsolationNone {
+			b.SpecsWithoutIsolation = append(b.SpecsWithoutIsolation, s.ID)
+		}
 	}
 	return ok(b)
 }

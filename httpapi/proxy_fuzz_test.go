@@ -63,7 +63,7 @@ func FuzzProxy(f *testing.F) {
 		out := &sentOn{}
 		h := newHarness(t, func(c *Config) { c.Proxy.Domain, c.Proxy.Transport = fuzzDomain, out })
 		ports := map[string]int{fsm.PortAgentServer: 21000, proxy.PortVSCode: 21001, proxy.PortWorker1: 21011, proxy.PortWorker2: 21012}
-		h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{Driver: fsm.DriverRawExec, Command: "/x", CPU: 1, Memory: 1,
+		h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/x", CPU: 1, Memory: 1,
 			Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012}}}}})
 		sb, bobs := h.createSandbox(h.alice), h.createSandbox(h.bob)
 		for id, address := range map[string]string{sb: "10.0.0.1", bobs: "10.0.0.2"} {

@@ -118,7 +118,7 @@ func newProxyHarness(t *testing.T, change ...func(*Config)) (*proxyHarness, *san
 	}}, change...)
 	h := &proxyHarness{harness: newHarness(t, change...), ports: map[string]int{}}
 	h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{
-		Driver: fsm.DriverRawExec, Command: "/usr/bin/sandbox-agent", CPU: 1, Memory: 1,
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/bin/sandbox-agent", CPU: 1, Memory: 1,
 		Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012},
 	}}}})
 	behind := &sandboxPorts{}

@@ -128,7 +128,7 @@ func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 	specs := make([]fsm.Spec, 5)
 	for i := range specs {
 		specs[i] = fsm.Spec{ID: sprint("spec-%d", i), Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: map[string]int{fsm.PortAgentServer: 0},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: map[string]int{fsm.PortAgentServer: 0},
 		}}
 	}
 	h.apply("", &fsm.SpecApplyBody{Specs: specs})

@@ -16,7 +16,7 @@ func TestListing_NothingChanged_CostsOneCall(t *testing.T) {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
 			inWorld(t, options(), func(w *world) {
 				tmpl := w.cluster.Store.View().Spec(specID).Template
-				tmpl.Driver, tmpl.Readiness = fsm.DriverMock, fsm.ReadinessAllocation
+				tmpl.Driver, tmpl.Isolation, tmpl.Readiness = fsm.DriverMock, "", fsm.ReadinessAllocation
 				w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: tmpl}}}, "operator")
 				for i := range many {
 					w.create(fmt.Sprintf("s%d", i))

@@ -90,7 +90,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -154,6 +154,28 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for state, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), state)
+	}
+}
+
+// isolationCollector counts the sandboxes in the store by isolation.
+type isolationCollector struct{ store Store }
+
+func (isolationCollector) desc() *prometheus.Desc {
+	return prometheus.NewDesc("bivouac_sandboxes_by_isolation", "Sandboxes in the store, by what is between them and their machine: standard, none.",
+		[]string{"isolation"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c isolationCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc() }
+
+// Collect implements prometheus.Collector.
+func (c isolationCollector) Collect(ch chan<- prometheus.Metric) {
+	counts := map[fsm.Isolation]int{fsm.IsolationStandard: 0, fsm.IsolationNone: 0}
+	for sb := range c.store.View().AllSandboxes() {
+		counts[sb.Template.Isolated()]++
+	}
+	for isolation, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), string(isolation))
 	}
 }
 

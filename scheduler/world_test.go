@@ -54,7 +54,7 @@ func inWorldOf(t *testing.T, o nomadtest.Options, newCluster func(string) *nomad
 		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: newCluster(clusterID)}
 		w.nomad = nomadtest.NewNomad(t, o, w.secrets, nomadtest.DeletedIn(func() *fsm.View { return w.cluster.Store.View() }))
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
 			Ports: map[string]int{fsm.PortAgentServer: 0},
 		}}}}, "operator")
 		w.cfg = scheduler.DefaultConfig()

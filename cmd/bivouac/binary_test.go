@@ -111,6 +111,9 @@ func TestBinary_DevStopsOnInterruptAndGreetsReadably(t *testing.T) {
 			t.Errorf("the greeting lacks %s:\n%s", n.base, greeting)
 		}
 	}
+	if !strings.Contains(greeting, `isolation = "none"`) {
+		t.Errorf("the greeting does not say that sandboxes are not isolated:\n%s", greeting)
+	}
 	line := greeting[strings.Index(greeting, "curl"):]
 	line, _, _ = strings.Cut(line, "\n")
 	out, err := exec.Command("sh", "-c", line).Output()

@@ -197,7 +197,7 @@ func TestSpecs_FileIsReadAsWritten(t *testing.T) {
 		ID: "plain", Position: 1,
 		Template: fsm.Template{
 			Policy: fsm.Policy{IdleTimeout: -1, MaxRunning: 8 * time.Hour},
-			Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent",
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/local/bin/sandbox-agent",
 			Args:       []string{"--port", "${port.agent_server}", "--workspace", "${workspace}"},
 			WorkingDir: "project", CPU: 500, Memory: 512, Ports: map[string]int{"AGENT_SERVER": 0},
 		},

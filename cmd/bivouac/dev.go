@@ -119,6 +119,7 @@ func (c *devCluster) greet(w io.Writer) {
 		fmt.Fprintf(&b, "  %-8s %s\n", n.Name, n.HTTP)
 	}
 	fmt.Fprintf(&b, "  %-8s %s\n\n", "API key", info.APIKey)
+	b.WriteString("Sandboxes are processes of this machine: isolation = \"none\".\n\n")
 	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey, info.Nodes[0].HTTP)
 	fmt.Fprintf(&b, "Ctrl-C stops everything, sandboxes too. Logs are in %s\n", c.layout.logs())
 	_, _ = io.WriteString(w, b.String()) // nobody reads a closed terminal

@@ -159,7 +159,8 @@ func TestDev_MetricsAreEachNodesOwn(t *testing.T) {
 	for _, n := range r.all {
 		n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil) // same store
 		metrics := string(n.do(t, http.StatusOK, http.MethodGet, "/metrics", nil).body)
-		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ", `bivouac_sandboxes{state="RUNNING"} 1`, "bivouac_raft_"} {
+		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ", `bivouac_sandboxes{state="RUNNING"} 1`,
+			`bivouac_sandboxes_by_isolation{isolation="none"} 1`, "bivouac_raft_"} {
 			if !strings.Contains(metrics, want) {
 				t.Errorf("%s/metrics lacks %s", n.base, want)
 			}

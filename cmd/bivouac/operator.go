@@ -73,6 +73,7 @@ type statusReport struct {
 		Limit       int `json:"limit"`
 		LargestUser int `json:"largest_user"`
 	} `json:"state_bytes"`
+	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
 }
 
 func printStatus(w io.Writer, s statusReport) error {
@@ -113,6 +114,9 @@ func printTrouble(w io.Writer, s statusReport) error {
 	}
 	for _, d := range s.Differs {
 		lines = append(lines, "this node's file differs from what is in force: "+d)
+	}
+	if ids := s.SpecsWithoutIsolation; len(ids) > 0 {
+		lines = append(lines, "sandboxes of these specs are not isolated from their machine: "+strings.Join(ids, ", "))
 	}
 	if len(lines) == 0 {
 		return nil

@@ -51,6 +51,7 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	  cap_add       = ["CHOWN"]         # the capabilities that are not dropped; default: none
 //	  runtime       = "runsc"           # an OCI runtime that the clients allow
 //	  readonly_rootfs = true            # writable are the workspace, and /tmp in memory
+//	  isolation     = "standard"        # "none" with raw_exec, process, and the network "host"
 //	  start_timeout = "2m"
 //	  readiness     = "allocation"      # only for tests of scale: RUNNING on Nomad's word
 //	  pool          = 3                 # sandboxes kept started without an owner
@@ -96,6 +97,7 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 		{name: "cap_add", set: setStrings(&t.CapAdd, oneOf(fsm.Capabilities()...))},
 		{name: "runtime", set: setString(&t.Runtime, notEmpty)},
 		{name: "readonly_rootfs", set: setBool(&t.ReadonlyRootfs)},
+		{name: "isolation", set: setString((*string)(&t.Isolation), oneOf(string(fsm.IsolationStandard), string(fsm.IsolationNone)))},
 		{name: "start_timeout", set: setDuration(&t.StartTimeout, time.Second, time.Hour)},
 		{name: "pool", set: setInt(&spec.Pool, 0, maxPool)},
 	}, []nested{
@@ -174,7 +176,7 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && path.IsAbs(t.WorkingDir), "working_dir must be relative to the workspace with the driver %q", t.Driver)
 	say(!projectInVolume(t), "working_dir must be a directory below the workspace: what is outside is lost with every pause, and its root "+
 		"keeps the sandbox's marker and its conversations, which a clean of the project would take away")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.CheckIsolation())...)
 }
 
 // projectInVolume reports whether the working directory is below the workspace's root.

@@ -117,10 +117,10 @@ func printSpecs(w io.Writer, specs []specInfo) error {
 			ports = append(ports, name)
 		}
 		slices.Sort(ports)
-		rows[i] = []string{s.ID, string(t.Driver), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory), strings.Join(ports, ","),
+		rows[i] = []string{s.ID, string(t.Driver), string(t.Isolated()), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory), strings.Join(ports, ","),
 			strconv.Itoa(s.Pool), strconv.Itoa(s.Members.Ready)}
 	}
-	return printTable(w, []string{"ID", "DRIVER", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS", "POOL", "WARM"}, rows)
+	return printTable(w, []string{"ID", "DRIVER", "ISOLATION", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS", "POOL", "WARM"}, rows)
 }
 
 func (p *program) specsPoolCommand() *cobra.Command {

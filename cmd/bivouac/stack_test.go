@@ -99,6 +99,7 @@ func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
 	}
 	text := fmt.Sprintf(`spec "raw" {
   driver      = "raw_exec"
+  isolation   = "none"
   command     = %q
   args        = ["--host", "127.0.0.1", "--port", "${port.agent_server}"]
   working_dir = "project"
@@ -122,8 +123,9 @@ func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
   working_dir  = "/workspace/project"
   cpu          = 100
   memory       = 128
-  network_mode = "host"
-  port "AGENT_SERVER" {}
+  port "AGENT_SERVER" {
+    container = 8000
+  }
   volume {
     path = "/workspace"
   }

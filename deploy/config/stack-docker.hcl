@@ -8,10 +8,10 @@ spec "docker" {
   cpu         = 200
   memory      = 256
 
-  # Reached at 127.0.0.1 like the rest of the stack.
-  network_mode = "host"
-
-  port "AGENT_SERVER" {}
+  # Published at 127.0.0.1, the address of host_network in stack-nomad.hcl.
+  port "AGENT_SERVER" {
+    container = 8000
+  }
   volume {
     path = "/workspace"
   }

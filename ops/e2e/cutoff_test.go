@@ -23,6 +23,7 @@ const envHung = "BIVOUAC_DRILL_HUNG"
 const tinySpec = `
 spec "tiny" {
   driver      = "raw_exec"
+  isolation   = "none"
   command     = "AGENT"
   args        = ["--host", "HOST", "--port", "${port.agent_server}"]
   working_dir = "project"

@@ -17,6 +17,7 @@ import (
 const brokenSpecs = `
 spec "huge" {
   driver  = "raw_exec"
+  isolation = "none"
   command = "AGENT"
   args    = ["--host", "127.0.0.1", "--port", "${port.agent_server}"]
   working_dir = "project"
@@ -26,6 +27,7 @@ spec "huge" {
 }
 spec "crash" {
   driver  = "raw_exec"
+  isolation = "none"
   command = "/bin/false"
   working_dir = "project"
   cpu     = 50
@@ -34,6 +36,7 @@ spec "crash" {
 }
 spec "deaf" {
   driver        = "raw_exec"
+  isolation     = "none"
   command       = "/bin/sleep"
   args          = ["86400"]
   working_dir = "project"

@@ -45,7 +45,7 @@ func goldenCases() []goldenCase {
 	host := docker
 	host.NetworkMode, host.Ports = "host", map[string]int{"AGENT_SERVER": 0, "VSCODE": 0}
 	raw := fsm.Template{
-		Driver: fsm.DriverRawExec, Command: "/usr/local/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/local/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
 		WorkingDir: "project", CPU: 200, Memory: 256, Ports: map[string]int{"AGENT_SERVER": 0},
 	}
 	mock := fsm.Template{

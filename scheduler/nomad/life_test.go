@@ -130,9 +130,10 @@ func (l *life) template(driver fsm.Driver) fsm.Template {
 	}
 	if driver == fsm.DriverDocker {
 		l.needDocker()
-		t.Image, t.NetworkMode, t.VolumePath, t.WorkingDir = l.s.image, "host", "/workspace", "/workspace/project"
+		t.Image, t.NetworkMode, t.VolumePath, t.WorkingDir = l.s.image, "bridge", "/workspace", "/workspace/project"
+		t.Args, t.Ports = []string{"--port", "${port.agent_server}"}, map[string]int{fsm.PortAgentServer: 8000}
 	} else {
-		t.Command, t.WorkingDir = l.s.agent, "project"
+		t.Command, t.WorkingDir, t.Isolation = l.s.agent, "project", fsm.IsolationNone
 	}
 	return t
 }

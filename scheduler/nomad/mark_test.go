@@ -187,7 +187,7 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 
 	// A start that gets as far as the workspace.
 	job := scheduler.Job{SandboxID: "x", ClusterID: "c1", Birth: "c1/aa/1", Template: fsm.Template{
-		Driver: fsm.DriverRawExec, Command: "/bin/true", Args: []string{"${port.other}"}, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/true", Args: []string{"${port.other}"}, Ports: map[string]int{fsm.PortAgentServer: 0},
 	}}
 	var fail *scheduler.Failure
 	if err := r.Start(t.Context(), job); !errors.As(err, &fail) || fail.Reason != fsm.ReasonSpec {

@@ -59,7 +59,7 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	job := scheduler.Job{
 		SandboxID: "ns1", ClusterID: b.cluster, KeyRef: fsm.SecretRef{Path: "sandboxes/ns1/session", Version: 1},
 		Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Command: s.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: s.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
 			WorkingDir: "project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0},
 		},
 	}

@@ -49,7 +49,7 @@ func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 		return scheduler.Job{
 			SandboxID: id, ClusterID: b.cluster, Deferred: deferred, KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
 			Template: fsm.Template{
-				Driver: fsm.DriverRawExec, Command: own.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
+				Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: own.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
 				WorkingDir: "project", CPU: 100, Memory: facts.NodeResources.Memory.MemoryMB * 6 / 10, Ports: map[string]int{fsm.PortAgentServer: 0},
 			},
 		}

@@ -170,9 +170,10 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	switch driver {
 	case fsm.DriverDocker:
 		b.needDocker()
-		t.Image, t.NetworkMode, t.VolumePath = b.s.image, "host", "/workspace"
+		t.Image, t.NetworkMode, t.VolumePath = b.s.image, "bridge", "/workspace"
+		t.Args, t.Ports = []string{"--port", "${port.agent_server}"}, map[string]int{fsm.PortAgentServer: 8000, "VSCODE": 8001}
 	default:
-		t.Command = b.s.agent
+		t.Command, t.Isolation = b.s.agent, fsm.IsolationNone
 	}
 	job := scheduler.Job{
 		SandboxID: id, ClusterID: b.cluster, Template: t,

@@ -131,7 +131,7 @@ func testConfig(dir, mode string) Config {
 func testJob(id string) scheduler.Job {
 	return scheduler.Job{
 		SandboxID: id, ClusterID: "c1", KeyRef: fsm.SecretRef{Path: "sandboxes/x/session", Version: 1},
-		Template: fsm.Template{Driver: fsm.DriverProcess, WorkingDir: "project", Ports: map[string]int{fsm.PortAgentServer: 0, "WORKER_1": 0},
+		Template: fsm.Template{Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, WorkingDir: "project", Ports: map[string]int{fsm.PortAgentServer: 0, "WORKER_1": 0},
 			Env: map[string]string{"W": "${workspace}", "P": "${port.agent_server}", "GORACE": "atexit_sleep_ms=0"}},
 	}
 }

@@ -41,7 +41,7 @@ func newTaskWorld(t *testing.T) *taskWorld {
 	w.must("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c1"})
 	w.must("", &fsm.APIKeyCreateBody{Lookup: "abcdefghijkl", Hash: strings.Repeat("0", 64), Name: "k", UserID: taskUser, Bootstrap: true})
 	w.must("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "local", Template: fsm.Template{
-		Driver: fsm.DriverProcess, Command: "sandbox-agent", WorkingDir: "project", CPU: 100, Memory: 100, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100, Memory: 100, Ports: map[string]int{fsm.PortAgentServer: 0},
 	}}}})
 	return w
 }

@@ -2,6 +2,7 @@
 # the default.
 spec "local" {
   driver      = "process"
+  isolation   = "none"
   command     = "sandbox-agent"
   working_dir = "project"
   cpu         = 500

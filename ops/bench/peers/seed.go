@@ -88,7 +88,7 @@ func seedStore(store *fsm.Store, from time.Time) *seeder {
 func (s *seeder) spec(ctx context.Context) error {
 	_, err := s.do(ctx, "", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "bench", Template: fsm.Template{
 		Driver: fsm.DriverDocker, Image: "registry.example.org/agent-server:1.2.3", WorkingDir: "/workspace/project",
-		CPU: 500, Memory: 1024, NetworkMode: "host", VolumePath: "/workspace", Ports: map[string]int{fsm.PortAgentServer: 0},
+		CPU: 500, Memory: 1024, NetworkMode: "bridge", VolumePath: "/workspace", Ports: map[string]int{fsm.PortAgentServer: 8000},
 		Env: map[string]string{"OH_WEBHOOKS_0_BASE_URL": "https://bivouac.example.org/api/v1/webhooks"},
 	}}}})
 	return err

@@ -305,6 +305,7 @@ func freeAddress(t testing.TB) string {
 
 const rawSpec = `spec "raw" {
   driver      = "raw_exec"
+  isolation   = "none"
   command     = "AGENT"
   args        = ["--host", "HOST", "--port", "${port.agent_server}"]
   working_dir = "project"
@@ -337,8 +338,9 @@ const dockerSpec = `spec "docker" {
   working_dir  = "/workspace/project"
   cpu          = 50
   memory       = 64
-  network_mode = "host"
-  port "AGENT_SERVER" {}
+  port "AGENT_SERVER" {
+    container = 8000
+  }
   volume {
     path = "/workspace"
   }

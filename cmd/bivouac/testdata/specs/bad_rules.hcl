@@ -2,7 +2,7 @@ spec "docker" { # want: spec "docker": a port "AGENT_SERVER" is required # want:
   driver      = "docker"
   working_dir = "project"
 }
-spec "raw" { # want: spec "raw": image is for the driver "docker" only # want: spec "raw": driver "raw_exec" needs a command # want: spec "raw": working_dir must be relative # want: spec "raw": cap_add, runtime and readonly_rootfs are for the driver "docker" only
+spec "raw" { # want: spec "raw": image is for the driver "docker" only # want: spec "raw": driver "raw_exec" needs a command # want: spec "raw": working_dir must be relative # want: spec "raw": cap_add, runtime and readonly_rootfs are for the driver "docker" only # want: spec "raw": the driver raw_exec gives a sandbox no isolation from the machine: write isolation = "none"
   driver      = "raw_exec"
   cap_add     = ["CHOWN"]
   image       = "x"
@@ -39,13 +39,36 @@ spec "outside" { # want: spec "outside": working_dir must be a directory below t
 }
 spec "dot" { # want: spec "dot": working_dir must be a directory below the workspace
   driver      = "raw_exec"
+  isolation   = "none"
   command     = "/agent"
   working_dir = "./"
   port "AGENT_SERVER" {}
 }
 spec "above" { # want: spec "above": working_dir must be a directory below the workspace
   driver      = "raw_exec"
+  isolation   = "none"
   command     = "/agent"
   working_dir = "project/../../x"
+  port "AGENT_SERVER" {}
+}
+spec "open" { # want: spec "open": network_mode = "host" gives a sandbox no isolation from the machine: write isolation = "none"
+  driver       = "docker"
+  image        = "agent:1"
+  working_dir  = "/workspace/project"
+  network_mode = "host"
+  isolation    = "standard"
+  volume {
+    path = "/workspace"
+  }
+  port "AGENT_SERVER" {}
+}
+spec "closed" { # want: spec "closed": isolation = "none" is for the drivers raw_exec and process
+  driver      = "docker"
+  image       = "agent:1"
+  working_dir = "/workspace/project"
+  isolation   = "none"
+  volume {
+    path = "/workspace"
+  }
   port "AGENT_SERVER" {}
 }

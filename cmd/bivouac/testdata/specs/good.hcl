@@ -26,6 +26,7 @@ spec "ghcr.io/example/agent-server:1.44.0" {
 
 spec "plain" {
   driver      = "raw_exec"
+  isolation   = "none"
   command     = "/usr/local/bin/sandbox-agent"
   args        = ["--port", "${port.agent_server}", "--workspace", "${workspace}"]
   working_dir = "project"

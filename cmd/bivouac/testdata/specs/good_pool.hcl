@@ -1,5 +1,6 @@
 spec "warm" {
   driver      = "process"
+  isolation   = "none"
   command     = "sandbox-agent"
   working_dir = "project"
   pool        = 3
