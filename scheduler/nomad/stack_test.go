@@ -108,7 +108,7 @@ func (s *stack) start() error {
 		return err
 	}
 	if s.nomad, err = local.StartNomad(ctx, local.NomadOptions{
-		Dir: filepath.Join(s.dir, "nomad"), Vault: s.vault, Progress: os.Stderr,
+		Dir: filepath.Join(s.dir, "nomad"), Vault: s.vault, Progress: os.Stderr, Extra: extraNetwork(ctx),
 	}); err != nil {
 		return err
 	}
@@ -120,6 +120,16 @@ func (s *stack) start() error {
 	}
 	s.client, err = api.NewClient(&api.Config{Address: s.nomad.Address})
 	return err
+}
+
+// hostNetwork is a host network of the shared Nomad, where there is Docker: docker's bridge.
+const hostNetwork = "bridge"
+
+func extraNetwork(ctx context.Context) string {
+	if !local.DockerReachable(ctx) {
+		return ""
+	}
+	return fmt.Sprintf("client {\n  host_network %q {\n    interface = \"docker0\"\n  }\n}\n", hostNetwork)
 }
 
 // bench is one test's runner on the shared Nomad, with its own cluster.
