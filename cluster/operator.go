@@ -78,13 +78,13 @@ func cutProof(part []byte) (proof, data []byte) {
 // node's certificate alone must not make keys. Apply judges the first key by itself.
 func (n *Node) authorised(cmd fsm.Command, data, proof []byte) *fsm.Error {
 	v := n.store.View()
-	if !cmd.Type.OfOperator() || !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey() {
+	if !cmd.Type.OfOperator() || !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey(n.clock()) {
 		return nil
 	}
 	if b, ok := cmd.Body.(*fsm.APIKeyCreateBody); ok && b.Bootstrap {
 		return nil
 	}
-	if v.OperatorProves(cmd.Credential.Lookup, data, proof) {
+	if v.OperatorProves(cmd.Credential.Lookup, data, proof, n.clock()) {
 		return nil
 	}
 	n.logger.Warn("cluster: a command of a peer was refused: no operator's key is behind it", "type", cmd.Type)
@@ -180,11 +180,11 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	}
 	v := n.store.View()
-	if !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey() {
+	if !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey(n.clock()) {
 		return nil
 	}
 	age := n.clock().Sub(caller.Time)
-	if age < maxCommandAge && age > -maxCommandAge && v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof) {
+	if age < maxCommandAge && age > -maxCommandAge && v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof, n.clock()) {
 		return nil
 	}
 	n.logger.Warn("cluster: a membership change of a peer was refused: no operator's key is behind it")

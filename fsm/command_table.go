@@ -92,10 +92,10 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 
 	SandboxAcceptWorkspace: byUser(row(3, (*transaction).applySandboxAcceptWorkspace)),
 
-	APIKeyDisable: row(VersionAccess, (*transaction).applyAPIKeyDisable),
+	APIKeyDisable: byOperator(row(VersionAccess, (*transaction).applyAPIKeyDisable)),
 	APIKeyUsed:    row(VersionAccess, (*transaction).applyAPIKeyUsed),
-	UserDisable:   row(VersionAccess, (*transaction).applyUserDisable),
-	UserEnable:    row(VersionAccess, (*transaction).applyUserEnable),
+	UserDisable:   byOperator(row(VersionAccess, (*transaction).applyUserDisable)),
+	UserEnable:    byOperator(row(VersionAccess, (*transaction).applyUserEnable)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"time"
 )
 
 // maxProof bounds a proof, in bytes. It is as long as the key.
@@ -38,10 +39,11 @@ func masked(text []byte, hash string, message []byte) []byte {
 	return out
 }
 
-// OperatorProves reports whether the proof is one of a valid operator's key for the message.
-func (v *View) OperatorProves(lookup string, message, proof []byte) bool {
+// OperatorProves reports whether the proof is one of an operator's key for the message, and the key is
+// good now.
+func (v *View) OperatorProves(lookup string, message, proof []byte, now time.Time) bool {
 	key := v.APIKeyByLookup(lookup)
-	if key == nil || !key.Operator || !key.Valid() || len(proof) == 0 || len(proof) > maxProof {
+	if key == nil || !v.operates(key, now) || len(proof) == 0 || len(proof) > maxProof {
 		return false
 	}
 	sum := sha256.Sum256(masked(proof, key.Hash, message))
@@ -50,13 +52,18 @@ func (v *View) OperatorProves(lookup string, message, proof []byte) bool {
 
 // AnyOperatorKey reports whether the cluster has an operator's key that may be used. Before it has
 // one, the certificate of a node is enough for what else needs such a key.
-func (v *View) AnyOperatorKey() bool {
+func (v *View) AnyOperatorKey(now time.Time) bool {
 	for k := range withPrefix[APIKey](v.txn, tableAPIKeys, indexID, nil) {
-		if k.Operator && k.Valid() {
+		if v.operates(k, now) {
 			return true
 		}
 	}
 	return false
+}
+
+// operates reports whether a key is an operator's and may be used.
+func (v *View) operates(key *APIKey, now time.Time) bool {
+	return key.IsOperator() && v.Good(key.UserID, Credential{Lookup: key.Lookup}, now)
 }
 
 // unauthorised returns the error for an operator's command with the key of somebody else, or nil.
@@ -66,7 +73,7 @@ func (t *transaction) unauthorised(cmd Command) *Error {
 		return nil
 	}
 	key := first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(cmd.Credential.Lookup))
-	if key != nil && key.Operator && key.Valid() {
+	if key != nil && t.view().operates(key, t.now) {
 		return nil
 	}
 	return Errorf(CodeForbidden, "%s needs an operator's key", cmd.Type)

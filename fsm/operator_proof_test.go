@@ -68,6 +68,7 @@ func TestView_OperatorProves(t *testing.T) {
 	t.Parallel()
 	const operator, user = "bvk_aaaaaaaaaaaa_secret", "bvk_uuuuuuuuuuuu_secret"
 	s, apply := keysOf(t, VersionAccess)
+	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	v, message := s.View(), []byte("message")
 	proof := OperatorProof(operator, message)
 	changed := bytes.Clone(proof)
@@ -87,17 +88,17 @@ func TestView_OperatorProves(t *testing.T) {
 		"no proof":         {"aaaaaaaaaaaa", message, nil, false},
 		"an endless proof": {"aaaaaaaaaaaa", message, make([]byte, maxProof+1), false},
 	} {
-		if got := v.OperatorProves(c.lookup, c.message, c.proof); got != c.want {
+		if got := v.OperatorProves(c.lookup, c.message, c.proof, now); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
 	}
-	if bytes.Contains(proof, []byte("secret")) || !v.AnyOperatorKey() {
+	if bytes.Contains(proof, []byte("secret")) || !v.AnyOperatorKey(now) {
 		t.Error("the proof shows the key, or there is none")
 	}
 	if err := apply("", &APIKeyRevokeBody{ID: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if v := s.View(); v.OperatorProves("aaaaaaaaaaaa", message, proof) || v.AnyOperatorKey() {
+	if v := s.View(); v.OperatorProves("aaaaaaaaaaaa", message, proof, now) || v.AnyOperatorKey(now) {
 		t.Error("a revoked key proves")
 	}
 }

@@ -21,6 +21,8 @@ type principal struct {
 	bearer bool
 	// credential goes into commands; views check it too.
 	credential fsm.Credential
+	// key is the key itself, of an operator alone: the leader is given a proof of it.
+	key string
 }
 
 // Limits on linearizable lookups of keys that this node's store does not have. Each lookup takes
@@ -54,7 +56,11 @@ func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (prin
 		return principal{}, err
 	}
 	k.uses.note(key, time.Now())
-	return principal{user: key.UserID, operator: key.IsOperator(), bearer: bearer, credential: apikey.CredentialOf(key)}, nil
+	p := principal{user: key.UserID, operator: key.IsOperator(), bearer: bearer, credential: apikey.CredentialOf(key)}
+	if p.operator {
+		p.key = value
+	}
+	return p, nil
 }
 
 // find returns the stored key for a presented one, or a 401. It reads this node's own store, which
