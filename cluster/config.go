@@ -80,6 +80,9 @@ type Config struct {
 	SnapshotInterval  time.Duration
 	SnapshotThreshold uint64
 	TrailingLogs      uint64
+	// TrailingBytes bounds the log in bytes: above it a snapshot is taken, and entries of at most half
+	// of it stay.
+	TrailingBytes int64
 
 	// Clock is the node's wall clock, time.Now when nil. Tests move it.
 	Clock func() time.Time
@@ -106,6 +109,7 @@ func DefaultConfig() Config {
 		SnapshotInterval:   30 * time.Second,
 		SnapshotThreshold:  8192,
 		TrailingLogs:       10240,
+		TrailingBytes:      256 << 20,
 	}
 }
 
@@ -189,6 +193,9 @@ func (c Config) validateTimers() []error {
 	}
 	if c.SnapshotThreshold == 0 {
 		errs = append(errs, errors.New("SnapshotThreshold 0 must be at least 1"))
+	}
+	if c.TrailingBytes < minTrailingBytes {
+		errs = append(errs, fmt.Errorf("TrailingBytes %d must be at least %d", c.TrailingBytes, minTrailingBytes))
 	}
 	return errs
 }

@@ -119,9 +119,5 @@ func (d *leaderDetector) votersBefore(leader raft.ServerID) (count time.Duration
 // setTimeout changes Raft's heartbeat timeout. A follower checks the last contact at once when the
 // timeout gets shorter.
 func (d *leaderDetector) setTimeout(timeout time.Duration) {
-	c := d.raft.ReloadableConfig()
-	c.HeartbeatTimeout = timeout
-	if err := d.raft.ReloadConfig(c); err != nil {
-		d.node.logger.Error("cluster: changing the heartbeat timeout", "error", err)
-	}
+	d.node.reloadRaft(d.raft, func(c *raft.ReloadableConfig) { c.HeartbeatTimeout = timeout })
 }

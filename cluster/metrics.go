@@ -21,7 +21,7 @@ type metrics struct {
 	wrongAnswers    prometheus.Counter
 	leaderRestarts  prometheus.Counter
 
-	state, term, commit, applied, contact, members, ready, expires *prometheus.Desc
+	state, term, commit, applied, contact, members, logSize, ready, expires *prometheus.Desc
 
 	// expiry returns when the node's certificate ends; nil without one.
 	expiry func() time.Time
@@ -61,6 +61,7 @@ func newMetrics(n *Node) *metrics {
 		applied: desc("bivouac_raft_applied_index", "Index of the store."),
 		contact: desc("bivouac_raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
 		members: desc("bivouac_raft_members", "Members in the configuration.", "voter"),
+		logSize: desc("bivouac_raft_log_bytes", "Size of the entries in this node's log, in bytes; raft { trailing_bytes } bounds it."),
 		ready:   desc("bivouac_raft_ready", "1 when the node can serve."),
 		expires: desc("bivouac_peer_certificate_expiry_timestamp_seconds", "When the node's peer certificate expires, in Unix seconds."),
 	}
@@ -88,7 +89,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.ready, m.expires} {
+	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.logSize, m.ready, m.expires} {
 		ch <- d
 	}
 }
@@ -118,6 +119,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(m.members, float64(voters), "true")
 	gauge(m.members, float64(len(s.Servers)-voters), "false")
+	if bytes, _, known := m.node.storage.LogBytes(0); known {
+		gauge(m.logSize, float64(bytes))
+	}
 	gauge(m.ready, truth(m.node.Ready() == nil))
 	if m.expiry != nil {
 		gauge(m.expires, float64(m.expiry().Unix()))

@@ -50,6 +50,8 @@ type Node struct {
 	onWrongMember func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
 	// transfers begins leadership transfers.
 	transfers raftfix.Transfers
+	// reloading is held while Raft's configuration is changed.
+	reloading sync.Mutex
 	started   atomic.Bool
 	// notify receives each beginning and end of this node's leadership, in order.
 	notify chan bool
@@ -213,6 +215,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.catchUp(n.stopping) })
 	tasks.Go(func() { _ = n.Lead(n.stopping, n.reconcileMembers) })
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
+	tasks.Go(func() { n.boundLog(n.stopping, r) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 

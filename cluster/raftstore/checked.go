@@ -46,6 +46,8 @@ type checkedLogs struct {
 	// path is where the log is.
 	path string
 	mark *logMark
+	// sizes are of the entries that are there.
+	sizes logSizes
 	// armed is set when everything was verified.
 	armed atomic.Bool
 }
@@ -111,10 +113,14 @@ func (c *checkedLogs) StoreLogs(logs []*raft.Log) error {
 	}
 	last := logs[len(logs)-1].Index
 	err := c.watchdog.alter(fmt.Sprintf("writing log entries %d to %d to %s", logs[0].Index, last, c.path), func() error { return c.inner.StoreLogs(checked) })
-	if err == nil {
-		c.mark.last.Store(last)
+	if err != nil {
+		return err
 	}
-	return err
+	c.mark.last.Store(last)
+	for _, l := range checked {
+		c.sizes.add(l)
+	}
+	return nil
 }
 
 // DeleteRange implements raft.LogStore. The mark is lowered before the end of the log is
@@ -130,7 +136,11 @@ func (c *checkedLogs) DeleteRange(first, last uint64) error {
 			return err
 		}
 	}
-	return c.watchdog.alter(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path), func() error { return c.inner.DeleteRange(first, last) })
+	err = c.watchdog.alter(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path), func() error { return c.inner.DeleteRange(first, last) })
+	if err == nil {
+		c.sizes.remove(first, last)
+	}
+	return err
 }
 
 // withChecksum gives an entry's Extensions, followed by its checksum.

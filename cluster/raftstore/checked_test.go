@@ -73,7 +73,7 @@ func TestOpen_LogThatLostItsEndIsRefused(t *testing.T) {
 			makeData(t, dir, logStore)
 			s := mustOpen(t, dir, logStore)
 			// The store itself, below our checks, forgets.
-			logs := s.Logs.(*raft.LogCache)
+			logs := s.Logs.(*logCache)
 			if err := logs.DeleteRange(damageEntries, damageEntries); err != nil {
 				t.Fatal(err)
 			}

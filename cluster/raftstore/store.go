@@ -49,8 +49,6 @@ const (
 const (
 	// snapshotsKept is how many snapshots stay on disk.
 	snapshotsKept = 2
-	// logCacheEntries are kept in memory for followers that are nearly up to date.
-	logCacheEntries = 128
 	// lockTimeout is how long opening waits for another process that has the
 	// data directory.
 	lockTimeout = time.Second
@@ -77,10 +75,11 @@ type Store struct {
 	Close func() error
 
 	// watchdog watches the files, mark the end of the log; arm has a damaged snapshot stop
-	// the node. All are nil for stores without checks.
+	// the node; sizes are of the log's entries. All are nil for stores without checks.
 	watchdog *Watchdog
 	mark     *logMark
 	arm      func()
+	sizes    *logSizes
 }
 
 // Open opens or creates everything under dir and verifies all of it. It waits a second for
@@ -189,11 +188,7 @@ func (s *Store) check(stores Stores, path, dir string, open func(*checkedLogs) e
 	if err := open(logs); err != nil {
 		return err
 	}
-	cached, err := raft.NewLogCache(logCacheEntries, logs)
-	if err != nil {
-		return fmt.Errorf("caching log: %w", err)
-	}
-	s.Logs = cached
+	s.Logs, s.sizes = newLogCache(logs), &logs.sizes
 	snapshots := &checkedSnapshots{SnapshotStore: stores.Snapshots, sums: stores.Sums, watchdog: s.watchdog, dir: dir, mark: s.mark}
 	s.Snapshots = snapshots
 	s.arm = func() { snapshots.armed.Store(true) }

@@ -212,6 +212,8 @@ func (s *Store) verifyEntries(logs *checkedLogs, first, last, base uint64) error
 			return logs.watchdog.damaged(logs.path, "entry %d is missing, there are %d to %d", i, first, last)
 		case err != nil:
 			return err
+		default:
+			logs.sizes.add(&l)
 		}
 	}
 	if stale > 0 {

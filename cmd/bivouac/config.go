@@ -59,6 +59,7 @@ type RaftConfig struct {
 	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
 	SnapshotInterval                                      time.Duration
 	SnapshotThreshold, TrailingLogs                       uint64
+	TrailingBytes                                         int64
 	ProposeTimeout, ReadTimeout                           time.Duration
 	// DeadAfter and Voters are passed to cluster.Config.
 	DeadAfter time.Duration
@@ -268,6 +269,7 @@ func (c *RaftConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "snapshot_interval", set: setDuration(&c.SnapshotInterval, time.Second, 24*time.Hour)},
 		{name: "snapshot_threshold", set: setInt(&c.SnapshotThreshold, 1, math.MaxInt32)},
 		{name: "trailing_logs", set: setInt(&c.TrailingLogs, 1, math.MaxInt32)},
+		{name: "trailing_bytes", set: setInt(&c.TrailingBytes, 16<<20, 1<<40)},
 		{name: "propose_timeout", set: setDuration(&c.ProposeTimeout, 100*time.Millisecond, 30*time.Second)},
 		{name: "read_timeout", set: setDuration(&c.ReadTimeout, 100*time.Millisecond, cluster.MaxReadTimeout)},
 		{name: "dead_after", set: setDuration(&c.DeadAfter, 0, 30*24*time.Hour)},

@@ -110,7 +110,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem")},
 		Raft: RaftConfig{LogStore: "wal", HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
 			LeaderLeaseTimeout: 300 * time.Millisecond, SnapshotInterval: time.Minute, SnapshotThreshold: 1000,
-			TrailingLogs: 2000, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second, DeadAfter: 2 * time.Hour, Voters: 5},
+			TrailingLogs: 2000, TrailingBytes: 128 << 20, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second, DeadAfter: 2 * time.Hour, Voters: 5},
 		Nomad: NomadConfig{Address: "https://nomad.example.org:4646", Namespace: "agents", Region: "eu",
 			Datacenters: []string{"dc1", "dc2"}, TokenFile: here("nomad-token"), CAFile: here("nomad-ca.pem"),
 			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", HostNetwork: "sandboxes", VolumePlugin: "zfs", VaultRole: "sandboxes",

@@ -48,6 +48,7 @@
 //	  snapshot_interval               interval of checks of the threshold
 //	  snapshot_threshold              log entries until a snapshot is taken
 //	  trailing_logs                   log entries kept after a snapshot
+//	  trailing_bytes                  256 MiB; above it a snapshot is taken, and half of it is kept
 //	  propose_timeout, read_timeout   how long a request waits for a leader
 //	  dead_after                      1h; a voter silent for so long is replaced by a new member;
 //	                                  "0s" never

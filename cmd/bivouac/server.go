@@ -168,6 +168,7 @@ func (c Config) clusterConfig() cluster.Config {
 	cl.SnapshotInterval = orDefault(c.Raft.SnapshotInterval, cl.SnapshotInterval)
 	cl.SnapshotThreshold = orDefault(c.Raft.SnapshotThreshold, cl.SnapshotThreshold)
 	cl.TrailingLogs = orDefault(c.Raft.TrailingLogs, cl.TrailingLogs)
+	cl.TrailingBytes = orDefault(c.Raft.TrailingBytes, cl.TrailingBytes)
 	cl.ProposeTimeout = orDefault(c.Raft.ProposeTimeout, cl.ProposeTimeout)
 	cl.ReadTimeout = orDefault(c.Raft.ReadTimeout, cl.ReadTimeout)
 	cl.DeadAfter, cl.Voters = c.Raft.DeadAfter, c.Raft.Voters

@@ -41,6 +41,7 @@ peer {
 #   heartbeat_timeout    = "500ms" # raise all three between distant machines
 #   election_timeout     = "500ms"
 #   leader_lease_timeout = "300ms"
+#   trailing_bytes       = 268435456 # the log's size that a snapshot is taken at
 #   dead_after           = "1h" # then a newcomer takes the place of a voter that is silent
 #   voters               = 3    # dead ones are removed only down to so many; default: bootstrap_expect
 # }

@@ -27,6 +27,7 @@ raft {
   snapshot_interval    = "1m"
   snapshot_threshold   = 1000
   trailing_logs        = 2000
+  trailing_bytes       = 134217728
   propose_timeout      = "8s"
   read_timeout         = "4s"
   dead_after           = "2h"
