@@ -58,6 +58,9 @@ type call struct {
 	// confirmed is set when a linearizable view of this request has accepted the key.
 	confirmed bool
 
+	// held is what the answer takes of the server's budget, in bytes.
+	held int
+
 	// timed is what ctx returns, created on first use. end cancels it.
 	timed context.Context
 	end   context.CancelFunc
@@ -80,8 +83,12 @@ func (c *call) operatorCtx() context.Context {
 	return cluster.AsOperator(c.ctx(), cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
 }
 
-// close releases the context that ctx created.
+// close releases the context that ctx created, and the answer's budget.
 func (c *call) close() {
+	if c.held > 0 {
+		c.server.answers.give(c.who.user, c.held)
+		c.held = 0
+	}
 	if c.end != nil {
 		c.end()
 	}
@@ -90,7 +97,9 @@ func (c *call) close() {
 // renew replaces the request's deadline and detaches it from the client. Use it after a step that
 // can't be rolled back.
 func (c *call) renew() {
-	c.close()
+	if c.end != nil {
+		c.end()
+	}
 	c.now = time.Now()
 	c.timed, c.end = context.WithTimeout(context.WithoutCancel(c.r.Context()), c.server.cfg.RequestTimeout)
 }

@@ -65,7 +65,11 @@ func (s *Server) handleConversationSearch(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(newPage(s.newConversationBodies(c, v, rows), next))
+	bodies := s.newConversationBodies(c, v, rows)
+	return c.boundedPage(len(bodies), next, func(i int) any { return bodies[i] }, func(limit int) string {
+		_, next := v.Conversations(c.who.user, conversationQuery(c.query), fsm.Page{After: pageIDOf(c.query), Limit: limit})
+		return next
+	})
 }
 
 // handleConversationCount handles GET /api/v1/app-conversations/count.

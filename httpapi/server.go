@@ -37,6 +37,8 @@ type Server struct {
 	proxy   *proxy.Proxy
 	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
+	// answers bounds the large answers that are held at a time.
+	answers *budget
 	started time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
@@ -58,7 +60,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), started: time.Now(),
-		packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers: newBudget(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())

@@ -2,9 +2,12 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // startTaskBody is the API's AppConversationStartTask (API.md, "Start tasks: members").
@@ -127,12 +130,19 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	items := make([]*startTaskBody, len(ids))
-	for i, hex := range hexes {
-		if t := v.StartTask(c.who.user, hex); t != nil {
-			b := newStartTaskBody(t, s.linksFor(c.r))
-			items[i] = &b
+	to := s.linksFor(c.r)
+	items, err := c.items(len(ids), maxBatchBytes, func(i int) any {
+		t := v.StartTask(c.who.user, hexes[i])
+		if t == nil {
+			return nil
 		}
+		return newStartTaskBody(t, to)
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	if len(items) < len(ids) {
+		return answer{}, response.Error(http.StatusBadRequest, fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", maxBatchBytes))
 	}
 	return ok(items)
 }
@@ -157,11 +167,11 @@ func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.StartTasks(c.who.user, filter, p)
-	items := make([]startTaskBody, len(rows))
-	for i, row := range rows {
-		items[i] = newStartTaskBody(row, s.linksFor(c.r))
-	}
-	return ok(newPage(items, next))
+	to := s.linksFor(c.r)
+	return c.boundedPage(len(rows), next, func(i int) any { return newStartTaskBody(rows[i], to) }, func(limit int) string {
+		_, next := v.StartTasks(c.who.user, filter, fsm.Page{After: p.After, Limit: limit})
+		return next
+	})
 }
 
 // handleStartTaskCount handles GET /api/v1/app-conversations/start-tasks/count.
