@@ -35,21 +35,21 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 			request.inherit(parent)
 		}
 	}
+	sandboxID := valueOr(request.SandboxID, "")
+	s, err := t.sandboxOfStart(userID, sandboxID)
+	if err != nil {
+		return err
+	}
 	if err := t.mayGrow(userID, growthOf(nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
 		return err
 	}
-	sandboxID := valueOr(request.SandboxID, "")
 	if sandboxID == "" {
 		if member := t.memberFor(userID, q); member != nil {
 			return t.refusal(demandOf(member, t.claimed(member, userID), nil))
 		}
 		return t.refusal(t.reserve(userID).demand(userID))
 	}
-	s, err := t.sandboxOfStart(userID, sandboxID)
-	switch {
-	case err != nil:
-		return err
-	case s == nil || s.Desired != DesiredPaused:
+	if s == nil || s.Desired != DesiredPaused {
 		return t.refusal(t.demandOfRunning(userID))
 	}
 	return t.refusal(demandOf(s, s.withDesired(DesiredRunning, now), nil))

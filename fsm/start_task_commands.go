@@ -73,6 +73,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
 	}
+	if _, err := t.sandboxOfStart(user, valueOr(request.SandboxID, "")); err != nil {
+		return Result{}, err
+	}
 	if err := t.mayGrow(user, growthOf(nil, task)); err != nil {
 		return Result{}, err
 	}
@@ -113,9 +116,12 @@ func (t *transaction) startFor(task *StartTask) *Error {
 	return nil
 }
 
-// sandboxOfStart finds the sandbox that a start names. Below VersionAccess a missing one is nil, and
-// the task reports it.
+// sandboxOfStart finds the sandbox that a start names, nil for none. Below VersionAccess a missing
+// one is nil too, and the task reports it.
 func (t *transaction) sandboxOfStart(user, id string) (*Sandbox, *Error) {
+	if id == "" {
+		return nil, nil
+	}
 	s, err := t.ownSandbox(user, id)
 	if err != nil && t.meta.active(VersionAccess) {
 		return nil, Errorf(CodeNotFound, "Sandbox not found: %s", id)
