@@ -126,3 +126,40 @@ func TestBootstrap_WhenOperatorsAreDisabled(t *testing.T) {
 		t.Error("the new key is of no use")
 	}
 }
+
+// TestUserDelete_InABatch: within one batch, what follows the removal of a user finds none of the
+// user's settings, as in batches of their own.
+func TestUserDelete_InABatch(t *testing.T) {
+	t.Parallel()
+	var sums []string
+	for _, batched := range []bool{false, true} {
+		f := withCredentials(t, VersionAccess)
+		f.do("ada", &SettingsPutBody{LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: 1}})
+		var entries []Entry
+		for _, one := range []struct {
+			user string
+			body Body
+		}{{"", &UserDeleteBody{UserID: "ada"}}, {"", &APIKeyCreateBody{Lookup: "kc", Hash: sha("kc"), UserID: "ada"}}, {"ada", &SettingsPutBody{}}} {
+			cmd := f.command(one.user, one.body)
+			entries = append(entries, Entry{f.index, recode(t, cmd)})
+		}
+		batches := [][]Entry{entries}
+		if !batched {
+			batches = [][]Entry{entries[:1], entries[1:2], entries[2:]}
+		}
+		for _, batch := range batches {
+			for _, o := range f.store.ApplyBatch(batch) {
+				if o.Err != nil {
+					t.Fatal(o.Err)
+				}
+			}
+		}
+		if s := f.store.View().Settings("ada"); !s.LLMAPIKey.IsZero() {
+			t.Errorf("batched %t: the key of before is in the settings", batched)
+		}
+		sums = append(sums, f.store.Checksum())
+	}
+	if sums[0] != sums[1] {
+		t.Error("the states differ")
+	}
+}

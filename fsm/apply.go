@@ -66,7 +66,7 @@ type transaction struct {
 	txn    *memdb.Txn
 	meta   meta
 	index  uint64
-	// settings are the rows that the batch wrote.
+	// settings are the rows that the batch wrote, nil for one that it removed.
 	settings map[string]*Settings
 	// cmd is the current command and now its time.
 	cmd Command

@@ -66,6 +66,7 @@ const (
 	APIKeyUsed    CommandType = "api_key.used"
 	UserDisable   CommandType = "user.disable"
 	UserEnable    CommandType = "user.enable"
+	UserDelete    CommandType = "user.delete"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

@@ -96,6 +96,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	APIKeyUsed:    row(VersionAccess, (*transaction).applyAPIKeyUsed),
 	UserDisable:   byOperator(row(VersionAccess, (*transaction).applyUserDisable)),
 	UserEnable:    byOperator(row(VersionAccess, (*transaction).applyUserEnable)),
+	UserDelete:    byOperator(row(VersionAccess, (*transaction).applyUserDelete)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -38,7 +38,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
 		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
 		&CertificateRevokeBody{sha("certificate"), "n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
-		&UserDisableBody{"ada"}, &UserEnableBody{"ada"},
+		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
 	}
 	return ofUsers, ofLeader
 }

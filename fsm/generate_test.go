@@ -384,6 +384,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: rapid.IntRange(0, 4).Draw(t, "key"), At: testEpoch}}}
 	case UserDisable:
 		return "", &UserDisableBody{UserID: genUser().Draw(t, "whom")}
+	case UserDelete:
+		return "", &UserDeleteBody{UserID: genUser().Draw(t, "whom")}
 	case UserEnable:
 		return "", &UserEnableBody{UserID: genUser().Draw(t, "whom")}
 	case CertificateRevoke:

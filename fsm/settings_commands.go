@@ -106,7 +106,7 @@ func (t *transaction) settingsGrowth(old, next *Settings, b *SettingsPutBody) in
 // settingsOf returns a user's settings at this point of the batch. It does not read the table that
 // the batch writes: such a read makes go-memdb copy again what the batch has already changed.
 func (t *transaction) settingsOf(user string) *Settings {
-	if s := t.settings[user]; s != nil {
+	if s, written := t.settings[user]; written {
 		return s
 	}
 	return t.before.Settings(user)

@@ -235,3 +235,36 @@ func TestKeyUses(t *testing.T) {
 		t.Errorf("%d commands within the hour", n)
 	}
 }
+
+// TestUser_Delete: everything of a user goes, with the values in the secret store, and nothing of
+// another's. It can be repeated.
+func TestUser_Delete(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings().raised()
+	sb, theirs := h.createSandbox(h.alice), h.createSandbox(h.bob)
+	h.conversation("alice", sb)
+	h.do(h.alice, "POST", settingsPath, `{"llm_api_key":"sk-1"}`).want(t, 200)
+	h.do(h.bob, "POST", settingsPath, `{"llm_api_key":"sk-2"}`).want(t, 200)
+	path := func(user string) string { return "users/" + user + "/settings/llm_api_key" }
+	if h.secrets.last(path("alice"))["value"] != "sk-1" {
+		t.Fatal("there is no secret to delete")
+	}
+	users := "/api/v1/operator/users/"
+	h.do(h.root, "DELETE", users+"root", "").want(t, 409)
+	h.do(h.bob, "DELETE", users+"alice", "").want(t, 403)
+	h.do(h.root, "DELETE", users+"alice", "").want(t, 200)
+	h.do(h.root, "DELETE", users+"alice", "").want(t, 404).is(t, `{"detail":"User not found"}`)
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+	v := h.cluster.store.View()
+	conversations, _ := v.Conversations("alice", fsm.ConversationFilter{}, fsm.Page{})
+	if v.User("alice") != nil || v.Settings("alice") != nil || len(conversations) != 0 || len(v.SecretsOf("alice")) != 0 ||
+		v.APIKeyByLookup(apikey.LookupOf(h.alice)) != nil || v.SandboxAny(sb).Desired != fsm.DesiredDeleted {
+		t.Errorf("something is left: %+v", v.SandboxAny(sb))
+	}
+	if h.secrets.last(path("alice")) != nil || h.secrets.last(path("bob"))["value"] != "sk-2" {
+		t.Errorf("the secret store has %v and %v", h.secrets.last(path("alice")), h.secrets.last(path("bob")))
+	}
+	if v.User("bob") == nil || v.SandboxAny(theirs).Desired != fsm.DesiredRunning {
+		t.Error("something of bob's is gone")
+	}
+	h.do(h.bob, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+}

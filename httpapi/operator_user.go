@@ -2,8 +2,11 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -121,6 +124,31 @@ func (s *Server) handleUserDisable(c *call) (answer, error) {
 // handleUserEnable handles POST /api/v1/operator/users/{id}/enable.
 func (s *Server) handleUserEnable(c *call) (answer, error) {
 	return c.changeUser(&fsm.UserEnableBody{UserID: c.params.ByName("id")})
+}
+
+// handleUserDelete handles DELETE /api/v1/operator/users/{id}. The command removes what the state
+// has. The values in the secret store are deleted after it; what can't be deleted now is left to the
+// collector, because nothing refers to it any more.
+func (s *Server) handleUserDelete(c *call) (answer, error) {
+	id := c.params.ByName("id")
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return answer{}, err
+	}
+	paths := map[string]bool{}
+	for _, ref := range v.SecretsOf(id) {
+		paths[ref.Path] = true
+	}
+	if _, err := c.propose(&fsm.UserDeleteBody{UserID: id}); err != nil {
+		return answer{}, response.NotFoundAs(err, "User not found")
+	}
+	c.renew()
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if err := s.secrets.Delete(c.ctx(), path); err != nil {
+			s.log.Warn("a deleted user's secret is left to the collector", "path", path, "error", err)
+		}
+	}
+	return ok(success{Success: true})
 }
 
 // changeUser runs a command on a user and answers with the user.

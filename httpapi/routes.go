@@ -66,6 +66,7 @@ func routes() []route {
 		{name: "user.list", method: get, path: pathOperator + "/users", access: operator, handle: (*Server).handleUserList},
 		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserPut},
 		{name: "user.disable", method: post, path: pathOperator + "/users/:id/disable", access: operator, handle: (*Server).handleUserDisable},
+		{name: "user.delete", method: del, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserDelete},
 		{name: "user.enable", method: post, path: pathOperator + "/users/:id/enable", access: operator, handle: (*Server).handleUserEnable},
 		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator, handle: (*Server).handleBackupList},
 		{name: "member.list", method: get, path: pathOperator + "/members", access: operator, handle: (*Server).handleMemberList},

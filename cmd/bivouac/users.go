@@ -45,8 +45,8 @@ type userLimits struct {
 const usersPath = "/api/v1/operator/users"
 
 func (p *program) usersCommand() *cobra.Command {
-	return groupCommand("users", "List, set, disable and enable users", p.usersListCommand(), p.usersSetCommand(),
-		p.usersDisableCommand(), p.usersEnableCommand())
+	return groupCommand("users", "List, set, disable, enable and delete users", p.usersListCommand(), p.usersSetCommand(),
+		p.usersDisableCommand(), p.usersEnableCommand(), p.usersDeleteCommand())
 }
 
 func (p *program) usersListCommand() *cobra.Command {

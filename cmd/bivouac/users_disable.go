@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -47,5 +49,52 @@ func (p *program) usersChangeCommand(verb string, cmd *cobra.Command) *cobra.Com
 	}
 	api.register(cmd)
 	api.registerJSON(cmd)
+	return cmd
+}
+
+func (p *program) usersDeleteCommand() *cobra.Command {
+	var api apiFlags
+	var purge, yes bool
+	cmd := &cobra.Command{
+		Use:   "delete NAME --purge",
+		Short: "Delete a user with everything that is the user's",
+		Long: `Delete a user with everything that is the user's, for good: API keys, settings,
+git providers and secrets, conversations, and sandboxes with their workspaces. Jobs
+and workspaces go within minutes. The command may be repeated. "bivouac users
+disable" locks a user out and deletes nothing.`,
+		Example: "  bivouac users delete --purge alice\n  bivouac users delete --purge alice --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !purge {
+				return usagef("--purge is required: everything of the user is deleted for good")
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			users, err := p.users(cmd, c)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(users, func(u userInfo) bool { return u.ID == args[0] })
+			if i < 0 {
+				_, err = fmt.Fprintf(p.stdout, "there is no user %s\n", args[0])
+				return err
+			}
+			if err := p.confirm(yes, "Delete the user %q with %d sandboxes, their workspaces, all conversations and secrets for good?",
+				args[0], users[i].Usage["total_sandboxes"]); err != nil {
+				return err
+			}
+			err = p.waiting(cmd, c, http.MethodDelete, usersPath+"/"+url.PathEscape(args[0]), nil, nil)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "the user %s is deleted\n", args[0])
+			return err
+		},
+	}
+	api.register(cmd)
+	cmd.Flags().BoolVar(&purge, "purge", false, "delete everything of the user")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
