@@ -85,6 +85,8 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 type ConversationDeleteBody struct {
 	ID            string `json:"id"`
 	DeleteSandbox bool   `json:"delete_sandbox,omitempty"`
+	// Owner, in an operator's command, is the user whose conversation it is; "" is Command.UserID.
+	Owner string `json:"owner,omitempty"`
 }
 
 // CommandType implements Body.
@@ -93,10 +95,19 @@ func (*ConversationDeleteBody) CommandType() CommandType { return ConversationDe
 // check implements Body.
 func (b *ConversationDeleteBody) check(r *rules) {
 	r.lookedUp("conversation id", b.ID)
+	if r.access {
+		r.lookedUp("owner", b.Owner)
+	}
 }
 
 func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result, *Error) {
 	user := t.cmd.UserID
+	if b.Owner != "" && t.meta.active(VersionAccess) {
+		if err := t.operators(); err != nil {
+			return Result{}, err
+		}
+		user = b.Owner
+	}
 	c := first[Conversation](t.txn, tableConversations, indexID, keyOf(user, b.ID))
 	if c == nil {
 		return Result{}, errConversationNotFound()

@@ -277,7 +277,7 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	case SandboxCreate:
 		return user, genSandboxCreate(t)
 	case SandboxPause:
-		return user, &SandboxPauseBody{ID: genSandbox().Draw(t, "sandbox")}
+		return user, &SandboxPauseBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0}
 	case SandboxResume:
 		return user, &SandboxResumeBody{ID: genSandbox().Draw(t, "sandbox")}
 	case SandboxDelete:

@@ -150,6 +150,8 @@ func (p Template) resolve(settings *Settings) Template {
 // SandboxPauseBody asks for a pause. Pausing twice changes nothing.
 type SandboxPauseBody struct {
 	ID string `json:"id"`
+	// Operator: the command is an operator's, for any user's sandbox.
+	Operator bool `json:"operator,omitempty"`
 }
 
 // CommandType implements Body.
@@ -161,7 +163,7 @@ func (b *SandboxPauseBody) check(r *rules) {
 }
 
 func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
-	s, err := t.ownSandbox(t.cmd.UserID, b.ID)
+	s, err := t.meantSandbox(b.ID, b.Operator)
 	if err != nil {
 		return Result{}, err
 	}
@@ -220,6 +222,8 @@ func (t *transaction) resume(old *Sandbox, promised *Reservation) (*Sandbox, *Er
 // retries a sandbox in ERROR. Exceeding a limit is CodeLimit.
 type SandboxResumeBody struct {
 	ID string `json:"id"`
+	// Operator: the command is an operator's, for any user's sandbox.
+	Operator bool `json:"operator,omitempty"`
 }
 
 // CommandType implements Body.
@@ -231,7 +235,7 @@ func (b *SandboxResumeBody) check(r *rules) {
 }
 
 func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) {
-	s, err := t.ownSandbox(t.cmd.UserID, b.ID)
+	s, err := t.meantSandbox(b.ID, b.Operator)
 	if err != nil {
 		return Result{}, err
 	}
@@ -248,6 +252,8 @@ func (t *transaction) applySandboxResume(b *SandboxResumeBody) (Result, *Error) 
 // SandboxRemove removes the row.
 type SandboxDeleteBody struct {
 	ID string `json:"id"`
+	// Operator: the command is an operator's, for any user's sandbox.
+	Operator bool `json:"operator,omitempty"`
 }
 
 // CommandType implements Body.
@@ -259,7 +265,7 @@ func (b *SandboxDeleteBody) check(r *rules) {
 }
 
 func (t *transaction) applySandboxDelete(b *SandboxDeleteBody) (Result, *Error) {
-	s, err := t.ownSandbox(t.cmd.UserID, b.ID)
+	s, err := t.meantSandbox(b.ID, b.Operator)
 	if err != nil {
 		return Result{}, err
 	}

@@ -17,6 +17,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
+	case "conversation.operator_get", "conversation.operator_delete":
+		path += "?user=alice"
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}

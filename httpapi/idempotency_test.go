@@ -20,6 +20,8 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"sandbox.pause":                     {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.resume":                    {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
 		"sandbox.accept_workspace":          {pathSandboxes + "/" + sandbox + "/accept-workspace", ``, `{}`},
+		"sandbox.operator_pause":            {pathOperator + "/sandboxes/" + sandbox + "/pause", ``, `{}`},
+		"sandbox.operator_resume":           {pathOperator + "/sandboxes/" + sandbox + "/resume", ``, `{}`},
 		"sandbox.operator_accept_workspace": {pathOperator + "/sandboxes/" + sandbox + "/accept-workspace", ``, `{}`},
 		"api_key.create":                    {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
 		"api_key.enable":                    {pathOperator + "/keys/1/enable", ``, `{}`},

@@ -18,7 +18,7 @@ const (
 // routes is the route table of the whole API. The router, the metrics and the tests use it.
 func routes() []route {
 	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
-	return []route{
+	return append([]route{
 		// V0 endpoints of the seed document.
 		{name: "settings.put", method: post, path: "/api/settings", access: user, format: response.FormatError,
 			internal: "Something went wrong storing settings", handle: (*Server).handleSettingsPut},
@@ -80,7 +80,6 @@ func routes() []route {
 		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, handle: (*Server).handleHoldRelease},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
-		{name: "sandbox.operator_accept_workspace", method: post, path: pathOperator + "/sandboxes/:sandbox_id/accept-workspace", access: operator, handle: (*Server).handleSandboxOperatorAcceptWorkspace},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 
@@ -91,5 +90,22 @@ func routes() []route {
 		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
 		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},
+	}, ownedRoutes()...)
+}
+
+// ownedRoutes are the operators' routes to what all users have.
+func ownedRoutes() []route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []route{
+		{name: "sandbox.operator_accept_workspace", method: post, path: pathOperator + "/sandboxes/:sandbox_id/accept-workspace", access: operator, handle: (*Server).handleSandboxOperatorAcceptWorkspace},
+		{name: "sandbox.operator_list", method: get, path: pathOperator + "/sandboxes", access: operator, handle: (*Server).handleOperatorSandboxList},
+		{name: "sandbox.operator_get", method: get, path: pathOperator + "/sandboxes/:sandbox_id", access: operator, handle: (*Server).handleOperatorSandboxGet},
+		{name: "sandbox.operator_pause", method: post, path: pathOperator + "/sandboxes/:sandbox_id/pause", access: operator, handle: (*Server).handleOperatorSandboxPause},
+		{name: "sandbox.operator_resume", method: post, path: pathOperator + "/sandboxes/:sandbox_id/resume", access: operator, handle: (*Server).handleOperatorSandboxResume},
+		{name: "sandbox.operator_delete", method: del, path: pathOperator + "/sandboxes/:sandbox_id", access: operator, handle: (*Server).handleOperatorSandboxDelete},
+		{name: "sandbox.operator_logs", method: get, path: pathOperator + "/sandboxes/:sandbox_id/logs", access: operator, handle: (*Server).handleOperatorSandboxLogs},
+		{name: "conversation.operator_list", method: get, path: pathOperator + "/app-conversations", access: operator, handle: (*Server).handleOperatorConversationList},
+		{name: "conversation.operator_get", method: get, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationGet},
+		{name: "conversation.operator_delete", method: del, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationDelete},
 	}
 }

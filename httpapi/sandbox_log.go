@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -39,10 +40,16 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 		return answer{}, err
 	}
 	row := v.Sandbox(c.who.user, c.params.ByName("sandbox_id"))
-	switch {
-	case row == nil:
+	if row == nil {
 		return answer{}, response.NotFound()
-	case s.cfg.Logs == nil:
+	}
+	return c.sandboxLog(v, row, stream, tail, follow)
+}
+
+// sandboxLog streams a sandbox's log to whoever may read it.
+func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, stream string, tail int64, follow bool) (answer, error) {
+	s := c.server
+	if s.cfg.Logs == nil {
 		return answer{}, response.Error(http.StatusNotImplemented, "This installation can't read the logs of sandboxes")
 	}
 	requestInfoOf(c.r.Context()).Sandbox = row.ID
