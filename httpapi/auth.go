@@ -3,13 +3,16 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -25,23 +28,45 @@ type principal struct {
 	key string
 }
 
-// Limits on linearizable lookups of keys that this node's store does not have. Each lookup takes
-// part in a read round of the leader.
+// Limits on linearizable lookups of keys that this node's store does not have, for one client
+// address (with IPv6, a /64 network). Each lookup takes part in a read round of the leader, so all
+// addresses together have allUnknownKeys times as many.
 const (
 	unknownKeysPerSecond = 50
 	unknownKeyBurst      = 100
+	allUnknownKeys       = 20
 	unknownKeyWait       = 3 * time.Second
 )
 
 // authenticator maps a request's API key to a principal.
 type authenticator struct {
 	cluster Cluster
-	unknown *rate.Limiter
-	uses    *keyUses
+	// unknown bounds the lookups of one address, allUnknown those of all.
+	unknown    *lru.Cache[netip.Prefix, *rate.Limiter]
+	allUnknown *rate.Limiter
+	uses       *keyUses
 }
 
 func newAuthenticator(c Cluster) *authenticator {
-	return &authenticator{cluster: c, unknown: rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst), uses: newKeyUses(c)}
+	unknown, err := lru.New[netip.Prefix, *rate.Limiter](maxClients)
+	if err != nil {
+		panic("the size of the authenticator's memory is a constant: " + err.Error())
+	}
+	all := rate.NewLimiter(allUnknownKeys*unknownKeysPerSecond, allUnknownKeys*unknownKeyBurst)
+	return &authenticator{cluster: c, unknown: unknown, allUnknown: all, uses: newKeyUses(c)}
+}
+
+// mayAsk reports whether the cluster may be asked about the unknown key of a request.
+func (k *authenticator) mayAsk(ctx context.Context) bool {
+	from := places.Origin(requestInfoOf(ctx).Address)
+	own, found := k.unknown.Get(from)
+	if !found {
+		own = rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)
+		if earlier, found, _ := k.unknown.PeekOrAdd(from, own); found {
+			own = earlier
+		}
+	}
+	return own.Allow() && k.allUnknown.Allow()
 }
 
 // authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes
@@ -88,7 +113,7 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 
 // viewElsewhere reads linearizably, within the limits on unknown keys.
 func (k *authenticator) viewElsewhere(ctx context.Context) (*fsm.View, error) {
-	if !k.unknown.Allow() {
+	if !k.mayAsk(ctx) {
 		return nil, response.TooManyRequests()
 	}
 	ctx, cancel := context.WithTimeout(ctx, unknownKeyWait)

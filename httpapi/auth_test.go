@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +165,35 @@ func TestAuth_GuessingIsBounded(t *testing.T) {
 		t.Fatal("every guess cost the cluster a read")
 	}
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
+}
+
+// One address that guesses keys takes nothing from another, whose key was issued a moment ago.
+func TestAuth_GuessingIsBoundedForEachAddress(t *testing.T) {
+	h := newHarness(t)
+	old, err := h.cluster.View(t.Context(), cluster.Stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.cluster.set(func(c *fakeCluster) { c.behind = old })
+	fresh := h.issue("carol", false)
+	ask := func(key, address string) int {
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/sandboxes/search", nil)
+		r.RemoteAddr = address
+		r.Header.Set("X-Session-API-Key", key)
+		w := httptest.NewRecorder()
+		h.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	status := 0
+	for range 3 * unknownKeyBurst {
+		status = ask("bvk_"+apikey.Random(apikey.LookupLen)+"_"+apikey.Random(apikey.SecretLen), "10.0.0.1:1")
+	}
+	if status != http.StatusTooManyRequests {
+		t.Fatalf("guessing ends with %d", status)
+	}
+	if status := ask(fresh, "10.0.0.2:1"); status != http.StatusOK {
+		t.Errorf("another address gets %d", status)
+	}
 }
 
 func TestLookupOf(t *testing.T) {

@@ -225,6 +225,53 @@ func TestLimits_Rate(t *testing.T) {
 	})
 }
 
+// Requests to sandboxes count with those to the API.
+func TestLimits_RateOfTheProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, func(c *Config) { c.RatePerSecond = 10 })
+		for range 10 {
+			h.do("", "GET", "/sandboxes/none/AGENT_SERVER/", "").want(t, 401)
+		}
+		results := make(chan int, 20)
+		for range cap(results) {
+			go func() { results <- h.do("", "GET", "/sandboxes/none/AGENT_SERVER/", "").status }()
+		}
+		counts := map[int]int{}
+		for range cap(results) {
+			counts[<-results]++
+		}
+		if counts[401] != 10 || counts[429] != 10 {
+			t.Errorf("thirty requests to a sandbox: after ten, %v", counts)
+		}
+		h.do("", "GET", "/ready", "").want(t, 200)
+	})
+}
+
+// Failed requests are not a line each: all are counted, and the lines say how many are missing.
+func TestLog_FailedRequestsAreSampled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const failures = 5 * failureBurst
+		h := newHarness(t)
+		for range failures {
+			h.do("nonsense", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+		}
+		h.do("", "GET", "/sandboxes/none/AGENT_SERVER/", "").want(t, 401)
+		lines := strings.Count(h.logs.String(), `"status":401`)
+		if lines != failureBurst {
+			t.Errorf("%d lines, want %d", lines, failureBurst)
+		}
+		if n := h.metricValue("bivouac_http_requests_not_logged_total"); n != failures+1-failureBurst {
+			t.Errorf("%g are counted as not logged", n)
+		}
+		time.Sleep(time.Second)
+		h.do("nonsense", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+		if want := sprint(`"not_logged":%d`, failures+1-failureBurst); !strings.Contains(h.logs.String(), want) {
+			t.Errorf("no line says %s", want)
+		}
+		h.do(h.alice, "DELETE", "/api/v1/sandboxes/none", "").want(t, 404) // it is logged again
+	})
+}
+
 func TestClientAddress(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
 	for _, tt := range []struct{ remote, forwarded, want string }{

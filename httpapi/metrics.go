@@ -15,6 +15,8 @@ type metrics struct {
 	// connections are open. refused got a 503; dropped gave way to a newcomer.
 	connections      prometheus.Gauge
 	refused, dropped prometheus.Counter
+	// unlogged counts the failed requests without a log line.
+	unlogged prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -40,11 +42,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "bivouac_http_connections_refused_total",
 			Help: "Connections answered 503 because limits { connections } or connections_per_address was reached.",
 		}),
+		unlogged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_http_requests_not_logged_total",
+			Help: "Failed requests without a line in the log, of which there are at most ten a second.",
+		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_http_connections_dropped_total",
 			Help: "Connections without a request in progress that were closed for new ones.",
 		}),
 	}
 	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight),
-		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped))
+		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped), r.Register(m.unlogged))
 }

@@ -73,7 +73,7 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (s *Server) accessLog(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		ex := &proxy.RequestInfo{ID: requestID(r), Route: "unknown"}
+		ex := &proxy.RequestInfo{ID: requestID(r), Route: "unknown", Address: s.clientAddress(r)}
 		h := w.Header()
 		h.Set(response.HeaderRequestID, ex.ID)
 		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
@@ -124,9 +124,20 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 	if !s.log.Enabled(r.Context(), level) {
 		return
 	}
+	dropped := uint64(0)
+	if w.status >= http.StatusBadRequest && level >= slog.LevelInfo {
+		var write bool
+		if write, dropped = s.failures.sample(w.status); !write {
+			s.metrics.unlogged.Inc()
+			return
+		}
+	}
 	attrs := []slog.Attr{
 		slog.String("request", ex.ID), slog.String("route", method+" "+ex.Route), slog.Int("status", w.status),
-		slog.Duration("duration", took), slog.String("user", ex.User), slog.String("address", s.clientAddress(r)),
+		slog.Duration("duration", took), slog.String("user", ex.User), slog.String("address", ex.Address),
+	}
+	if dropped > 0 {
+		attrs = append(attrs, slog.Uint64("not_logged", dropped))
 	}
 	if ex.Sandbox != "" {
 		attrs = append(attrs, slog.String("sandbox", ex.Sandbox))
@@ -218,7 +229,7 @@ func (s *Server) trusted(host string) bool {
 // front sends requests for sandboxes to the proxy and all others to next. One CORS policy covers
 // all sandboxes: a preflight has no key, so it could not reach a paused one.
 func (s *Server) front(next http.Handler) http.Handler {
-	proxied := s.cors(s.proxy)
+	proxied := s.cors(s.limitRate(s.proxy))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !s.proxy.Handles(r):

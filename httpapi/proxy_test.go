@@ -97,8 +97,8 @@ func TestProxy_KnowsWhatAnotherNodeHasJustMade(t *testing.T) {
 
 func TestProxy_TellsNothingUnderLoad(t *testing.T) {
 	h, _ := newProxyHarness(t)
-	for range unknownKeyBurst {
-		h.server.keys.unknown.Allow()
+	for range allUnknownKeys * unknownKeyBurst {
+		h.server.keys.allUnknown.Allow()
 	}
 	for _, id := range []string{h.id, "nosuchsandbox"} {
 		h.ask("GET", h.front.URL+proxy.Path+id+"/AGENT_SERVER/", "", proxy.HeaderKey, "x").want(t, 401)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -21,23 +22,30 @@ type clientRate struct {
 	soft, hard *rate.Limiter
 }
 
-// limitRate delays requests of a client address above Config.RatePerSecond and refuses them above
-// twice that. Health and metrics are exempt.
-func (s *Server) limitRate(next http.Handler) http.Handler {
-	perSecond := s.cfg.RatePerSecond
+// newRates makes the memory of the rate limit; nil without a limit.
+func newRates(perSecond float64) *lru.Cache[string, *clientRate] {
 	if perSecond == 0 {
-		return next
+		return nil
 	}
 	clients, err := lru.New[string, *clientRate](maxClients)
 	if err != nil {
 		panic("the size of the rate limit's memory is a constant: " + err.Error())
 	}
+	return clients
+}
+
+// limitRate delays requests of a client address above Config.RatePerSecond and refuses them above
+// twice that. Those to the API and to sandboxes count together; health and metrics are exempt.
+func (s *Server) limitRate(next http.Handler) http.Handler {
+	if s.rates == nil {
+		return next
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isQuiet(r.URL.Path) {
+		if isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		client := rateOf(clients, s.clientAddress(r), perSecond)
+		client := rateOf(s.rates, requestInfoOf(r.Context()).Address, s.cfg.RatePerSecond)
 		if !client.hard.Allow() {
 			response.FailureOf(response.TooManyRequests(), response.FormatDetail, "").Write(w)
 			return
@@ -68,4 +76,38 @@ func rateOf(clients *lru.Cache[string, *clientRate], address string, perSecond f
 		return known
 	}
 	return fresh
+}
+
+// Limits on the log lines of failed requests, those of clients and those of the node apart.
+const (
+	failuresPerSecond = 10
+	failureBurst      = 100
+)
+
+// failureLog samples the log lines of failed requests: anyone can send them, and each is a write to
+// the disk.
+type failureLog struct{ client, node *sampler }
+
+// sampler bounds the rate of lines. dropped counts those since the last line that was written.
+type sampler struct {
+	limiter *rate.Limiter
+	dropped atomic.Uint64
+}
+
+func newFailureLog() failureLog {
+	fresh := func() *sampler { return &sampler{limiter: rate.NewLimiter(failuresPerSecond, failureBurst)} }
+	return failureLog{client: fresh(), node: fresh()}
+}
+
+// sample reports whether a line is written, and how many were not since the last one.
+func (f failureLog) sample(status int) (write bool, dropped uint64) {
+	s := f.client
+	if status >= http.StatusInternalServerError {
+		s = f.node
+	}
+	if !s.limiter.Allow() {
+		s.dropped.Add(1)
+		return false, 0
+	}
+	return true, s.dropped.Swap(0)
 }

@@ -150,7 +150,7 @@ func (s *Server) sandboxOfKey(c *call, key string) (*fsm.Sandbox, error) {
 	hash := apikey.Hash(key)
 	row := v.SandboxByKeyHash(hash)
 	if row == nil {
-		if !s.keys.unknown.Allow() {
+		if !s.keys.mayAsk(c.ctx()) {
 			return nil, response.TooManyRequests()
 		}
 		if v, err = c.viewWith(cluster.Linearizable); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/cluster"
@@ -33,8 +34,12 @@ type Server struct {
 	router  *router
 	metrics *metrics
 	keys    *authenticator
-	git     *git.Verifier
-	proxy   *proxy.Proxy
+	// rates are the rate limiters of client addresses; nil without a limit.
+	rates *lru.Cache[string, *clientRate]
+	// failures samples the log lines of failed requests.
+	failures failureLog
+	git      *git.Verifier
+	proxy    *proxy.Proxy
 	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
 	// answers bounds the large answers that are held at a time.
@@ -59,7 +64,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics: m, keys: newAuthenticator(c), started: time.Now(),
+		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), rates: newRates(cfg.RatePerSecond), started: time.Now(),
 		answers: newBudget(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
@@ -81,7 +86,7 @@ func (s *Server) forProxy() proxy.Server {
 		SandboxKey: func(ctx context.Context, ref fsm.SecretRef) (string, error) {
 			return s.readSecret(ctx, ref, fsm.MemberKey)
 		},
-		AskCluster:     s.keys.unknown.Allow,
+		AskCluster:     s.keys.mayAsk,
 		Admitted:       s.admitted,
 		RequestTimeout: s.cfg.RequestTimeout, Logger: s.log, Registerer: s.cfg.Registerer,
 	}

@@ -108,7 +108,7 @@ func (d *Proxy) authorise(ctx context.Context, to target, c credentials) (grant,
 	if err == nil {
 		return d.confirm(ctx, g)
 	}
-	if !isUnauthorized(err) || !d.server.AskCluster() {
+	if !isUnauthorized(err) || !d.server.AskCluster(ctx) {
 		return g, err
 	}
 	// Another node may have created the sandbox a moment ago. If the cluster can't be read now, the

@@ -19,8 +19,8 @@ type Server struct {
 	// SandboxKey reads a sandbox's own key from the secret store.
 	SandboxKey func(ctx context.Context, ref fsm.SecretRef) (string, error)
 	// AskCluster reports whether the cluster may be asked about a key that this node does not know.
-	// It limits the rate.
-	AskCluster func() bool
+	// It limits the rate of the request's client and of all clients.
+	AskCluster func(ctx context.Context) bool
 	// Seen returns the scheme and host that the client used, ClientAddress the client's address.
 	Seen          func(*http.Request) url.URL
 	ClientAddress func(*http.Request) string
@@ -44,9 +44,11 @@ type Cluster interface {
 // RequestInfo is a request's entry in the access log. Handlers fill it in; it is not safe for
 // concurrent use.
 type RequestInfo struct {
-	ID    string
-	Route string
-	User  string
+	// Address is the client\'s.
+	Address string
+	ID      string
+	Route   string
+	User    string
 	// Sandbox is set for requests about one sandbox.
 	Sandbox string
 	Err     error
