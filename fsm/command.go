@@ -67,6 +67,10 @@ const (
 	UserDisable   CommandType = "user.disable"
 	UserEnable    CommandType = "user.enable"
 	UserDelete    CommandType = "user.delete"
+
+	SandboxShare   CommandType = "sandbox.share"
+	SandboxUnshare CommandType = "sandbox.unshare"
+	SandboxRedeem  CommandType = "sandbox.redeem"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

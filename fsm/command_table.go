@@ -97,6 +97,10 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	UserDisable:   byOperator(row(VersionAccess, (*transaction).applyUserDisable)),
 	UserEnable:    byOperator(row(VersionAccess, (*transaction).applyUserEnable)),
 	UserDelete:    byOperator(row(VersionAccess, (*transaction).applyUserDelete)),
+
+	SandboxShare:   byUser(row(VersionAccess, (*transaction).applySandboxShare)),
+	SandboxUnshare: byUser(row(VersionAccess, (*transaction).applySandboxUnshare)),
+	SandboxRedeem:  byUser(row(VersionAccess, (*transaction).applySandboxRedeem)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

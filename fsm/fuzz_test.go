@@ -23,6 +23,8 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&StartTaskCreateBody{ID: "t9", ConversationID: "c9", V0ID: "v"}, &ProvidersReplaceBody{},
 		&ConversationUpdateBody{ID: "c1", Set: []string{"title"}}, &ConversationDeleteBody{ID: "c1", DeleteSandbox: true},
 		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
+		&SandboxShareBody{ID: "sb-c1", Port: "VSCODE", Share: "h1", Until: now.Add(time.Hour)}, &SandboxUnshareBody{ID: "sb-c1", Port: "VSCODE"},
+		&SandboxRedeemBody{ID: "sb-c1", Hash: sha("code"), Until: now.Add(time.Minute)},
 	}
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},

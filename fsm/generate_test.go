@@ -376,6 +376,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case SandboxAcceptWorkspace:
 		b := &SandboxAcceptWorkspaceBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.Bool().Draw(t, "operator")}
 		return genUser().Draw(t, "accepting"), b
+	case SandboxShare, SandboxUnshare, SandboxRedeem:
+		return genPageBody(t, c)
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case APIKeyDisable:
@@ -432,4 +434,19 @@ func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 		}
 		return entries
 	})
+}
+
+// genPageBody is genBody for what opens a sandbox's pages.
+func genPageBody(t *rapid.T, c CommandType) (string, Body) {
+	user, id := genUser().Draw(t, "opening"), genSandbox().Draw(t, "sandbox")
+	until := testEpoch.Add(time.Duration(rapid.IntRange(-1, 90).Draw(t, "minutes")) * time.Minute)
+	port, share := oneOf(PortAgentServer, "VSCODE").Draw(t, "port"), oneOf("h1", "h2").Draw(t, "share")
+	switch c {
+	case SandboxShare:
+		return user, &SandboxShareBody{ID: id, Port: port, Share: share, Until: until}
+	case SandboxUnshare:
+		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share}
+	default:
+		return user, &SandboxRedeemBody{ID: id, Hash: sha(oneOf("a", "b").Draw(t, "code")), Until: until}
+	}
 }

@@ -80,6 +80,11 @@ type Sandbox struct {
 	// constants, else "".
 	PausedBy string `json:"paused_by,omitempty"`
 
+	// Shares are the permissions for single ports, Redeemed the one-time codes that were used. Those
+	// that have expired go with the next change of either.
+	Shares   []Share    `json:"shares,omitempty"`
+	Redeemed []Redeemed `json:"redeemed,omitempty"`
+
 	// Birth is the sandbox's birth; zero below protocol version 3.
 	Birth Birth `json:"birth,omitzero"`
 

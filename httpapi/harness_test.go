@@ -281,6 +281,9 @@ func running() fsm.SandboxStatus {
 // questioned puts the sandbox in ERROR because of its workspace if the route requires that.
 func (h *harness) questioned(r route, sb string) {
 	h.t.Helper()
+	if strings.HasSuffix(r.name, "share") {
+		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	}
 	if strings.HasSuffix(r.name, "accept_workspace") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})

@@ -1,12 +1,15 @@
 package httpapi
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
@@ -19,11 +22,14 @@ type links struct {
 	server *Server
 	// base is the API's address as the client uses it: scheme and host only.
 	base url.URL
+	// read is set for the response to a read. The response to a write is repeated byte for byte, so
+	// that it has no one-time codes.
+	read bool
 }
 
 // linksFor returns the links for the response to r.
 func (s *Server) linksFor(r *http.Request) links {
-	return links{s, s.cfg.Proxy.Base(s.seenAs(r))}
+	return links{s, s.cfg.Proxy.Base(s.seenAs(r)), r.Method == http.MethodGet}
 }
 
 // seenAs returns the scheme and host that the client used: those that a trusted proxy reports,
@@ -60,6 +66,21 @@ func (l links) port(row *fsm.Sandbox, name string) string {
 		return l.direct(row, name)
 	}
 	return l.proxied(row.ID, name)
+}
+
+// vscode is the URL of a sandbox's editor. It has a one-time code, and no key: below protocol
+// version 5 codes can't be used up, and a direct URL leads past the proxy.
+func (l links) vscode(row *fsm.Sandbox, key string) string {
+	at := l.port(row, proxy.PortVSCode) + "/?"
+	folder := "folder=" + strings.ReplaceAll(url.QueryEscape(workingDir(row)), "%2F", "/")
+	v, err := l.server.cluster.View(context.Background(), cluster.Stale)
+	if l.server.cfg.SandboxURL != SandboxURLProxy || err != nil || !v.Active(fsm.VersionAccess) {
+		return at + "tkn=" + url.QueryEscape(key) + "&" + folder
+	}
+	if !l.read {
+		return at + folder
+	}
+	return at + folder + "#" + proxy.FragmentCode + "=" + proxy.NewCode(key, row.ID, proxy.PortVSCode, time.Now())
 }
 
 // proxied is the URL of a sandbox's port at the sandbox proxy.

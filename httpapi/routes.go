@@ -46,6 +46,8 @@ func routes() []route {
 		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user, handle: (*Server).handleSandboxPause},
 		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user, handle: (*Server).handleSandboxResume},
 		{name: "sandbox.accept_workspace", method: post, path: pathSandboxes + "/:sandbox_id/accept-workspace", access: user, handle: (*Server).handleSandboxAcceptWorkspace},
+		{name: "sandbox.share", method: post, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxShare},
+		{name: "sandbox.unshare", method: del, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxUnshare},
 		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
 		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
 		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},

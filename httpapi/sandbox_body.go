@@ -3,11 +3,9 @@ package httpapi
 import (
 	"context"
 	"net"
-	"net/url"
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -127,7 +125,7 @@ func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 			if key == "" {
 				continue
 			}
-			u.URL += "/?tkn=" + url.QueryEscape(key) + "&folder=" + strings.ReplaceAll(url.QueryEscape(workingDir(row)), "%2F", "/")
+			u.URL = to.vscode(row, key)
 		}
 		urls = append(urls, u)
 	}

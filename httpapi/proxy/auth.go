@@ -42,7 +42,12 @@ type grant struct {
 	// token is set if the key came in queryToken, cookie if a cookie was used, pass if a pass in the
 	// path was used.
 	token, cookie, pass bool
+	// share is the id of the share that was used, "" for none. once is the code, if it was one.
+	share, once string
 }
+
+// shared returns the share that the grant is based on, nil if there is none in force.
+func (g grant) shared() *fsm.Share { return g.row.ShareOf(g.share, g.port, time.Now()) }
 
 // credentials are a request's credentials. They are never forwarded.
 type credentials struct {
@@ -51,6 +56,8 @@ type credentials struct {
 	socket  bool
 	cookies []string
 	pass    string
+	// code is a one-time code or the token of a share.
+	code string
 }
 
 // credentialsOf reads a request's credentials for a target. A key in the query counts only for
@@ -76,7 +83,7 @@ func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
 
 // none reports whether there are no credentials.
 func (c credentials) none() bool {
-	return c.header == "" && c.bearer == "" && c.query == "" && c.pass == "" && len(c.cookies) == 0
+	return c.header == "" && c.bearer == "" && c.query == "" && c.pass == "" && c.code == "" && len(c.cookies) == 0
 }
 
 // isSameOrigin reports whether a browser's request may use its cookie: it comes from the same
@@ -143,7 +150,9 @@ func (d *Proxy) confirm(ctx context.Context, g grant) (grant, error) {
 	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential, time.Now()) {
 		return grant{}, response.Unauthorized()
 	}
-	g.row = row
+	if g.row = row; g.share != "" && g.shared() == nil {
+		return grant{}, response.Unauthorized()
+	}
 	return g, nil
 }
 
@@ -182,20 +191,32 @@ func isUnauthorized(err error) bool {
 // byPass grants access by a cookie or by the pass in a path. The agent server accepts neither,
 // because any page in the browser could then use it.
 func (d *Proxy) byPass(ctx context.Context, g grant, c credentials) (grant, error) {
-	if len(c.cookies) == 0 && c.pass == "" {
+	if len(c.cookies) == 0 && c.pass == "" && c.code == "" {
 		return grant{}, response.Unauthorized()
 	}
 	key, err := d.server.SandboxKey(ctx, g.row.KeyRef)
 	if err != nil {
 		return grant{}, err
 	}
-	if passOpens(passPath, c.pass, key, g.row.ID, g.port, time.Now()) {
-		g.pass = true
+	now := time.Now()
+	if share := shareOpens(c.code, key, g.row, g.port, now); share != nil {
+		g.share = share.ID
+		return g, nil
+	}
+	if _, opens := passOpens(passCode, c.code, key, g.row.ID, g.port, now); opens {
+		g.once = c.code
+		return g, nil
+	}
+	opens := func(use, value string) bool {
+		share, ok := passOpens(use, value, key, g.row.ID, g.port, now)
+		g.share = share
+		return ok && (share == "" || g.shared() != nil)
+	}
+	if g.pass = opens(passPath, c.pass); g.pass {
 		return g, nil
 	}
 	for _, value := range c.cookies {
-		if passOpens(passCookie, value, key, g.row.ID, g.port, time.Now()) {
-			g.cookie = true
+		if g.cookie = opens(passCookie, value); g.cookie {
 			return g, nil
 		}
 	}

@@ -3,12 +3,15 @@ package proxy
 import (
 	"crypto/hkdf"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // CookieName is the cookie that authenticates a browser on the host of one port of one sandbox.
@@ -23,32 +26,81 @@ const hostPrefix = "__Host-"
 const (
 	passCookie = "bivouac proxy cookie 1"
 	passPath   = "bivouac proxy path 1"
+	passCode   = "bivouac proxy code 1"
+	passShare  = "bivouac proxy share 1"
 )
 
-// newPass returns "<expiry>.<mac>", "" on failure. The MAC's key derives from the sandbox's own
-// key, so every node can verify it and a new sandbox key invalidates it.
-func newPass(use, sandboxKey, id, port string, expires time.Time) string {
+// newPass returns "<expiry>.<mac>", with a share "<expiry>.<mac>.<share>", "" on failure. The MAC's
+// key derives from the sandbox's own key, so every node can verify it and a new sandbox key
+// invalidates it.
+func newPass(use, sandboxKey, id, port, share string, expires time.Time) string {
 	until := strconv.FormatInt(expires.Unix(), 10)
-	mac := passMAC(use, sandboxKey, id, port, until)
+	mac := passMAC(use, sandboxKey, id, port, share, until)
 	if mac == nil {
 		return ""
 	}
-	return until + "." + base64.RawURLEncoding.EncodeToString(mac)
+	pass := until + "." + base64.RawURLEncoding.EncodeToString(mac)
+	if share != "" {
+		pass += "." + share
+	}
+	return pass
 }
 
-// passOpens reports whether a pass is authentic and not expired.
-func passOpens(use, value, sandboxKey, id, port string, now time.Time) bool {
-	until, text, _ := strings.Cut(value, ".")
+// passOpens reports whether a pass is authentic and not expired, and of which share it is.
+func passOpens(use, value, sandboxKey, id, port string, now time.Time) (share string, opens bool) {
+	until, rest, _ := strings.Cut(value, ".")
+	text, share, _ := strings.Cut(rest, ".")
 	expires, err := strconv.ParseInt(until, 10, 64)
 	if err != nil || sandboxKey == "" || now.Unix() >= expires {
-		return false
+		return "", false
 	}
 	got, err := base64.RawURLEncoding.DecodeString(text)
-	want := passMAC(use, sandboxKey, id, port, until)
-	return err == nil && want != nil && hmac.Equal(got, want)
+	want := passMAC(use, sandboxKey, id, port, share, until)
+	return share, err == nil && want != nil && hmac.Equal(got, want)
 }
 
-func passMAC(use, sandboxKey, id, port, until string) []byte {
+// CodeAge is how long a one-time code in a URL is valid. Clients show URLs for a while before a
+// person opens one.
+const CodeAge = 5 * time.Minute
+
+// NewCode returns a one-time code for one port of a sandbox, "" on failure. It is for a URL's
+// fragment and opens the port's page once, on any node.
+func NewCode(sandboxKey, id, port string, now time.Time) string {
+	return newPass(passCode, sandboxKey, id, port, rand.Text(), now.Add(CodeAge))
+}
+
+// expiryOf returns when a pass expires.
+func expiryOf(pass string) time.Time {
+	until, _, _ := strings.Cut(pass, ".")
+	seconds, err := strconv.ParseInt(until, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}
+
+// ShareToken returns the token of a share, "" on failure. It derives from the sandbox's key, so it
+// is stored nowhere.
+func ShareToken(sandboxKey, id string, share fsm.Share) string {
+	mac := passMAC(passShare, sandboxKey, id, share.Port, share.ID, "")
+	if mac == nil {
+		return ""
+	}
+	return share.ID + "." + base64.RawURLEncoding.EncodeToString(mac)
+}
+
+// shareOpens returns the share in force that a token is of, nil if there is none.
+func shareOpens(token, sandboxKey string, row *fsm.Sandbox, port string, now time.Time) *fsm.Share {
+	id, text, _ := strings.Cut(token, ".")
+	got, err := base64.RawURLEncoding.DecodeString(text)
+	want := passMAC(passShare, sandboxKey, row.ID, port, id, "")
+	if err != nil || want == nil || !hmac.Equal(got, want) {
+		return nil
+	}
+	return row.ShareOf(id, port, now)
+}
+
+func passMAC(use, sandboxKey, id, port, share, until string) []byte {
 	if sandboxKey == "" {
 		return nil
 	}
@@ -57,7 +109,7 @@ func passMAC(use, sandboxKey, id, port, until string) []byte {
 		return nil // HKDF fails only for other lengths
 	}
 	h := hmac.New(sha256.New, key)
-	h.Write([]byte(id + "\x00" + port + "\x00" + until))
+	h.Write([]byte(id + "\x00" + port + "\x00" + share + "\x00" + until))
 	return h.Sum(nil)
 }
 

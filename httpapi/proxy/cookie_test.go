@@ -9,7 +9,7 @@ import (
 
 func TestPass_Expires(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	value := newPass(passCookie, "key", "box", "VSCODE", now.Add(time.Hour))
+	value := newPass(passCookie, "key", "box", "VSCODE", "", now.Add(time.Hour))
 	for name, c := range map[string]struct {
 		use, key, id, port string
 		at                 time.Time
@@ -20,7 +20,7 @@ func TestPass_Expires(t *testing.T) {
 		"sandbox": {passCookie, "key", "boy", "VSCODE", now, false}, "port": {passCookie, "key", "box", "WORKER_1", now, false},
 		"no key": {passCookie, "", "box", "VSCODE", now, false}, "in a path": {passPath, "key", "box", "VSCODE", now, false},
 	} {
-		if got := passOpens(c.use, value, c.key, c.id, c.port, c.at); got != c.want {
+		if _, got := passOpens(c.use, value, c.key, c.id, c.port, c.at); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +30,11 @@ const reserved = "/.bivouac/"
 func (t *target) cutPass() {
 	after, is := strings.CutPrefix(t.rest, reserved)
 	pass, rest, slash := strings.Cut(after, "/")
-	until, mac, dot := strings.Cut(pass, ".")
-	if !is || !dot || !isWord(until) || !isWord(mac) || t.isAgent() {
+	words := strings.Split(pass, ".")
+	if !is || len(words) < 2 || len(words) > 3 || t.isAgent() {
+		return
+	}
+	if slices.ContainsFunc(words, func(word string) bool { return !isWord(word) }) {
 		return
 	}
 	t.pass, t.prefix, t.rest = pass, t.prefix+reserved+pass, ""
@@ -68,7 +72,7 @@ func (d *Proxy) isSecure(r *http.Request) bool { return d.cfg.Base(d.server.Seen
 // on the API's origin, whose own origin is "null".
 func (d *Proxy) AnswersCORS(r *http.Request) bool {
 	to, _ := targetOf(d.cfg.Domain, r.Host, r.URL.EscapedPath())
-	return to.pass != ""
+	return to.pass != "" || to.opens() && !to.host
 }
 
 // protect sets the headers that keep a page from the pages of others, on every response, the
@@ -86,7 +90,7 @@ func (p *request) protect(h http.Header) {
 		return
 	}
 	h.Set(headerPolicy, pathPolicy)
-	if p.to.pass == "" {
+	if p.to.pass == "" && !p.to.opens() {
 		return
 	}
 	// The pass in the path is the whole authorisation, so that any "null" origin may read.
@@ -123,13 +127,22 @@ func (p *request) refuseWorker() error {
 	return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. Configure a domain for sandboxes.")
 }
 
+// passUntil returns when a new pass expires: not after its share.
+func (p *request) passUntil() time.Time {
+	until := time.Now().Add(p.proxy.cfg.CookieAge)
+	if share := p.grant.shared(); share != nil && share.Until.Before(until) {
+		return share.Until
+	}
+	return until
+}
+
 // passPath returns the path of the same page below a new pass, false on failure.
 func (p *request) passPath(u url.URL) (url.URL, bool) {
 	key, err := p.sandboxKey()
 	if err != nil {
 		return u, false
 	}
-	pass := newPass(passPath, key, p.grant.row.ID, p.grant.port, time.Now().Add(p.proxy.cfg.CookieAge))
+	pass := newPass(passPath, key, p.grant.row.ID, p.grant.port, p.grant.share, p.passUntil())
 	path, raw := p.path()
 	u.Path, u.RawPath = p.to.prefix+reserved+pass+path, p.to.prefix+reserved+pass+raw
 	return u, pass != ""

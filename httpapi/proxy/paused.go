@@ -55,7 +55,7 @@ func isPaused(err error) bool {
 // wakes reports whether a request wakes a paused sandbox: it gives the agent work, or asks to. An
 // upgrade never does, because open pages reconnect by themselves.
 func (p *request) wakes() bool {
-	if !p.proxy.cfg.Wake || isUpgrade(p.r) {
+	if !p.proxy.cfg.Wake || isUpgrade(p.r) || p.grant.share != "" {
 		return false
 	}
 	if p.grant.port == fsm.PortAgentServer && p.r.Method == http.MethodPost && isWork(p.to.rest) {

@@ -104,6 +104,9 @@ func (d *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err := p.serve(ex)
 	switch {
 	case err == nil:
+	case isUnauthorized(err) && isPageView(r) && !to.isAgent():
+		ex.Err = err
+		p.showOpen()
 	case isPaused(err) && isPageView(r):
 		ex.Err = err
 		p.showPaused()
@@ -125,6 +128,9 @@ func (p *request) serve(ex *RequestInfo) error {
 	}
 	if p.preflight() {
 		return nil
+	}
+	if p.to.opens() {
+		return p.open(ex)
 	}
 	given := p.proxy.credentialsOf(p.r, p.to)
 	switch {
@@ -240,10 +246,12 @@ func (p *request) setCookie(h http.Header) {
 	if err != nil {
 		return
 	}
-	age := p.proxy.cfg.CookieAge
-	value := newPass(passCookie, key, p.grant.row.ID, p.grant.port, time.Now().Add(age))
+	until := p.passUntil()
+	age := time.Until(until).Round(time.Second)
+	value := newPass(passCookie, key, p.grant.row.ID, p.grant.port, p.grant.share, until)
 	h.Add("Set-Cookie", newCookie(value, age, p.isSecure()).String())
-	if p.grant.port == PortVSCode {
+	// The holder of a share does not get the sandbox's key.
+	if p.grant.port == PortVSCode && p.grant.share == "" {
 		h.Add("Set-Cookie", newVSCodeCookie(key, age, p.isSecure()).String())
 	}
 }

@@ -26,6 +26,7 @@ func (e *endError) Error() string { return e.reason }
 func errMoved() *endError    { return &endError{reason: "the sandbox was paused, deleted or moved"} }
 func errRevoked() *endError  { return &endError{reason: "the key is no longer valid"} }
 func errStale() *endError    { return &endError{reason: "this node has no leader"} }
+func errUnshared() *endError { return &endError{reason: "the share was revoked, or it has ended"} }
 func errDraining() *endError { return &endError{reason: "this node is stopping"} }
 func errGaveWay() *endError {
 	return &endError{reason: "a newer client has no key yet either", crowded: true}
@@ -65,7 +66,9 @@ type watchKey struct {
 type watch struct {
 	sessions int
 	// open are the sessions. sessions.mu guards it.
-	open   map[*Session]struct{}
+	open map[*Session]struct{}
+	// shared are those authorised by a share, likewise.
+	shared map[*Session]grant
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -113,7 +116,7 @@ func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session
 	defer s.mu.Unlock()
 	w := s.watches[key]
 	if w == nil {
-		w = &watch{open: map[*Session]struct{}{}}
+		w = &watch{open: map[*Session]struct{}{}, shared: map[*Session]grant{}}
 		w.ctx, w.cancel = context.WithCancelCause(context.Background())
 		s.watches[key] = w
 		go s.watch(w, row, index)
@@ -125,6 +128,9 @@ func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session
 	v.user, v.credential = row.UserID, g.credential
 	w.sessions++
 	w.open[v] = struct{}{}
+	if g.share != "" {
+		w.shared[v] = g
+	}
 	unlink := context.AfterFunc(w.ctx, func() { v.cancel(context.Cause(w.ctx)) })
 	v.end = sync.OnceFunc(func() {
 		unlink()
@@ -132,6 +138,7 @@ func (s *sessions) beginTo(ctx context.Context, g grant, index uint64) (*Session
 		defer s.mu.Unlock()
 		s.remove(v)
 		delete(w.open, v)
+		delete(w.shared, v)
 		if w.sessions--; w.sessions == 0 {
 			w.cancel(context.Canceled)
 			delete(s.watches, key)
@@ -218,6 +225,9 @@ func (s *sessions) watch(w *watch, row *fsm.Sandbox, index uint64) {
 			w.cancel(errMoved())
 			return
 		}
+		if err == nil && v.Index() >= index {
+			s.endUnshared(w, v.SandboxAny(row.ID))
+		}
 		var changed <-chan struct{}
 		if err == nil {
 			changed = v.Changed()
@@ -244,6 +254,17 @@ func (s *sessions) endRevoked(w *watch, v *fsm.View) {
 	for session := range w.open {
 		if !v.Good(session.user, session.credential, time.Now()) {
 			session.cancel(errRevoked())
+		}
+	}
+}
+
+// endUnshared ends the sessions whose share was revoked or has ended.
+func (s *sessions) endUnshared(w *watch, now *fsm.Sandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for session, g := range w.shared {
+		if g.row = now; g.shared() == nil {
+			session.cancel(errUnshared())
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (t target) find(v *fsm.View) (*fsm.Sandbox, string) {
 		if !IsOwned(row) {
 			return nil, ""
 		}
-		return row, portNamed(row, t.name)
+		return row, PortNamed(row, t.name)
 	}
 	var found *fsm.Sandbox
 	var port string
@@ -113,7 +113,7 @@ func (t target) find(v *fsm.View) (*fsm.Sandbox, string) {
 			continue
 		}
 		for _, row := range v.SandboxesFolded(t.label[i+1:]) {
-			name := portNamed(row, t.label[:i])
+			name := PortNamed(row, t.label[:i])
 			if !IsOwned(row) || name == "" {
 				continue
 			}
@@ -131,9 +131,9 @@ func IsOwned(row *fsm.Sandbox) bool {
 	return row != nil && row.UserID != "" && row.Desired != fsm.DesiredDeleted
 }
 
-// portNamed returns a sandbox's port for a client's word: the name, also in its host form, or the
+// PortNamed returns a sandbox's port for a client's word: the name, also in its host form, or the
 // number in exposed_urls. "" means that the sandbox has no such port.
-func portNamed(row *fsm.Sandbox, word string) string {
+func PortNamed(row *fsm.Sandbox, word string) string {
 	var placed map[string]int
 	if p := row.Status.Placement; p != nil {
 		placed = p.Ports

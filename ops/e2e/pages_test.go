@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -91,11 +90,13 @@ func (w *worker) reads() int {
 
 // pageSandbox is a user's sandbox with a worker.
 type pageSandbox struct {
-	id, key string
+	id string
 	*worker
 	// path and host are the worker's URLs on the API's address and on its own host.
 	path, host string
 	agent      string
+	// fragment is the fragment of a shared URL, which opens the page.
+	fragment string
 }
 
 // pageSandboxOf makes a user with a sandbox, and serves its WORKER_1.
@@ -109,7 +110,6 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 	sb := pageSandbox{id: made.ID, worker: &worker{secret: secret}}
 	var now []struct {
 		Status string
-		Key    string `json:"session_api_key"`
 		URLs   []struct {
 			Name, URL string
 			Port      int
@@ -124,7 +124,6 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 		}
 		return nil
 	})
-	sb.key = now[0].Key
 	for _, u := range now[0].URLs {
 		switch u.Name {
 		case "AGENT_SERVER":
@@ -134,11 +133,18 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 			sb.serve(t, fmt.Sprintf("127.0.0.1:%d", u.Port))
 		}
 	}
+	testcluster.Eventually(t, user+" shares the port", func() error { // until the protocol's version is raised
+		var share struct{ URL string }
+		err := mine.Do("POST", "/api/v1/sandboxes/"+made.ID+"/ports/WORKER_1/share", map[string]any{}, &share)
+		_, fragment, _ := strings.Cut(share.URL, "#")
+		sb.fragment = "#" + fragment
+		return err
+	})
 	return sb
 }
 
 // TestPages_AnotherUsersSandbox: a person has a sandbox open in a browser, and then opens the page
-// of another user's sandbox. That page reaches nothing of the first, neither where both are on the
+// of another user's sandbox, by a link that was shared. That page reaches nothing of the first, neither where both are on the
 // API's address nor where each has a host of its own.
 func TestPages_AnotherUsersSandbox(t *testing.T) {
 	browser := startChromium(t)
@@ -158,7 +164,7 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 			}
 			return sb.path + "/"
 		}
-		victim := browser.open(t, at(a)+"?tkn="+url.QueryEscape(a.key), "plant")
+		victim := browser.open(t, at(a)+a.fragment, "plant")
 		var planted []string
 		if err := victim.eval("plant()", &planted); err != nil {
 			t.Fatal(err)
@@ -181,7 +187,7 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 			}
 		}
 		before := a.reads()
-		for vector, got := range attack(t, browser.open(t, at(b)+"?tkn="+url.QueryEscape(b.key), "plant"), string(target)) {
+		for vector, got := range attack(t, browser.open(t, at(b)+b.fragment, "plant"), string(target)) {
 			if table[vector] == nil {
 				table[vector] = map[string]string{}
 			}

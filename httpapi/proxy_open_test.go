@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
+)
+
+// exchange posts a code to a port, on its host or, with path, on the API's address.
+func (h *proxyHarness) exchange(port, code string, path bool) reply {
+	h.t.Helper()
+	if path {
+		return h.ask("POST", h.at(port, "/.bivouac/open"), `{"code":"`+code+`"}`, "Origin", "null")
+	}
+	return h.ask("POST", h.front.URL+"/.bivouac/open", `{"code":"`+code+`"}`, "Host", h.host(port))
+}
+
+// opened returns the URL of a page after an exchange on the API's address.
+func (h *proxyHarness) opened(r reply) string {
+	h.t.Helper()
+	var out struct{ To string }
+	if err := json.Unmarshal(r.want(h.t, 200).body, &out); err != nil {
+		h.t.Fatal(err)
+	}
+	return h.front.URL + out.To
+}
+
+// vscode returns the URL of the sandbox's editor.
+func (h *proxyHarness) vscode() string {
+	h.t.Helper()
+	var page struct {
+		Items []struct {
+			ID          string
+			ExposedURLs []exposedURL `json:"exposed_urls"`
+		}
+	}
+	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").json(h.t, &page)
+	for _, item := range page.Items {
+		for _, u := range item.ExposedURLs {
+			if item.ID == h.id && u.Name == "VSCODE" {
+				return u.URL
+			}
+		}
+	}
+	h.t.Fatal("no editor")
+	return ""
+}
+
+func codeIn(t *testing.T, at string) string {
+	t.Helper()
+	_, code, is := strings.Cut(at, "#bivouac=")
+	if !is {
+		t.Fatalf("no code in %s", at)
+	}
+	return code
+}
+
+// A URL opens a page once, and has no key.
+func TestProxy_CodeOpensAPageOnce(t *testing.T) {
+	h, behind := newProxyHarness(t, withDomain)
+	h.raised()
+	for _, path := range []bool{false, true} {
+		at := h.vscode()
+		if strings.Contains(at, h.key) || !strings.HasPrefix(at, "http://"+h.host("VSCODE")+"/?folder=/w#bivouac=") {
+			t.Fatalf("URL %s", at)
+		}
+		code := codeIn(t, at)
+		for _, wrong := range []string{"", "x", code + "x", "9" + code, strings.Replace(code, ".", "..", 1), h.key, strings.Join(strings.Split(code, ".")[:2], ".")} {
+			h.exchange("VSCODE", wrong, path).want(t, 401)
+		}
+		h.exchange("WORKER_1", code, path).want(t, 401)
+		h.exchange("AGENT_SERVER", code, path).want(t, 401)
+		got := h.exchange("VSCODE", code, path).want(t, 200)
+		if path {
+			h.ask("GET", h.opened(got)+"/", "").want(t, 200)
+			if got.header.Get("Access-Control-Allow-Origin") != "null" || got.header.Get("Set-Cookie") != "" {
+				t.Errorf("%v", got.header)
+			}
+		} else {
+			cookie, _ := cookieOf(t, got)
+			h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), "Cookie", cookie).want(t, 200)
+		}
+		if sent := behind.last().header.Get("Cookie"); sent != "vscode-tkn="+h.key {
+			t.Errorf("the editor got %q", sent)
+		}
+		h.exchange("VSCODE", code, path).want(t, 401)
+		h.exchange("VSCODE", code, !path).want(t, 401)
+	}
+	h.ask("GET", h.at("WORKER_1", "/.bivouac/open"), "").want(t, 405)
+	h.exchange("WORKER_1", strings.Repeat("x", 5000), true).want(t, 400)
+	code := codeIn(t, h.vscode())
+	h.secrets.set(func(s *fakeSecrets) { s.entries[fsm.SandboxKeyPath(h.id)][0]["key"] = "another" })
+	h.exchange("VSCODE", code, true).want(t, 401)
+}
+
+// A page view without permission gets a page that exchanges a code. It tells nothing.
+func TestProxy_PageThatOpens(t *testing.T) {
+	h, _ := newProxyHarness(t, withDomain)
+	html := []string{"Accept", "text/html,*/*;q=0.8", "Sec-Fetch-Mode", "navigate"}
+	known := h.ask("GET", h.at("WORKER_1", "/a?b=c"), "", html...).want(t, 401)
+	unknown := h.ask("GET", h.front.URL+proxy.Path+"nosuch/WORKER_1/a?b=c", "", html...).want(t, 401)
+	if strings.ReplaceAll(string(known.body), h.id, "nosuch") != string(unknown.body) {
+		t.Errorf("%s, and of an unknown sandbox %s", known.body, unknown.body)
+	}
+	policy := strings.Join(known.header.Values("Content-Security-Policy"), ", ")
+	if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'sha256-") || !strings.HasPrefix(policy, "sandbox ") {
+		t.Errorf("policy %s", policy)
+	}
+	h.ask("GET", h.front.URL+"/", "", append(html, "Host", h.host("WORKER_1"))...).want(t, 401)
+	if got := h.ask("GET", h.at("AGENT_SERVER", "/"), "", html...).want(t, 401); got.header.Get("Content-Type") != "application/json" {
+		t.Errorf("the agent server answers %s", got.header.Get("Content-Type"))
+	}
+}
+
+func TestSandboxShare(t *testing.T) {
+	h, behind := newProxyHarness(t, withDomain)
+	h.raised()
+	to := pathSandboxes + "/" + h.id + "/ports/worker-1/share"
+	var share shareAnswer
+	h.do(h.alice, "POST", to, `{}`).json(t, &share)
+	token := codeIn(t, share.URL)
+	if share.Port != "WORKER_1" || strings.Contains(share.URL, h.key) || !strings.HasPrefix(share.URL, "http://"+h.host("WORKER_1")+"/#") {
+		t.Errorf("%+v", share)
+	}
+	for name, want := range map[string]int{
+		"AGENT_SERVER": 404, "nosuch": 404,
+	} {
+		h.do(h.alice, "POST", pathSandboxes+"/"+h.id+"/ports/"+name+"/share", `{}`).want(t, want)
+	}
+	h.do(h.bob, "POST", to, `{}`).want(t, 404)
+	h.do(h.bob, "DELETE", to, "").want(t, 404)
+	for _, until := range []string{"yesterday", "2020-01-01T00:00:00Z", "9999-01-01T00:00:00Z"} {
+		h.do(h.alice, "POST", to, `{"expires_at":"`+until+`"}`).want(t, 422)
+	}
+
+	// It opens the port again and again, and nothing else.
+	for _, other := range []string{"WORKER_2", "VSCODE", "AGENT_SERVER"} {
+		h.exchange(other, token, true).want(t, 401)
+	}
+	page := h.opened(h.exchange("WORKER_1", token, true))
+	h.ask("GET", page+"/", "").want(t, 200)
+	cookie, whole := cookieOf(t, h.exchange("WORKER_1", token, false).want(t, 200))
+	byCookie := func(want int) {
+		t.Helper()
+		h.ask("GET", h.front.URL, "", "Host", h.host("WORKER_1"), "Cookie", cookie).want(t, want)
+	}
+	byCookie(200)
+	if whole.MaxAge != 3600 {
+		t.Errorf("%+v", whole)
+	}
+	h.ask("GET", strings.Replace(page, "WORKER_1", "WORKER_2", 1)+"/", "").want(t, 401)
+	// Without its share a pass is none, and nobody's share is the owner's.
+	h.ask("GET", page[:strings.LastIndex(page, ".")]+"/", "").want(t, 401)
+	h.exchange("WORKER_1", share.ID+".x", true).want(t, 401)
+
+	h.pause()
+	byCookie(409)
+	h.ask("GET", page+"/?wake=true", "").want(t, 409)
+	h.apply("alice", &fsm.SandboxResumeBody{ID: h.id})
+	h.place()
+
+	// Revoked, it ends what it opened.
+	behind.serve(echoes)
+	conn, _, err := h.dial(page + "/ws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, conn, "x")
+	var second shareAnswer
+	h.do(h.alice, "POST", to, `{"expires_at":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}`).json(t, &second)
+	h.do(h.alice, "DELETE", to+"?id="+share.ID, "").want(t, 200)
+	ended(t, conn)
+	byCookie(401)
+	h.ask("GET", page+"/", "").want(t, 401)
+	h.exchange("WORKER_1", token, true).want(t, 401)
+	_, short := cookieOf(t, h.exchange("WORKER_1", codeIn(t, second.URL), false).want(t, 200))
+	if short.MaxAge > 60 {
+		t.Errorf("its cookie outlives a share: %+v", short)
+	}
+	h.do(h.alice, "DELETE", to, "").want(t, 200)
+	h.exchange("WORKER_1", codeIn(t, second.URL), false).want(t, 401)
+	h.do(h.alice, "DELETE", to, "").want(t, http.StatusOK)
+}
+
+// A share of the editor does not give its holder's browser the sandbox's key.
+func TestSandboxShare_OfTheEditorHasNoKey(t *testing.T) {
+	h, _ := newProxyHarness(t, withDomain)
+	h.raised()
+	var share shareAnswer
+	h.do(h.alice, "POST", pathSandboxes+"/"+h.id+"/ports/VSCODE/share", `{}`).json(t, &share)
+	got := h.exchange("VSCODE", codeIn(t, share.URL), false).want(t, 200)
+	if all := strings.Join(got.header.Values("Set-Cookie"), "\n"); strings.Contains(all, h.key) || !strings.Contains(all, "bivouac_proxy=") {
+		t.Errorf("cookies %s", all)
+	}
+}
+
+// shareAnswer is a shareBody as a client reads it.
+type shareAnswer struct{ ID, Port, URL string }
