@@ -119,7 +119,7 @@ func TestBootstrap_WhenOperatorsAreDisabled(t *testing.T) {
 	first := &APIKeyCreateBody{Lookup: "k1", Hash: sha("k1"), UserID: "ada", Operator: true, Bootstrap: true}
 	second := &APIKeyCreateBody{Lookup: "k2", Hash: sha("k2"), UserID: "ada", Operator: true, Bootstrap: true}
 	f.do("", first)
-	f.fails(CodeConflict, "", second)
+	_ = f.fails(CodeConflict, "", second)
 	f.do("", &UserDisableBody{UserID: "ada"})
 	k := f.do("", second).APIKey
 	if !f.store.View().Good("ada", Credential{Lookup: k.Lookup}, f.now) {

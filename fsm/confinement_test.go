@@ -30,5 +30,5 @@ func TestSpecApply_ConfinementComesWithItsVersion(t *testing.T) {
 	f.do("", &ProtocolRaiseBody{Version: VersionCharacters})
 	f.do("", &SpecApplyBody{Specs: []Spec{s}})
 	f.do("", &ProtocolRaiseBody{Version: VersionAccess})
-	f.fails(CodeInvalid, "", &SpecApplyBody{Specs: []Spec{s}})
+	_ = f.fails(CodeInvalid, "", &SpecApplyBody{Specs: []Spec{s}})
 }

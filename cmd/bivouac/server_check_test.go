@@ -100,6 +100,14 @@ func (n *checkedNode) chmod(name string, mode os.FileMode) {
 	}
 }
 
+func openDataDir(n *checkedNode) {
+	n.t.Helper()
+	if err := os.Mkdir(n.path("data"), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	n.chmod("data", 0o755)
+}
+
 // edit replaces text of the configuration.
 func (n *checkedNode) edit(from, to string) {
 	n.t.Helper()
@@ -136,7 +144,7 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		{"another_node", func(n *checkedNode) { n.edit(`node_name        = "n1"`, `node_name = "n2"`) }, []string{"fail  peer.cert_file: "}},
 		{"foreign_ca", foreignCA, []string{"fail  peer.cert_file: "}},
 		{"data_dir_is_a_file", func(n *checkedNode) { n.write("data", "x", 0o600) }, []string{"fail  data_dir: "}},
-		{"open_data_dir", func(n *checkedNode) { os.Mkdir(n.path("data"), 0o700); n.chmod("data", 0o755) }, []string{"warn  data_dir: "}},
+		{"open_data_dir", openDataDir, []string{"warn  data_dir: "}},
 		{"plain_http", func(n *checkedNode) {
 			n.edit("127.0.0.1:8440\"\n  tls {\n    cert_file = \"api.pem\"\n    key_file  = \"api-key.pem\"\n  }", ":8440\"")
 		}, []string{"warn  http.address: plain HTTP on :8440: "}},
