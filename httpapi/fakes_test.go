@@ -141,6 +141,8 @@ func (fakeRestorer) Restore(context.Context, io.ReadSeeker, cluster.RestoreOptio
 }
 
 func (c *fakeCluster) Status() cluster.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return cluster.Status{Node: "n1", ID: "1", State: "leader", Term: 3, Leader: "n1", LeaderID: "1",
 		LeaderAddress: "127.0.0.1:7001", ProtocolVersion: 1, KnownVersion: 1, LastContact: c.contact,
 		Servers: []cluster.Server{{Name: "n1", ID: "1", Address: "127.0.0.1:7001", Voter: true}}}
