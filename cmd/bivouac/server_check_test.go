@@ -234,3 +234,17 @@ func TestCheck_EveryStartLogsWhatIsNotOK(t *testing.T) {
 		}
 	}
 }
+
+// The file that operators copy names limits.
+func TestCheck_TheAnnotatedFileHasLimits(t *testing.T) {
+	const path = "../../deploy/config/node.hcl"
+	c, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range inspect(c, path, time.Now()) {
+		if f.Subject == "limits" && f.Result != checkOK {
+			t.Error(f.Detail)
+		}
+	}
+}

@@ -120,25 +120,31 @@ limits {
   # What the load balancer says of the client's address is believed.
   trusted_proxies = ["10.0.0.10/32"]
 
+  # Requests of one client address, those to sandboxes included. The default is 0,
+  # which is no limit.
+  rate_per_second = 500
+
   # body_size       = 6291456
   # snapshot_size   = 17179869184 # bytes of a file for `bivouac operator snapshot restore`
-  # rate_per_second = 0 # of one client address; 0 is no limit
   # connections     = 16384 # open at a time; less if file descriptors are
   # connections_per_address = 512 # of one client; not of trusted_proxies
 
-  # What sandboxes may use; 0 is no limit. `bivouac users set` gives a user others.
-  # user {
-  #   running_sandboxes = 0
-  #   total_sandboxes   = 0
-  #   starts_per_minute = 0
-  #   cpu               = 0 # MHz
-  #   memory            = 0 # MiB
-  #   state_bytes       = 67108864 # kept in the state of the cluster
-  # }
-  # installation {
-  #   running_sandboxes = 0 # and the same others
-  #   state_bytes       = 1073741824
-  # }
+  # What sandboxes may use. `bivouac users set` gives a user others. The default is
+  # 0, which is no limit: leave none of these out where users are many.
+  user {
+    running_sandboxes = 20
+    total_sandboxes   = 200
+    starts_per_minute = 60
+    # cpu             = 0 # MHz
+    # memory          = 0 # MiB
+    # state_bytes       = 67108864 # kept in the state of the cluster
+  }
+  installation {
+    running_sandboxes = 1000 # and the same others
+    total_sandboxes   = 10000
+    starts_per_minute = 600
+    # state_bytes       = 1073741824
+  }
   # on_limit = "refuse" # or "pause_oldest": make room among the user's own
 }
 
