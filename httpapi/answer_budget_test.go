@@ -30,7 +30,7 @@ func (h *harness) large(n int) (ids []string) {
 // A page of large items is shorter than its limit, and the pages together hold each item once.
 func TestPage_IsBoundedInBytes(t *testing.T) {
 	h := newHarness(t).withSpec().raised()
-	ids := h.large(9)
+	ids := h.large(6)
 	for _, order := range []fsm.StartTaskOrder{fsm.StartTaskCreated, fsm.StartTaskCreatedDesc} {
 		var got []string
 		for token, pages := "", 0; pages == 0 || token != "" && pages < 9; pages++ {
@@ -62,7 +62,7 @@ func TestPage_IsBoundedInBytes(t *testing.T) {
 		return pathConversations + "/start-tasks?ids=" + strings.Join(list, "&ids=")
 	}
 	h.do(h.alice, "GET", batch(ids), "").want(t, 200)
-	h.do(h.alice, "GET", batch(slices.Repeat(ids[:1], 20)), "").want(t, 400)
+	h.do(h.alice, "GET", batch(slices.Repeat(ids[:1], 17)), "").want(t, 400)
 	if h.server.answers.all != 0 {
 		t.Errorf("%d bytes are still reserved", h.server.answers.all)
 	}
