@@ -62,7 +62,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
-	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(),
+	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.versionCommand(), p.sandboxAgentCommand())
 	usageArgs(root)
 	return root

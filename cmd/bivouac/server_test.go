@@ -378,6 +378,9 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	refused("connect: connection refused", map[string]string{"BIVOUAC_API_KEY": alice}, "keys", "list", "--address", "http://"+freeAddress(t))
 
 	run("specs", "apply", "testdata/specs/good.hcl")
+	if table := run("sandboxes", "list", "--all"); !strings.Contains(table, "ISOLATION") {
+		t.Errorf("sandboxes list:\n%s", table)
+	}
 	if table := run("specs", "list"); !strings.Contains(table, "plain") || strings.Index(table, "ghcr.io") > strings.Index(table, "plain") {
 		t.Errorf("specs list:\n%s", table)
 	}

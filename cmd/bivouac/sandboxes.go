@@ -1,0 +1,118 @@
+package main
+
+import (
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// sandboxesPath is the operators' route to the sandboxes of all users.
+const sandboxesPath = "/api/v1/operator/sandboxes"
+
+func (p *program) sandboxesCommand() *cobra.Command {
+	return groupCommand("sandboxes", "List, pause, resume and delete any user's sandboxes",
+		p.sandboxesListCommand(),
+		p.sandboxActCommand("pause", "Pause any user's sandbox", http.MethodPost, "/pause", "pauses"),
+		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume", "resumes"),
+		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"))
+}
+
+// ownedSandbox is a sandbox in the operator API's responses.
+type ownedSandbox struct {
+	ID           string    `json:"id"`
+	UserID       string    `json:"user_id"`
+	SpecID       string    `json:"sandbox_spec_id"`
+	Status       string    `json:"status"`
+	StatusDetail *string   `json:"status_detail"`
+	Isolation    string    `json:"isolation"`
+	NomadClient  *string   `json:"nomad_client"`
+	CreatedAt    time.Time `json:"created_at"`
+}
+
+func (p *program) sandboxesListCommand() *cobra.Command {
+	var api apiFlags
+	var all bool
+	var user string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the sandboxes of all users, or of one",
+		Long: `List the sandboxes of all users by id, or of one user, newest first. The nodes
+log each such call with the id of the key.`,
+		Example: `  bivouac sandboxes list --all
+  bivouac sandboxes list --user ada --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all == (user != "") {
+				return usagef("give --all or --user NAME")
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			list := []ownedSandbox{}
+			for after := ""; ; {
+				var page struct {
+					Items      []ownedSandbox `json:"items"`
+					NextPageID *string        `json:"next_page_id"`
+				}
+				query := url.Values{"user": {user}, "page_id": {after}}
+				if err := p.waiting(cmd, c, http.MethodGet, sandboxesPath+"?"+query.Encode(), nil, &page); err != nil {
+					return err
+				}
+				list = append(list, page.Items...)
+				if page.NextPageID == nil {
+					break
+				}
+				after = *page.NextPageID
+			}
+			if api.asJSON {
+				return printJSON(p.stdout, list)
+			}
+			rows := make([][]string, len(list))
+			for i, s := range list {
+				rows[i] = []string{s.ID, s.UserID, s.SpecID, s.Status, s.Isolation, formatTime(s.CreatedAt)}
+			}
+			return printTable(p.stdout, []string{"ID", "USER", "SPEC", "STATUS", "ISOLATION", "CREATED"}, rows)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "the sandboxes of all users")
+	cmd.Flags().StringVar(&user, "user", "", "the sandboxes of this user")
+	return cmd
+}
+
+// sandboxActCommand is a command that does one thing to a sandbox of any user.
+func (p *program) sandboxActCommand(name, short, method, suffix, done string) *cobra.Command {
+	var api apiFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:     name + " SANDBOX",
+		Short:   short,
+		Long:    short + ". The nodes log the call with the id of the key.",
+		Example: "  bivouac sandboxes " + name + " 5pYq0XbLr2kTc8Vn",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			if method == http.MethodDelete {
+				if err := p.confirm(yes, "Delete sandbox %s and its workspace?", args[0]); err != nil {
+					return err
+				}
+			}
+			if err := p.waiting(cmd, c, method, sandboxesPath+"/"+url.PathEscape(args[0])+suffix, nil, nil); err != nil {
+				return err
+			}
+			return p.done(&api, map[string]string{"sandbox": args[0]}, "sandbox %s %s", args[0], done)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	if method == http.MethodDelete {
+		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	}
+	return cmd
+}
