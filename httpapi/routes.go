@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -84,15 +85,20 @@ func routes() []route {
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
+	}, slices.Concat(ownedRoutes(), openRoutes())...)
+}
 
-		// Routes without authentication.
+// openRoutes are the routes without authentication.
+func openRoutes() []route {
+	const get = http.MethodGet
+	return []route{
 		{name: "alive", method: get, path: "/alive", handle: (*Server).handleAlive},
 		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
 		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
 		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},
-	}, ownedRoutes()...)
+	}
 }
 
 // ownedRoutes are the operators' routes to what all users have.
