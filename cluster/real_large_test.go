@@ -44,7 +44,7 @@ func TestReal_TheLargestCommands(t *testing.T) {
 				begin, cmd := time.Now(), largest(t)
 				eventually(t, func() bool {
 					_, err := r.nodes[other].node.Propose(t.Context(), cmd)
-					return err == nil
+					return err == nil || fsm.CodeOf(err) == fsm.CodeNotFound // of its sandbox: Apply's word
 				}, func() string { return "a command of the largest size is not taken" })
 				took := time.Since(begin)
 				begin = time.Now()
