@@ -4,6 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -82,13 +87,45 @@ func (n *Node) authorised(cmd fsm.Command, data, proof []byte) *fsm.Error {
 		return nil
 	}
 	if b, ok := cmd.Body.(*fsm.APIKeyCreateBody); ok && b.Bootstrap {
-		return nil
+		return n.mayReset(v, b)
 	}
 	if v.OperatorProves(cmd.Credential.Lookup, data, proof, n.clock()) {
 		return nil
 	}
 	n.logger.Warn("cluster: a command of a peer was refused: no operator's key is behind it", "type", cmd.Type)
 	return errNoOperator()
+}
+
+// resetFile is the file of the data directory that allows one more bootstrap. It holds the number of
+// the last key, so that a file that is left there allows no second one.
+const resetFile = "bootstrap-reset"
+
+// maxResetFile bounds the read of resetFile, in bytes.
+const maxResetFile = 64
+
+// mayReset refuses a bootstrap beside operators' keys unless the leader's disk allows it: whoever
+// writes there has the whole state anyway.
+func (n *Node) mayReset(v *fsm.View, b *fsm.APIKeyCreateBody) *fsm.Error {
+	if k := v.APIKeyByLookup(b.Lookup); !b.Reset || k != nil && k.Hash == b.Hash {
+		return nil // Apply refuses it, or returns the key that an earlier try issued
+	}
+	file, last := filepath.Join(n.cfg.DataDir, resetFile), strconv.Itoa(v.LastAPIKeyID())
+	allowed, err := readBounded(file, maxResetFile)
+	if err == nil && strings.TrimSpace(string(allowed)) == last {
+		n.logger.Warn("cluster: an operator's key is issued because "+resetFile+" allows it", "file", file)
+		return nil
+	}
+	return fsm.Errorf(fsm.CodeForbidden, "write %s to %s on %s, the leader, and repeat this", last, file, n.cfg.NodeName)
+}
+
+// readBounded reads at most limit bytes of a file.
+func readBounded(file string, limit int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 func errNoOperator() *fsm.Error {

@@ -19,6 +19,9 @@ type APIKeyCreateBody struct {
 	// CodeConflict while a valid operator key exists; below protocol version 3, once any key was
 	// issued. The same key a second time returns the first result.
 	Bootstrap bool `json:"bootstrap,omitempty"`
+	// Reset lets a bootstrap pass beside operator keys, for an operator who lost them. The leader
+	// asks for a file on its disk first. Below VersionAccess Apply ignores it.
+	Reset bool `json:"reset,omitempty"`
 }
 
 // CommandType implements Body.
@@ -39,7 +42,8 @@ func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
 	if same := t.bootstrapped(b); same != nil {
 		return Result{APIKey: same}, nil
 	}
-	if b.Bootstrap && !t.mayBootstrap() {
+	reset := b.Reset && t.meta.active(VersionAccess)
+	if b.Bootstrap && !reset && !t.mayBootstrap() {
 		return Result{}, Errorf(CodeConflict,
 			"a key was issued before: use an operator key with `bivouac keys create`")
 	}
@@ -101,8 +105,8 @@ func (t *transaction) usable(k *APIKey) bool {
 	return t.view().Good(k.UserID, Credential{Lookup: k.Lookup}, t.now)
 }
 
-// mayBootstrap reports whether a first operator key may be issued: there is no usable one. An
-// operator key that was lost has to be revoked first.
+// mayBootstrap reports whether a first operator key may be issued: there is no usable one. Beside one
+// that was lost APIKeyCreateBody.Reset issues another.
 func (t *transaction) mayBootstrap() bool {
 	if !t.meta.active(VersionHistory) {
 		return t.meta.LastAPIKeyID == 0

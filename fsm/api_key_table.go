@@ -22,3 +22,6 @@ func (v *View) APIKeys() []*APIKey {
 
 // AnyAPIKey reports whether any key was ever issued.
 func (v *View) AnyAPIKey() bool { return v.meta.LastAPIKeyID > 0 }
+
+// LastAPIKeyID returns the id of the newest API key, 0 if none was issued.
+func (v *View) LastAPIKeyID() int { return v.meta.LastAPIKeyID }

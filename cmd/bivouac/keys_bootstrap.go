@@ -20,6 +20,7 @@ import (
 
 func (p *program) keysBootstrapCommand() *cobra.Command {
 	var configFile, user, name, out string
+	var reset bool
 	cmd := &cobra.Command{
 		Use:   "bootstrap --config FILE --out FILE",
 		Short: "Issue the first API key of a new cluster",
@@ -28,6 +29,10 @@ the file that --out names, or printed to stdout. It is asked for over the peer
 port, with the certificate of the node whose configuration is given, so it must
 run where a node runs. It is refused while the cluster has an operator's key that
 is neither revoked nor suspended.
+
+Where all operators' keys are lost, --reset issues another beside them. The leader
+asks for a file on its own disk first; the error names the file and its content.
+"bivouac runbook lost-key" has the steps.
 
 With --out the key is on the disk, readable by its owner only, before it is
 issued, so that it can't be lost in between; the command can be repeated with the
@@ -42,9 +47,11 @@ same file until it succeeds. A key that can't be printed to stdout is revoked.`,
 			if err != nil {
 				return err
 			}
-			issue := func(ctx context.Context) error { return p.bootstrap(ctx, cfg, key, user, name, out == "") }
+			body := bootstrapBody(key, user, name)
+			body.Reset = reset
+			issue := func(ctx context.Context) error { return p.bootstrap(ctx, cfg, key, body, out == "") }
 			err = withProgress(cmd.Context(), p.stderr, "waiting for the cluster", issue)
-			if err != nil && made && errors.Is(err, errHasFirstKey) {
+			if refused := errors.Is(err, errHasFirstKey) || fsm.CodeOf(err) == fsm.CodeForbidden; refused && made {
 				err = errors.Join(err, os.Remove(out))
 			}
 			if err != nil {
@@ -57,6 +64,7 @@ same file until it succeeds. A key that can't be printed to stdout is revoked.`,
 	cmd.Flags().StringVar(&user, "user", "admin", "the user the key belongs to")
 	cmd.Flags().StringVar(&name, "name", "bootstrap", "what the key is for")
 	cmd.Flags().StringVar(&out, "out", "", "write the key to this file before it is issued, instead of to stdout")
+	cmd.Flags().BoolVar(&reset, "reset", false, "issue a key beside operators' keys that are lost; the leader asks for a file on its disk")
 	mustRequire(cmd, "config")
 	return cmd
 }
@@ -97,7 +105,7 @@ func readKeyFile(file string) ([]byte, error) {
 
 // bootstrap issues the key and prints it if asked to. If the key could not be shown it is
 // revoked, so that another one can be issued.
-func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, user, name string, show bool) error {
+func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, body *fsm.APIKeyCreateBody, show bool) error {
 	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
 	client, err := peerClient(cfg)
@@ -105,7 +113,7 @@ func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, use
 		return err
 	}
 	defer client.Close()
-	res, err := proposeUntilKnown(ctx, client, bootstrapBody(key, user, name))
+	res, err := proposeUntilKnown(ctx, client, body)
 	if fsm.CodeOf(err) == fsm.CodeConflict {
 		return errHasFirstKey
 	}
@@ -116,14 +124,14 @@ func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, use
 	if unseen == nil || res.APIKey == nil {
 		return unseen
 	}
-	ctx = cluster.AsOperator(ctx, cluster.Operator{UserID: user, Lookup: key.Lookup, Key: key.Value})
+	ctx = cluster.AsOperator(ctx, cluster.Operator{UserID: body.UserID, Lookup: key.Lookup, Key: key.Value})
 	if _, err := proposeUntilKnown(ctx, client, &fsm.APIKeyRevokeBody{ID: res.APIKey.ID}); err != nil {
 		return errors.Join(fmt.Errorf("the key could not be printed: %w", unseen), fmt.Errorf("and not be revoked: %w", err))
 	}
 	return fmt.Errorf("the key could not be printed and is revoked; run this again, with --out FILE: %w", unseen)
 }
 
-var errHasFirstKey = errors.New("this cluster has an operator's key that may be used; use it, with \"bivouac keys create\"")
+var errHasFirstKey = errors.New("this cluster has an operator's key that may be used; use it, with \"bivouac keys create\"; if it is lost, add --reset")
 
 // proposeUntilKnown proposes a command through the peer port and retries until its outcome is
 // known. It waits for a leader. Each attempt sends the same command id, so the command is

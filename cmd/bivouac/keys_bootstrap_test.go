@@ -15,6 +15,62 @@ type full struct{}
 // Write implements io.Writer.
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
+// TestKeysBootstrap_Reset: an operator who lost the key gets another, if the leader's disk has the
+// file that the refusal names. The file is good for one key.
+func TestKeysBootstrap_Reset(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
+	n := s.nodes[0]
+	n.expectOne(t)
+	n.start()
+	n.ready(t)
+	lost, file := filepath.Join(s.dir, "lost.key"), filepath.Join(s.dir, "operator.key")
+	mustRun(t, nil, "keys", "bootstrap", "--config", n.config, "--out", lost)
+	reset := func(out string) (int, string) {
+		code, _, stderr := runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", out, "--reset")
+		return code, stderr
+	}
+	// Until the leader has raised the protocol version, a reset is a bootstrap like any other.
+	var code int
+	var stderr string
+	eventually(t, "a reset asks for the file", func() error {
+		if code, stderr = reset(file); strings.Contains(stderr, "may be used") {
+			return errors.New(stderr)
+		}
+		return nil
+	})
+	_, after, _ := strings.Cut(stderr, "write 1 to ")
+	allow, _, found := strings.Cut(after, " on ")
+	if _, err := os.Stat(file); code != exitFailed || !found || !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("a reset that no file allows: exit %d, %q, the key's file: %v", code, stderr, err)
+	}
+	if err := os.WriteFile(allow, []byte("7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stderr := reset(file); code != exitFailed || !strings.Contains(stderr, "write 1 to ") {
+		t.Errorf("a file with another number: exit %d, %q", code, stderr)
+	}
+	if err := os.WriteFile(allow, []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time as after a lost response
+		if code, stderr := reset(file); code != exitOK {
+			t.Fatalf("exit %d, %q", code, stderr)
+		}
+	}
+	for _, name := range []string{lost, file} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		operator := caller{base: n.base, key: strings.TrimSpace(string(text))}
+		operator.do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/keys", nil)
+	}
+	if code, stderr := reset(filepath.Join(s.dir, "third.key")); code != exitFailed || !strings.Contains(stderr, "write 2 to ") {
+		t.Errorf("the file is good for a second key: exit %d, %q", code, stderr)
+	}
+}
+
 // TestKeysBootstrap_LosesNoKey: after a first key that could not be shown, another one can be
 // issued.
 func TestKeysBootstrap_LosesNoKey(t *testing.T) {
