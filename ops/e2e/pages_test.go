@@ -151,7 +151,7 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 	dev, _, info := startedDev(t)
 	api := testcluster.Client{Base: info.Nodes[0].HTTP, Key: info.APIKey}
 	api.Sure(t, "POST", "/api/v1/operator/specs", map[string]any{"replace": true, "specs": []any{map[string]any{"id": "page", "template": map[string]any{
-		"driver": "process", "command": "sandbox-agent", "working_dir": "project", "cpu": 100, "memory": 64,
+		"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project", "cpu": 100, "memory": 64,
 		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}}}}}, nil)
 	a, b := pageSandboxOf(t, api, "ann", pageSecret), pageSandboxOf(t, api, "bob", "SECRET-B")
 
