@@ -64,6 +64,9 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 	if r.method == http.MethodGet && r.op.path == "/api/settings" && r.caller.who == "a" {
 		delete(hidden, "A's MCP secret") // clients can send back what they read
 	}
+	if strings.HasPrefix(r.op.id, "conversation.operator_") && r.caller.who == "operator" {
+		delete(hidden, "what is B's alone") // titles are shown to operators; secrets are not
+	}
 	text := string(a.body)
 	for name, values := range a.header {
 		text += "\n" + name + ": " + strings.Join(values, ", ")
