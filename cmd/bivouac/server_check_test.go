@@ -139,7 +139,7 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 			[]string{"fail  http.tls.cert_file: "}},
 		{"damaged_ca", func(n *checkedNode) { n.write("ca.pem", "no PEM\n", 0o644) },
 			[]string{"fail  peer.ca_file: ", "fail  nomad.ca_file: ", "fail  vault.ca_file: "}},
-		{"expired_certificate", func(n *checkedNode) { n.issue("n1", -day) }, []string{"fail  peer.cert_file: "}},
+		{"expired_certificate", func(n *checkedNode) { n.issue("n1", -day) }, []string{"warn  peer.cert_file: "}},
 		{"old_certificate", func(n *checkedNode) { n.issue("api", 9*day) }, []string{"warn  http.tls.cert_file: "}},
 		{"another_node", func(n *checkedNode) { n.edit(`node_name        = "n1"`, `node_name = "n2"`) }, []string{"fail  peer.cert_file: "}},
 		{"foreign_ca", foreignCA, []string{"fail  peer.cert_file: "}},
