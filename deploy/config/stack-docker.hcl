@@ -8,7 +8,7 @@ spec "docker" {
   cpu         = 200
   memory      = 256
 
-  # Published at 127.0.0.1, the address of host_network in stack-nomad.hcl.
+  # Published at 127.0.0.1, the only address that the stack's Nomad client has.
   port "AGENT_SERVER" {
     container = 8000
   }
