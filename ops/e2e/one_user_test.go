@@ -50,7 +50,7 @@ func TestOneUserHurtsNobody(t *testing.T) {
 	})
 	op := f.Nodes[0].Client
 	spec := map[string]any{"specs": []any{map[string]any{"id": "raw", "template": map[string]any{
-		"driver": "raw_exec", "command": "/bin/true", "working_dir": "project", "cpu": 1, "memory": 16, "ports": map[string]int{"AGENT_SERVER": 0},
+		"driver": "raw_exec", "command": "/bin/true", "working_dir": "project", "cpu": 1, "memory": 16, "isolation": "none", "ports": map[string]int{"AGENT_SERVER": 0},
 	}}}}
 	op.Sure(t, http.MethodPost, "/api/v1/operator/specs", spec, nil)
 	u := &oneUser{Cluster: f, key: op.NewKey(t, "mallory"), message: strings.Repeat("x", 1_000_000), answers: map[string]int{}}

@@ -112,7 +112,7 @@ func (o *once) choose(c *client, turn int, name string) post {
 	case 3:
 		return post{collectionNone, o.key, sandboxesPath + "/" + o.sandbox + "/resume", nil}
 	default:
-		return post{collectionKeys, o.work.operator, "/api/v1/operator/keys", map[string]string{"user": o.user, "name": name}}
+		return post{collectionKeys, o.work.operator, pathKeys, map[string]string{"user": o.user, "name": name}}
 	}
 }
 
@@ -175,6 +175,9 @@ func (o *once) make(ctx context.Context, c *client, p post, name string, hands [
 	}
 	o.kept[p.collection] = append(o.kept[p.collection], id)
 }
+
+// pathKeys is where operators make and list API keys.
+const pathKeys = "/api/v1/operator/keys"
 
 // madeBefore returns the id of the API key that a reply is about, "" for another collection. The
 // value of a key is in the first reply only: a repeated request is a conflict that names the key.
@@ -297,7 +300,7 @@ func (o *once) pages(ctx context.Context, c *client, key, path string, each func
 }
 
 func (o *once) listKeys(ctx context.Context, c *client) (ids []string, err error) {
-	err = o.pages(ctx, c, o.work.operator, "/api/v1/operator/keys", func(raw json.RawMessage) error {
+	err = o.pages(ctx, c, o.work.operator, pathKeys, func(raw json.RawMessage) error {
 		var k struct {
 			ID         int
 			User, Name string

@@ -29,7 +29,7 @@ func (w *Recorded) user(ctx context.Context, c *client, prefix string) (user, ke
 	// A key whose only answer was lost is of no use: the next request makes another.
 	for try := 0; ; try++ {
 		once := fmt.Sprintf("key-%s-%d", user, try)
-		r, ok = c.sure(ctx, w.operator, http.MethodPost, "/api/v1/operator/keys", map[string]string{"user": user, "name": "drill"}, once)
+		r, ok = c.sure(ctx, w.operator, http.MethodPost, pathKeys, map[string]string{"user": user, "name": "drill"}, once)
 		if ok {
 			break
 		}

@@ -68,7 +68,10 @@ func (t *tally) request(method, path string, r reply) {
 	if method != http.MethodGet && r.ok() {
 		t.acked = append(t.acked, r.Return)
 	}
-	if r.Status >= 500 && r.Status != http.StatusServiceUnavailable || r.Status/100 == 4 && r.Status != http.StatusNotFound && r.Status != http.StatusTooManyRequests {
+	refused := r.Status/100 == 4 && r.Status != http.StatusNotFound && r.Status != http.StatusTooManyRequests
+	// A repeated request for a key is a conflict that names the key; once.go checks the name.
+	repeated := path == pathKeys && madeBefore(post{collection: collectionKeys}, r) != ""
+	if r.Status >= 500 && r.Status != http.StatusServiceUnavailable || refused && !repeated {
 		if len(t.broken) < maxBroken {
 			t.broken = append(t.broken, fmt.Sprintf("%s on %s at %s: %s", name, r.Node, r.Return, r.Error))
 		}
