@@ -258,7 +258,8 @@ func (n *Nemesis) turnAway(node int, t *touch) {
 func (n *Nemesis) expel(ctx context.Context, leader int, member string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	out, err := n.cluster.Command(ctx, "operator", "remove", member, "--yes", "--config", n.cluster.Nodes[leader].File())
+	out, err := n.cluster.Command(ctx, "operator", "remove", member, "--yes",
+		"--config", n.cluster.Nodes[leader].File(), "--api-key-file", n.cluster.KeyFile)
 	if err != nil {
 		out = err.Error()
 	}
