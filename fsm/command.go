@@ -68,9 +68,10 @@ const (
 	UserEnable    CommandType = "user.enable"
 	UserDelete    CommandType = "user.delete"
 
-	SandboxShare   CommandType = "sandbox.share"
-	SandboxUnshare CommandType = "sandbox.unshare"
-	SandboxRedeem  CommandType = "sandbox.redeem"
+	SandboxShare     CommandType = "sandbox.share"
+	SandboxUnshare   CommandType = "sandbox.unshare"
+	SandboxRotateKey CommandType = "sandbox.rotate_key"
+	SandboxRedeem    CommandType = "sandbox.redeem"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

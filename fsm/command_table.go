@@ -101,6 +101,8 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SandboxShare:   byUser(row(VersionAccess, (*transaction).applySandboxShare)),
 	SandboxUnshare: byUser(row(VersionAccess, (*transaction).applySandboxUnshare)),
 	SandboxRedeem:  byUser(row(VersionAccess, (*transaction).applySandboxRedeem)),
+
+	SandboxRotateKey: byUser(row(VersionRotate, (*transaction).applySandboxRotateKey)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

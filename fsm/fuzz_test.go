@@ -25,6 +25,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
 		&SandboxShareBody{ID: "sb-c1", Port: "VSCODE", Share: "h1", Until: now.Add(time.Hour)}, &SandboxUnshareBody{ID: "sb-c1", Port: "VSCODE"},
 		&SandboxRedeemBody{ID: "sb-c1", Hash: sha("code"), Until: now.Add(time.Minute)},
+		&SandboxRotateKeyBody{ID: "sb-c1", KeyRef: SecretRef{Path: SandboxKeyPath("sb-c1"), Version: 2}, KeyHash: sha("second")},
 	}
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},

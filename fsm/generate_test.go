@@ -376,7 +376,7 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case SandboxAcceptWorkspace:
 		b := &SandboxAcceptWorkspaceBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.Bool().Draw(t, "operator")}
 		return genUser().Draw(t, "accepting"), b
-	case SandboxShare, SandboxUnshare, SandboxRedeem:
+	case SandboxShare, SandboxUnshare, SandboxRedeem, SandboxRotateKey:
 		return genPageBody(t, c)
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
@@ -436,7 +436,7 @@ func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 	})
 }
 
-// genPageBody is genBody for what opens a sandbox's pages.
+// genPageBody is genBody for what opens a sandbox.
 func genPageBody(t *rapid.T, c CommandType) (string, Body) {
 	user, id := genUser().Draw(t, "opening"), genSandbox().Draw(t, "sandbox")
 	until := testEpoch.Add(time.Duration(rapid.IntRange(-1, 90).Draw(t, "minutes")) * time.Minute)
@@ -444,6 +444,12 @@ func genPageBody(t *rapid.T, c CommandType) (string, Body) {
 	switch c {
 	case SandboxShare:
 		return user, &SandboxShareBody{ID: id, Port: port, Share: share, Until: until}
+	case SandboxRotateKey:
+		version := rapid.IntRange(1, 4).Draw(t, "version")
+		return user, &SandboxRotateKeyBody{
+			ID: id, KeyRef: SecretRef{Path: SandboxKeyPath(id), Version: version}, KeyHash: sha(fmt.Sprint(id, version)),
+			Operator: rapid.Bool().Draw(t, "operator"),
+		}
 	case SandboxUnshare:
 		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share}
 	default:

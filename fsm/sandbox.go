@@ -44,6 +44,12 @@ type Sandbox struct {
 	KeyRef  SecretRef `json:"key_ref"`
 	KeyHash string    `json:"key_hash"`
 
+	// Rotations counts how often the key was replaced. A job that was started for another count has
+	// another key. FormerKeyRef is the key of the copy that may still run; it is zero once an
+	// observation covers the last rotation.
+	Rotations    uint64    `json:"rotations,omitempty"`
+	FormerKeyRef SecretRef `json:"former_key_ref,omitzero"`
+
 	// Pool is the spec for whose warm pool the sandbox was created, "" after a cold start. It stays
 	// after the claim, which Claimed records.
 	Pool    string `json:"pool,omitempty"`

@@ -327,7 +327,7 @@ func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error
 			status.Since = t.now
 		}
 		s := *old
-		s.Status = status
+		s.Status, s.FormerKeyRef = status, SecretRef{}
 		put(t, tableSandboxes, old, &s)
 	}
 	return Result{}, nil

@@ -51,7 +51,9 @@ func sandboxTable() *memdb.TableSchema {
 }
 
 // secretRefs implements referrer.
-func (s *Sandbox) secretRefs() refSet { return refSet{s.KeyRef, s.InitRef, s.WarmKeyRef} }
+func (s *Sandbox) secretRefs() refSet {
+	return refSet{s.KeyRef, s.InitRef, s.WarmKeyRef, s.FormerKeyRef}
+}
 
 // Sandbox finds a user's sandbox. It returns nil when the sandbox is unknown, another user's, a
 // pool member or being deleted.

@@ -10,8 +10,9 @@ import "fmt"
 // does to the state, including a stricter rule of a body: until all nodes know the change, all must
 // behave as the older ones do. Version 2 lets one log entry hold several commands. Version 3
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
-// lengths of texts in characters. Version 5 narrows what users, keys and nodes may do.
-const ProtocolVersion = 5
+// lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
+// replaces the keys of sandboxes.
+const ProtocolVersion = 6
 
 // What each protocol version introduced.
 const (
@@ -26,6 +27,8 @@ const (
 	VersionDrainedMembers = 4
 	// VersionAccess: users can be disabled, keys have roles, and the state of a user is bounded.
 	VersionAccess = 5
+	// VersionRotate: the key of a sandbox can be replaced.
+	VersionRotate = 6
 )
 
 // active reports whether the changes of a protocol version are in force. Below that version some
