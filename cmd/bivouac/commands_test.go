@@ -40,6 +40,8 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"keys revoke x", `"x" is not the id of a key`},
 		{"runbook dsk", `there is no runbook "dsk"; there are backup, `},
 		{"runbook disk hold", "accepts at most 1 arg(s), received 2"},
+		{"completion", "accepts 1 arg(s), received 0"},
+		{"completion tcsh", `invalid argument "tcsh" for "bivouac completion"`},
 		{"keys list", "an operator's API key is needed"},
 		{"keys list --address nonsense", `--address: "nonsense" must be "http://host:port"`},
 		{"keys bootstrap", "--config is required"},

@@ -54,7 +54,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
@@ -63,7 +63,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
-		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.versionCommand(), p.sandboxAgentCommand())
+		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.completionCommand(), p.versionCommand(),
+		p.sandboxAgentCommand())
 	usageArgs(root)
 	return root
 }

@@ -19,7 +19,8 @@ func (p *program) runbookCommand() *cobra.Command {
 program, and need neither a cluster nor a network.`,
 		Example: `  bivouac runbook
   bivouac runbook disk | less`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeRunbook,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return p.listRunbooks(asJSON)
@@ -29,6 +30,19 @@ program, and need neither a cluster nor a network.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// completeRunbook completes the name of a runbook, with its title beside it.
+func completeRunbook(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	list, err := runbooks.List()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]cobra.Completion, len(list))
+	for i, r := range list {
+		names[i] = cobra.CompletionWithDesc(r.Name, r.Title)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (p *program) listRunbooks(asJSON bool) error {
