@@ -9,7 +9,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// metrics are the node's bivouac_raft_* metrics and its certificate's.
+// metrics are the node's bivouac_raft_* metrics.
 type metrics struct {
 	node *Node
 
@@ -21,10 +21,7 @@ type metrics struct {
 	wrongAnswers    prometheus.Counter
 	leaderRestarts  prometheus.Counter
 
-	state, term, commit, applied, contact, members, logSize, ready, expires *prometheus.Desc
-
-	// expiry returns when the node's certificate ends; nil without one.
-	expiry func() time.Time
+	state, term, commit, applied, contact, members, logSize, ready *prometheus.Desc
 }
 
 func newMetrics(n *Node) *metrics {
@@ -63,7 +60,6 @@ func newMetrics(n *Node) *metrics {
 		members: desc("bivouac_raft_members", "Members in the configuration.", "voter"),
 		logSize: desc("bivouac_raft_log_bytes", "Size of the entries in this node's log, in bytes; raft { trailing_bytes } bounds it."),
 		ready:   desc("bivouac_raft_ready", "1 when the node can serve."),
-		expires: desc("bivouac_peer_certificate_expiry_timestamp_seconds", "When the node's peer certificate expires, in Unix seconds."),
 	}
 }
 
@@ -89,7 +85,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.logSize, m.ready, m.expires} {
+	for _, d := range []*prometheus.Desc{m.state, m.term, m.commit, m.applied, m.contact, m.members, m.logSize, m.ready} {
 		ch <- d
 	}
 }
@@ -123,9 +119,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.logSize, float64(bytes))
 	}
 	gauge(m.ready, truth(m.node.Ready() == nil))
-	if m.expiry != nil {
-		gauge(m.expires, float64(m.expiry().Unix()))
-	}
 }
 
 func truth(b bool) float64 {

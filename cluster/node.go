@@ -41,6 +41,8 @@ type Node struct {
 	storage raftstore.Store
 	network Network
 	metrics *metrics
+	// credentials are the peer port's; nil in clustertest.
+	credentials *peernet.Credentials
 
 	// raft is nil until Run has started it.
 	raft  atomic.Pointer[raft.Raft]
@@ -117,9 +119,12 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, port.Close(), storage.Close())
 	}
-	n.metrics.expiry = creds.Expiry
+	n.credentials = creds
 	return n, nil
 }
+
+// Credentials are those of the peer port, nil for a node without one.
+func (n *Node) Credentials() *peernet.Credentials { return n.credentials }
 
 // NewWith is New with a given storage and network; clustertest keeps both in memory. It uses cfg
 // without its files and addresses. Run closes both.

@@ -127,12 +127,22 @@ func (n *Node) Ready() error {
 		return err
 	}
 	if l, _ := n.leaders.get(); l.id == "" {
-		return errors.New("no leader is known")
+		return n.leaderless()
 	}
 	if !n.caughtUp.Load() {
 		return fmt.Errorf("the store is still catching up: index %d", n.store.Index())
 	}
 	return nil
+}
+
+// leaderless says why no leader is known, where the node can tell.
+func (n *Node) leaderless() error {
+	if n.credentials != nil {
+		if end := n.credentials.Leaf().NotAfter; n.clock().After(end) {
+			return fmt.Errorf("no leader is known, and peers refuse this node: its certificate expired on %s (bivouac runbook certificates)", end.Format(time.RFC3339))
+		}
+	}
+	return errors.New("no leader is known")
 }
 
 // catchUp sets caughtUp once the store reaches a read index.

@@ -46,7 +46,7 @@ const (
 // Client makes peer calls over pooled HTTP/2 connections, for a node or for a program beside
 // one.
 type Client struct {
-	transport *http.Transport
+	connections connections
 	// Self is the calling member's id, empty for a program beside a node.
 	Self string
 	// headers are the addresses whose peers are known to read messageHeader.
@@ -55,6 +55,13 @@ type Client struct {
 
 // NewClient makes a client that connects at its first call.
 func NewClient(creds *Credentials) *Client {
+	c := &Client{}
+	c.connections.make = func() *http.Transport { return newTransport(creds) }
+	c.connections.current.Store(newTransport(creds))
+	return c
+}
+
+func newTransport(creds *Credentials) *http.Transport {
 	t := &http.Transport{
 		Protocols: new(http.Protocols),
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: callPing, PingTimeout: callPing},
@@ -66,7 +73,7 @@ func NewClient(creds *Credentials) *Client {
 		DisableCompression:     true,
 	}
 	t.Protocols.SetHTTP2(true)
-	return &Client{transport: t}
+	return t
 }
 
 // isShort reports whether a message of a call may travel in messageHeader.
@@ -125,11 +132,15 @@ func (c *Client) post(ctx context.Context, address, name string, request []byte)
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, time.Until(deadline).Milliseconds()), 10))
 	}
-	response, err := c.transport.RoundTrip(r)
+	transport := c.connections.current.Load()
+	response, err := transport.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.Header.Get(renewedHeader) != "" {
+		c.reconnect(transport)
+	}
 	if sent := response.Header[messageHeader]; short && len(sent) == 1 && response.StatusCode == http.StatusOK {
 		c.headers.LoadOrStore(address, true)
 		return []byte(sent[0]), nil
@@ -158,17 +169,23 @@ func readBody(r io.Reader, announced int64) ([]byte, error) {
 }
 
 // Close closes the idle connections.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.closeFormer()
+	c.connections.current.Load().CloseIdleConnections()
+}
 
 // serveCalls runs the HTTP/2 server of the peer port until ctx ends or the
 // listener closes, then waits for its handlers.
-func serveCalls(ctx context.Context, l net.Listener, handle Handler, peers *peerCertificates, logger *slog.Logger) error {
+func serveCalls(ctx context.Context, l *connQueue, handle Handler, creds *Credentials, logger *slog.Logger) error {
 	handlers, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running Gate
 	s := &http.Server{
-		Handler:           callHandler(handle, peers, &running),
-		BaseContext:       func(net.Listener) context.Context { return handlers },
+		Handler:     tellRenewed(callHandler(handle, &creds.peers, &running), creds),
+		BaseContext: func(net.Listener) context.Context { return handlers },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, generationKey{}, l.made(c))
+		},
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: callStreams, SendPingTimeout: callPing, PingTimeout: callPing},
 		TLSConfig:         &tls.Config{NextProtos: []string{protoCalls}, MinVersion: tls.VersionTLS13},
@@ -215,8 +232,10 @@ func callHandler(handle Handler, peers *peerCertificates, running *Gate) http.Ha
 			return
 		}
 		from, err := nodeOf(r.TLS.PeerCertificates[0])
-		if err == nil && peers.isRevoked(r.TLS.PeerCertificates[0]) {
-			err = errors.New("the certificate is revoked")
+		if err == nil {
+			if reason := peers.refused(r.TLS.PeerCertificates[0]); reason != "" {
+				err = errors.New(reason)
+			}
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)

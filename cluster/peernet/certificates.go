@@ -29,8 +29,9 @@ const (
 
 	// DefaultCALifetime is the default of `bivouac tls init`.
 	DefaultCALifetime = 10 * 365 * 24 * time.Hour
-	// DefaultNodeLifetime is the default of `bivouac tls issue`.
-	DefaultNodeLifetime = 365 * 24 * time.Hour
+	// DefaultNodeLifetime is the default of `bivouac tls issue` and of certificates that nodes
+	// renew themselves. It bounds what a stolen certificate is good for.
+	DefaultNodeLifetime = 30 * 24 * time.Hour
 )
 
 // PEM is a certificate with its private key, as they stand in files.
@@ -40,7 +41,7 @@ type PEM struct {
 }
 
 // NewCA makes a cluster CA: ECDSA P-256, self-signed, for node certificates only (it can't
-// sign further CAs). Its key must stay off the nodes: it lets anyone join the cluster.
+// sign further CAs). Whoever has its key can join the cluster as any node.
 // `bivouac tls init`, `bivouac dev` and tests call it.
 func NewCA(now time.Time, lifetime time.Duration) (PEM, error) {
 	serial, err := newSerial()
@@ -100,21 +101,29 @@ func Issue(ca PEM, node string, hosts []string, now time.Time, lifetime time.Dur
 	return sign(template, parent)
 }
 
+// Hosts are the hosts beside the node's own names that a certificate was issued with.
+func Hosts(c *x509.Certificate) []string {
+	var hosts []string
+	for _, name := range c.DNSNames {
+		if name != serverName && !strings.HasSuffix(name, nodeDomain) {
+			hosts = append(hosts, name)
+		}
+	}
+	for _, ip := range c.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+	return hosts
+}
+
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
+// parseCA reads a CA. Of several certificates it takes the one that the key belongs to: while a
+// CA is replaced, the file has the former one too.
 func parseCA(ca PEM) (*authority, error) {
-	block, _ := pem.Decode(ca.Certificate)
-	if block == nil || block.Type != blockCertificate {
-		return nil, errors.New("the CA certificate is not PEM")
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("reading CA certificate: %w", err)
-	}
-	block, _ = pem.Decode(ca.Key)
+	block, _ := pem.Decode(ca.Key)
 	if block == nil {
 		return nil, errors.New("the CA key is not PEM")
 	}
@@ -126,10 +135,18 @@ func parseCA(ca PEM) (*authority, error) {
 	if !ok {
 		return nil, errors.New("the CA key is not an ECDSA key")
 	}
-	if !certificate.IsCA || !key.PublicKey.Equal(certificate.PublicKey) {
-		return nil, errors.New("the CA certificate and key don't belong together")
+	for rest := ca.Certificate; ; {
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil, errors.New("the CA certificate and key don't belong together")
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("reading CA certificate: %w", err)
+		}
+		if certificate.IsCA && key.PublicKey.Equal(certificate.PublicKey) {
+			return &authority{certificate, key}, nil
+		}
 	}
-	return &authority{certificate, key}, nil
 }
 
 // sign makes a key and has the parent sign it; without a parent, itself.

@@ -1,6 +1,7 @@
 package peernet
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,10 +44,18 @@ type Credentials struct {
 	mu      sync.Mutex
 	looked  time.Time
 	changed [3]time.Time // modification times of what is loaded
-	pair    *tls.Certificate
-	roots   *x509.CertPool
-	node    string
-	logged  string // the last error of files that do not load
+	loadedPair
+	node   string
+	logged string // the last error of files that do not load
+	// generation counts the pairs and CAs that were loaded.
+	generation atomic.Uint64
+}
+
+// loadedPair is a node's pair with the CAs that it trusts.
+type loadedPair struct {
+	pair        *tls.Certificate
+	roots       *x509.CertPool
+	authorities []*x509.Certificate
 }
 
 // remedy ends every error of the files.
@@ -69,7 +79,7 @@ func LoadCredentials(files TLSFiles, node string, logger *slog.Logger) (*Credent
 func (c *Credentials) reload() (changed bool, err error) {
 	times, err := c.modified()
 	if err == nil && times != c.changed {
-		changed, err = true, c.load(times)
+		changed, err = c.load(times)
 	}
 	if err != nil {
 		err = fmt.Errorf("reading TLS files: %w; %s", err, remedy)
@@ -89,44 +99,84 @@ func (c *Credentials) modified() ([3]time.Time, error) {
 	return times, nil
 }
 
-// load replaces the loaded certificates. The caller holds mu or owns c alone.
-func (c *Credentials) load(times [3]time.Time) error {
+// load replaces the loaded certificates, and reports whether they are others. The caller holds mu
+// or owns c alone.
+func (c *Credentials) load(times [3]time.Time) (changed bool, err error) {
 	authorities, err := readCertificates(c.files.CAFile)
 	if err != nil {
-		return err
-	}
-	roots := x509.NewCertPool()
-	for _, a := range authorities {
-		roots.AddCert(a)
+		return false, err
 	}
 	pair, err := ReadPair(c.files.CertFile, c.files.KeyFile)
 	if err != nil {
-		return err
+		return false, err
 	}
-	node, err := nodeOf(pair.Leaf)
+	node, err := c.accept(pair, authorities)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.files.CertFile, err)
+		return false, err
+	}
+	same := func(a, b *x509.Certificate) bool { return a.Equal(b) }
+	changed = c.pair == nil || !slices.EqualFunc(c.authorities, authorities, same) ||
+		!slices.EqualFunc(c.pair.Certificate, pair.Certificate, bytes.Equal)
+	c.node, c.changed = node, times
+	if changed {
+		roots := x509.NewCertPool()
+		for _, a := range authorities {
+			roots.AddCert(a)
+		}
+		c.loadedPair = loadedPair{pair, roots, authorities}
+		c.generation.Add(1)
+	}
+	return changed, nil
+}
+
+// accept gives the node of a pair that this node can use. The caller holds mu or owns c alone.
+func (c *Credentials) accept(pair *tls.Certificate, authorities []*x509.Certificate) (node string, err error) {
+	if node, err = nodeOf(pair.Leaf); err != nil {
+		return "", fmt.Errorf("%s: %w", c.files.CertFile, err)
 	}
 	if c.node != "" && node != c.node {
-		return fmt.Errorf("%s is node %q's certificate, this is %q", c.files.CertFile, node, c.node)
+		return "", fmt.Errorf("%s is node %q's certificate, this is %q", c.files.CertFile, node, c.node)
 	}
 	if err := vouched(pair, authorities); err != nil {
-		return fmt.Errorf("%s is no certificate of the CA in %s, or one of them is damaged: %w", c.files.CertFile, c.files.CAFile, err)
+		return "", fmt.Errorf("%s is no certificate of the CA in %s, or one of them is damaged: %w", c.files.CertFile, c.files.CAFile, err)
 	}
-	c.pair, c.roots, c.node, c.changed = pair, roots, node, times
-	return nil
+	return node, nil
+}
+
+// check is what the node demands of the content of its files before they are written.
+func (c *Credentials) check(content PEM) (*x509.Certificate, error) {
+	pair, err := parsePair(c.files.CertFile, c.files.KeyFile, content)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := readCertificates(c.files.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.accept(pair, authorities); err != nil {
+		return nil, err
+	}
+	return pair.Leaf, nil
 }
 
 // current gives the loaded certificate and CA. It checks the files at most once per
 // reloadInterval.
 func (c *Credentials) current() (*tls.Certificate, *x509.CertPool) {
+	loaded := c.latest()
+	return loaded.pair, loaded.roots
+}
+
+// latest is current with everything that is loaded.
+func (c *Credentials) latest() loadedPair {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.looked) >= reloadInterval {
+	if now := time.Now(); now.Sub(c.looked) >= reloadInterval || now.Before(c.looked) {
 		c.looked = now
 		c.look()
 	}
-	return c.pair, c.roots
+	return c.loadedPair
 }
 
 // look reloads, and logs a change or a new error once. The caller holds mu.
@@ -144,10 +194,27 @@ func (c *Credentials) look() {
 	}
 }
 
-// Expiry is when the certificate in use ends.
-func (c *Credentials) Expiry() time.Time {
+// Reload reads the files now. Its error is LoadCredentials'; what was loaded stays then.
+func (c *Credentials) Reload() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = [3]time.Time{} // a file system's clock may not have advanced since the last change
+	changed, err := c.reload()
+	if changed && err == nil {
+		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
+	}
+	return err
+}
+
+// Leaf is the certificate in use. Callers must not change it.
+func (c *Credentials) Leaf() *x509.Certificate {
 	pair, _ := c.current()
-	return pair.Leaf.NotAfter
+	return pair.Leaf
+}
+
+// CAExpiry is when the last of the CAs in use ends.
+func (c *Credentials) CAExpiry() time.Time {
+	return lastExpiry(c.latest().authorities)
 }
 
 // server gives the configuration of the peer port.

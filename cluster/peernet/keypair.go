@@ -16,18 +16,50 @@ import (
 // ReadPair reads a certificate, with those that follow it in its file, and its
 // private key. crypto/tls reads the same files, but does not say which of them is
 // at fault, and looks only at the first certificate. The error names the file and
-// never quotes it. Used for the peer port and by main for the HTTP port.
+// never quotes it. Used for the peer port and by main for the HTTP port. Where
+// WritePair was interrupted, the certificate's key is found where that left it.
 func ReadPair(certFile, keyFile string) (*tls.Certificate, error) {
-	chain, err := readCertificates(certFile)
+	pair, err := readPair(certFile, keyFile)
+	if err == nil || !errors.Is(err, errOtherKey) {
+		return pair, err
+	}
+	if pair, nextErr := readPair(certFile, NextKey(keyFile)); nextErr == nil {
+		return pair, nil
+	}
+	// WritePair may have ended between the two reads.
+	if pair, againErr := readPair(certFile, keyFile); againErr == nil {
+		return pair, nil
+	}
+	return nil, err
+}
+
+// errOtherKey marks a key that is not the certificate's.
+var errOtherKey = errors.New("is not the key of the certificate in")
+
+func readPair(certFile, keyFile string) (*tls.Certificate, error) {
+	certificate, err := readPEM(certFile)
 	if err != nil {
 		return nil, err
 	}
+	key, err := readPEM(keyFile)
+	if err != nil {
+		if _, damaged := parseCertificates(certFile, certificate); damaged != nil {
+			return nil, damaged
+		}
+		return nil, err
+	}
+	return parsePair(certFile, keyFile, PEM{Certificate: certificate, Key: key})
+}
+
+// parsePair parses what the two files hold.
+func parsePair(certFile, keyFile string, content PEM) (*tls.Certificate, error) {
+	chain, err := parseCertificates(certFile, content.Certificate)
+	if err != nil {
+		return nil, err
+	}
+	raw := content.Key
 	if chain[0].PublicKey == nil {
 		return nil, fmt.Errorf("%s is damaged: its public key is of no known kind", certFile)
-	}
-	raw, err := readPEM(keyFile)
-	if err != nil {
-		return nil, err
 	}
 	pair := &tls.Certificate{Leaf: chain[0]}
 	for _, c := range chain {
@@ -44,9 +76,51 @@ func ReadPair(certFile, keyFile string) (*tls.Certificate, error) {
 	case !bytes.Contains(raw, []byte("PRIVATE KEY-----")):
 		return nil, fmt.Errorf("%s holds no private key", keyFile)
 	case strings.Contains(err.Error(), "does not match"):
-		return nil, fmt.Errorf("%s is not the key of the certificate in %s", keyFile, certFile)
+		return nil, fmt.Errorf("%s %w %s", keyFile, errOtherKey, certFile)
 	}
 	return nil, fmt.Errorf("%s is damaged, or no key that this program can read: %w", keyFile, err)
+}
+
+// ReplaceFile replaces a file's content and mode so that a crash leaves the old or the new
+// content. Package peernet writes no files by itself.
+type ReplaceFile func(path string, data []byte, mode os.FileMode) error
+
+// NextKey is where WritePair puts a key until its certificate is in place.
+func NextKey(keyFile string) string { return keyFile + ".next" }
+
+// WritePair replaces a certificate and its key. Whenever it is interrupted, ReadPair finds the
+// old pair or the new one. Nodes that renew themselves and `bivouac tls` use it.
+func WritePair(files TLSFiles, pair PEM, replace ReplaceFile) error {
+	next := NextKey(files.KeyFile)
+	if err := replace(next, pair.Key, 0o600); err != nil {
+		return err
+	}
+	if err := replace(files.CertFile, pair.Certificate, 0o644); err != nil {
+		return err
+	}
+	if err := replace(files.KeyFile, pair.Key, 0o600); err != nil {
+		return err
+	}
+	if err := os.Remove(next); err != nil {
+		return fmt.Errorf("removing the second copy of the key: %w", err)
+	}
+	return nil
+}
+
+// CompletePair ends a WritePair that was interrupted.
+func CompletePair(files TLSFiles, replace ReplaceFile) error {
+	next := NextKey(files.KeyFile)
+	if _, err := readPair(files.CertFile, next); err != nil {
+		return nil
+	}
+	key, err := os.ReadFile(next)
+	if err != nil {
+		return fmt.Errorf("completing the pair: %w", err)
+	}
+	if err := replace(files.KeyFile, key, 0o600); err != nil {
+		return err
+	}
+	return os.Remove(next)
 }
 
 // LastExpiry is when the last of a file's certificates ends. Its errors are ReadPair's.
@@ -55,24 +129,37 @@ func LastExpiry(certFile string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	last := found[0].NotAfter
-	for _, c := range found[1:] {
+	return lastExpiry(found), nil
+}
+
+// ReadCertificates reads every certificate of a file, at least one. Its errors are ReadPair's.
+func ReadCertificates(certFile string) ([]*x509.Certificate, error) {
+	return readCertificates(certFile)
+}
+
+func lastExpiry(found []*x509.Certificate) (last time.Time) {
+	for _, c := range found {
 		if c.NotAfter.After(last) {
 			last = c.NotAfter
 		}
 	}
-	return last, nil
+	return last
 }
 
 const blockCertificate = "CERTIFICATE"
 
-// readCertificates reads every certificate of a file, at least one. Of what is
-// damaged none is left out: the pem package skips it.
+// readCertificates reads every certificate of a file, at least one.
 func readCertificates(name string) ([]*x509.Certificate, error) {
 	raw, err := readPEM(name)
 	if err != nil {
 		return nil, err
 	}
+	return parseCertificates(name, raw)
+}
+
+// parseCertificates parses every certificate of a file, at least one. Of what is
+// damaged none is left out: the pem package skips it.
+func parseCertificates(name string, raw []byte) ([]*x509.Certificate, error) {
 	var found []*x509.Certificate
 	blocks := 0
 	for rest := raw; ; {

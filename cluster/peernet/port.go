@@ -175,7 +175,10 @@ func (p *Port) Gone(ctx context.Context, address string) bool {
 // runs any more.
 func (p *Port) Serve(ctx context.Context, handle Handler) error {
 	p.start()
-	return serveCalls(ctx, p.calls, handle, &p.credentials.peers, p.logger)
+	var watching sync.WaitGroup
+	watching.Go(func() { p.refresh(ctx) })
+	defer watching.Wait()
+	return serveCalls(ctx, p.calls, handle, p.credentials, p.logger)
 }
 
 // Close releases the listener and every connection, and waits for Raft's goroutines.
@@ -243,6 +246,7 @@ func (p *Port) admit(c *pending) {
 		}
 		return choose(hello)
 	}
+	generation := p.credentials.generation.Load()
 	secured := tls.Server(c.conn, config)
 	err := secured.HandshakeContext(ctx)
 	if !p.limiter.leave(c) {
@@ -271,7 +275,7 @@ func (p *Port) admit(c *pending) {
 	if secured.ConnectionState().NegotiatedProtocol != protoCalls {
 		queue = p.stream.connQueue
 	}
-	queue.put(secured)
+	queue.put(secured, generation)
 }
 
 // receive has a peer that dials Raft greet first.
@@ -318,19 +322,27 @@ func (a peerAddr) String() string  { return string(a) }
 // connQueue is a net.Listener fed by admit.
 type connQueue struct {
 	addr   net.Addr
-	conns  chan *tls.Conn
+	conns  chan queuedConn
 	closed chan struct{}
 	once   sync.Once
+	// generations has those of accepted connections, by *tls.Conn, until made takes them.
+	generations sync.Map
+}
+
+// queuedConn is a connection with the generation of the certificate that it was made with.
+type queuedConn struct {
+	*tls.Conn
+	generation uint64
 }
 
 func newConnQueue(addr net.Addr) *connQueue {
-	return &connQueue{addr: addr, conns: make(chan *tls.Conn), closed: make(chan struct{})}
+	return &connQueue{addr: addr, conns: make(chan queuedConn), closed: make(chan struct{})}
 }
 
 // put waits until the connection is taken or the queue closed.
-func (q *connQueue) put(c *tls.Conn) {
+func (q *connQueue) put(c *tls.Conn, generation uint64) {
 	select {
-	case q.conns <- c:
+	case q.conns <- queuedConn{c, generation}:
 	case <-q.closed:
 		_ = c.NetConn().Close()
 	}
@@ -341,10 +353,18 @@ func (q *connQueue) put(c *tls.Conn) {
 func (q *connQueue) Accept() (net.Conn, error) {
 	select {
 	case c := <-q.conns:
-		return c, nil
+		q.generations.Store(c.Conn, c.generation)
+		return c.Conn, nil
 	case <-q.closed:
 		return nil, net.ErrClosed
 	}
+}
+
+// made gives the generation of an accepted connection, once.
+func (q *connQueue) made(c net.Conn) uint64 {
+	value, _ := q.generations.LoadAndDelete(c)
+	generation, _ := value.(uint64)
+	return generation
 }
 
 // Close implements net.Listener.
@@ -374,8 +394,9 @@ type raftStream struct {
 
 type streamConn struct {
 	*tls.Conn
-	stream   *raftStream
-	accepted bool
+	stream     *raftStream
+	accepted   bool
+	generation uint64 // of the certificate that it was made with
 }
 
 // Close implements net.Conn. For an accepted connection it is the last call of Raft's
@@ -392,8 +413,8 @@ func (c *streamConn) Close() error {
 	return c.NetConn().Close()
 }
 
-func (s *raftStream) remember(c *tls.Conn, accepted bool) net.Conn {
-	tracked := &streamConn{c, s, accepted}
+func (s *raftStream) remember(c *tls.Conn, accepted bool, generation uint64) net.Conn {
+	tracked := &streamConn{c, s, accepted, generation}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -411,7 +432,7 @@ func (s *raftStream) remember(c *tls.Conn, accepted bool) net.Conn {
 func (s *raftStream) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
-		return s.remember(c, true), nil
+		return s.remember(c.Conn, true, c.generation), nil
 	case <-s.closed:
 		return nil, net.ErrClosed
 	}
@@ -430,6 +451,7 @@ func (s *raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	if s.host == nil || s.host.SpeaksOlder() {
 		protos = append(protos, protoOlder)
 	}
+	generation := s.credentials.generation.Load()
 	c, err := dialPeer(ctx, s.credentials, hostPort, protos...)
 	if err != nil {
 		return nil, err
@@ -440,7 +462,7 @@ func (s *raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 			return nil, err
 		}
 	}
-	return s.remember(c, false), nil
+	return s.remember(c, false, generation), nil
 }
 
 // Close implements raft.StreamLayer. It closes every open connection.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Fingerprint is the SHA-256 of a certificate's DER in lower-case hex. "openssl x509
@@ -19,7 +20,7 @@ func Fingerprint(c *x509.Certificate) string {
 
 // peerCertificates are the certificates that peers have shown, and the revoked ones.
 type peerCertificates struct {
-	shown   sync.Map // fingerprint by node name
+	shown   sync.Map // the last *x509.Certificate by node name
 	revoked atomic.Pointer[func(*x509.Certificate) bool]
 }
 
@@ -39,16 +40,39 @@ func (c *Credentials) verify(state tls.ConnectionState) error {
 	if c.peers.isRevoked(leaf) {
 		return fmt.Errorf("the certificate of node %q is revoked; make it another with \"bivouac tls issue\"", name)
 	}
-	c.peers.shown.Store(name, Fingerprint(leaf))
+	c.peers.shown.Store(name, leaf)
 	return nil
 }
 
 // Shown gives the fingerprint of the certificate that the named node has shown last, "" for
 // none.
 func (p *Port) Shown(name string) string {
-	shown, _ := p.credentials.peers.shown.Load(name)
-	text, _ := shown.(string)
-	return text
+	if leaf := p.credentials.peers.last(name); leaf != nil {
+		return Fingerprint(leaf)
+	}
+	return ""
+}
+
+// last is the certificate that the named node has shown last, nil for none.
+func (p *peerCertificates) last(name string) *x509.Certificate {
+	shown, _ := p.shown.Load(name)
+	leaf, _ := shown.(*x509.Certificate)
+	return leaf
+}
+
+// isOutdated reports whether a connection's certificate has expired and its node has shown a later
+// one since. Without a later one the connection stays: ending it would stop clusters whose
+// certificates nobody renewed.
+func (p *peerCertificates) isOutdated(c *x509.Certificate, now time.Time) bool {
+	if !now.After(c.NotAfter) {
+		return false
+	}
+	name, err := nodeOf(c)
+	if err != nil {
+		return true
+	}
+	later := p.last(name)
+	return later != nil && later.NotAfter.After(now)
 }
 
 // Revoke has the port refuse new connections with a certificate for which revoked returns

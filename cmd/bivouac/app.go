@@ -43,6 +43,8 @@ type parts struct {
 	log      *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
+	// certificates say how the node renews its peer certificate.
+	certificates certificateOptions
 	// registry collects the node's metrics; /metrics serves it.
 	registry *prometheus.Registry
 }
@@ -59,6 +61,7 @@ type app struct {
 	agents   *agent.Client
 	touches  *scheduler.Touches
 	backups  *backup.Runner // nil if there are none
+	dates    *certificates
 	// differs lists the settings in which the node's file differs from the cluster.
 	differs func(*fsm.View) []string
 }
@@ -117,10 +120,14 @@ func newApp(p parts) (*app, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}
+	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
+	if err != nil {
+		return nil, errors.Join(err, closeNode(node))
+	}
 	return &app{
 		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
-		backups: backups, differs: p.api.Differs,
+		backups: backups, dates: dates, differs: p.api.Differs,
 	}, nil
 }
 
@@ -139,6 +146,7 @@ func (a *app) run(ctx context.Context) error {
 	l.start("activity", a.touches.Run)
 	l.start("marks", a.recheckMarks)
 	l.start("configuration", a.tellDifferences)
+	l.start("certificates", a.dates.run)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
 

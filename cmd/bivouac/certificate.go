@@ -50,6 +50,12 @@ func (c *fileCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
+// expires is when the certificate in use ends.
+func (c *fileCertificate) expires() time.Time {
+	pair, _ := c.get(nil) // the last good one
+	return pair.Leaf.NotAfter
+}
+
 // reload loads the files if they have changed. The caller holds mu or is c's only user.
 func (c *fileCertificate) reload() (changed bool, err error) {
 	var times [2]time.Time

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
@@ -51,7 +52,14 @@ type HTTPConfig struct {
 type PeerConfig struct {
 	Address, Advertise        string
 	CAFile, CertFile, KeyFile string
+	// CAKeyFile is the CA's key, for a node that renews its certificate itself; "" for none.
+	CAKeyFile string
+	// CertificateLifetime is how long a renewed certificate is good for.
+	CertificateLifetime time.Duration
 }
+
+// renews reports whether the node renews its certificate itself.
+func (c *PeerConfig) renews() bool { return c.CAKeyFile != "" }
 
 // RaftConfig tunes Raft. A zero field means package cluster's default.
 type RaftConfig struct {
@@ -156,6 +164,7 @@ const leastGrace = 2 * time.Minute
 func defaultConfig() Config {
 	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
 	return Config{
+		Peer:  PeerConfig{CertificateLifetime: peernet.DefaultNodeLifetime},
 		Raft:  RaftConfig{DeadAfter: cluster.DefaultConfig().DeadAfter},
 		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
@@ -189,7 +198,7 @@ func loadConfig(path string) (Config, error) {
 func (c *Config) resolvePaths(base string) {
 	for _, p := range []*string{
 		&c.DataDir, &c.Backup.Dir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
-		&c.Peer.CAFile, &c.Peer.CertFile, &c.Peer.KeyFile,
+		&c.Peer.CAFile, &c.Peer.CertFile, &c.Peer.KeyFile, &c.Peer.CAKeyFile,
 		&c.Nomad.TokenFile, &c.Nomad.CAFile, &c.Nomad.CertFile, &c.Nomad.KeyFile,
 		&c.Vault.RoleIDFile, &c.Vault.SecretIDFile, &c.Vault.CAFile,
 	} {
@@ -252,7 +261,12 @@ func (c *PeerConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "ca_file", required: true, set: setString(&c.CAFile, notEmpty)},
 		{name: "cert_file", required: true, set: setString(&c.CertFile, notEmpty)},
 		{name: "key_file", required: true, set: setString(&c.KeyFile, notEmpty)},
+		{name: "ca_key_file", set: setString(&c.CAKeyFile, notEmpty)},
+		{name: "certificate_lifetime", set: setDuration(&c.CertificateLifetime, 10*time.Minute, 365*day)},
 	}, nil)
+	if c.renews() && c.CertFile == c.KeyFile {
+		diags = append(diags, problem(b.DefRange, "peer: cert_file and key_file must be two files where the node renews them"))
+	}
 	if c.Advertise == "" && c.Address != "" && isPeerAddress(c.Address) != nil {
 		diags = append(diags, problem(b.DefRange, "peer: advertise is required, since others can't reach %q", c.Address))
 	}

@@ -153,6 +153,18 @@ data_dir  = "" # want: data_dir: must not be empty`,
 		`  address   = "10.1.0.11:8441"
   advertise = "0.0.0.0:8441" # want: advertise: "0.0.0.0:8441" is not an address that others can reach`,
 	}},
+	{name: "peer_lifetime", edits: []string{
+		`  address   = "10.1.0.11:8441"`,
+		`  address   = "10.1.0.11:8441"
+  certificate_lifetime = "1m" # want: certificate_lifetime: must be between 10m0s and 8760h0m0s`,
+	}},
+	{name: "peer_one_file", edits: []string{
+		`peer {`,
+		`peer { # want: peer: cert_file and key_file must be two files where the node renews them
+  ca_key_file = "ca-key.pem"`,
+		`key_file  = "n1-key.pem"`,
+		`key_file  = "n1.pem"`,
+	}},
 	{name: "policy", added: `
 policy {
   idle_timeout        = "soon" # want: idle_timeout: "soon" is not a duration such as "30m" or "72h", nor "never"

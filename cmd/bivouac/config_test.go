@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -107,7 +106,8 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		RetryJoin: []string{"10.1.0.12:8441", "10.1.0.13:8441"},
 		HTTP:      HTTPConfig{Address: ":8440", CertFile: here("api.pem"), KeyFile: "/etc/bivouac/api-key.pem"},
 		Peer: PeerConfig{Address: "0.0.0.0:8441", Advertise: "10.1.0.11:8441",
-			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem")},
+			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem"),
+			CAKeyFile: here("ca-key.pem"), CertificateLifetime: 240 * time.Hour},
 		Raft: RaftConfig{LogStore: "wal", HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
 			LeaderLeaseTimeout: 300 * time.Millisecond, SnapshotInterval: time.Minute, SnapshotThreshold: 1000,
 			TrailingLogs: 2000, TrailingBytes: 128 << 20, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second, DeadAfter: 2 * time.Hour, Voters: 5},
@@ -216,7 +216,7 @@ func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
 
 func TestConfig_ConnectionsReachTheAPI(t *testing.T) {
 	for given, want := range map[int]int{0: httpapi.DefaultConfig().MaxConnections, 128: 128} {
-		api, err := Config{Limits: LimitsConfig{Connections: given}}.apiConfig(slog.New(slog.DiscardHandler))
+		api, err := Config{Limits: LimitsConfig{Connections: given}}.apiConfig()
 		if err != nil || api.MaxConnections != want {
 			t.Errorf("%d connections became %d (%v), want %d", given, api.MaxConnections, err, want)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/httpapi/apikey"
@@ -177,6 +178,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	n.app, err = newApp(parts{
 		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
 		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
+		certificates: certificateOptions{issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime)},
 	})
 	return err
 }

@@ -207,7 +207,7 @@ func (l devLayout) removeInfo() error {
 }
 
 // makeCertificates makes the development cluster's CA once, and the certificates of nodes
-// without one.
+// without one or with one that is due.
 func (l devLayout) makeCertificates(names []string) error {
 	d := tlsDir(l.tls())
 	now := time.Now()
@@ -221,10 +221,11 @@ func (l devLayout) makeCertificates(names []string) error {
 		}
 	}
 	for _, name := range names {
-		if _, err := os.Stat(d.node(name).CertFile); err == nil {
+		files := d.node(name)
+		if pair, err := peernet.ReadPair(files.CertFile, files.KeyFile); err == nil && now.Before(peernet.RenewAt(pair.Leaf)) {
 			continue
 		}
-		if _, err := d.issue(name, nil, now, peernet.DefaultCALifetime); err != nil {
+		if _, err := d.issue(name, nil, now, peernet.DefaultNodeLifetime); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,13 @@
 //	peer {                            required; node to node, mutual TLS always
 //	  address                         required; "host:port" to listen on
 //	  advertise                       address the other nodes use; default: address
-//	  ca_file, cert_file, key_file    required; made by `bivouac tls init` and `tls issue`
+//	  ca_file, cert_file, key_file    required; made by `bivouac tls init` and `tls issue`; read
+//	                                  again when they change
+//	  ca_key_file                     the CA's key: the node renews its certificate when a third of
+//	                                  its life is left, without a restart, and must be able to write
+//	                                  the folder of cert_file; whoever steals the node can then join
+//	                                  as any other; default: an operator renews it
+//	  certificate_lifetime            of a renewed certificate; 720h; 10m to 8760h
 //	}
 //	raft {
 //	  log_store                       "boltdb" (default) or "wal"

@@ -141,9 +141,16 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	if err != nil {
 		return serverParts{}, fmt.Errorf("configuring Nomad: %w", err)
 	}
-	api, err := c.apiConfig(log)
+	api, err := c.apiConfig()
 	if err != nil {
 		return serverParts{}, err
+	}
+	dates, err := c.certificateOptions(log)
+	if err != nil {
+		return serverParts{}, err
+	}
+	if dates.http != nil {
+		api.TLS = dates.http.serverTLS()
 	}
 	sched := scheduler.DefaultConfig()
 	sandboxes := c.Sandboxes
@@ -151,7 +158,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
-		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry,
+		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	return serverParts{parts: made, vault: vault, nomad: runner}, nil
@@ -200,7 +207,18 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 	return n
 }
 
-func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
+// certificateOptions reads the API's certificate.
+func (c Config) certificateOptions(log *slog.Logger) (o certificateOptions, err error) {
+	if c.Peer.CAKeyFile != "" {
+		o.issue = peernet.CAIssuer(c.Peer.CAFile, c.Peer.CAKeyFile, c.Peer.CertificateLifetime)
+	}
+	if c.HTTP.CertFile != "" {
+		o.http, err = loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)
+	}
+	return o, err
+}
+
+func (c Config) apiConfig() (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
 	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
@@ -218,13 +236,6 @@ func (c Config) apiConfig(log *slog.Logger) (httpapi.Config, error) {
 	api.SandboxURL = c.Sandboxes.URL
 	api.Proxy.Domain, api.Proxy.PublicURL, api.Proxy.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
 	api.Proxy.MaxStale = c.Sandboxes.MaxStale
-	if c.HTTP.CertFile != "" {
-		certificate, err := loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)
-		if err != nil {
-			return api, err
-		}
-		api.TLS = certificate.serverTLS()
-	}
 	return api, nil
 }
 

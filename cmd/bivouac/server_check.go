@@ -8,8 +8,12 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"bivouac.dev/bivouac/cluster/peernet"
 )
@@ -174,9 +178,9 @@ func (i *inspection) expiry(subject, path string, end time.Time) {
 	case left <= 0:
 		i.add(checkWarn, subject, "%s expired on %s (bivouac runbook certificates)", path, formatTime(end))
 	case left <= expiryWarning:
-		i.add(checkWarn, subject, "%s expires on %s (bivouac runbook certificates)", path, formatTime(end))
+		i.add(checkWarn, subject, "%s expires on %s (bivouac runbook certificates)", path, untilText(end, i.now))
 	default:
-		i.add(checkOK, subject, "%s, until %s", path, formatTime(end))
+		i.add(checkOK, subject, "%s, until %s", path, untilText(end, i.now))
 	}
 }
 
@@ -213,6 +217,7 @@ func (i *inspection) peer(c Config) {
 	before := len(i.found)
 	i.authorities("peer.ca_file", c.Peer.CAFile)
 	i.pair("peer", c.Peer.CertFile, c.Peer.KeyFile)
+	i.renewal(c.Peer)
 	for _, f := range i.found[before:] {
 		if f.Result == checkFail {
 			return
@@ -220,6 +225,25 @@ func (i *inspection) peer(c Config) {
 	}
 	if _, err := peernet.LoadCredentials(c.Peer.tls(), c.NodeName, slog.New(slog.DiscardHandler)); err != nil {
 		i.add(checkFail, "peer.cert_file", "%s", err)
+	}
+}
+
+// renewal checks what a node needs to renew its certificate, long before it does.
+func (i *inspection) renewal(c PeerConfig) {
+	if c.CAKeyFile != "" && i.private("peer.ca_key_file", c.CAKeyFile) {
+		if err := peernet.CheckCAKey(c.CAFile, c.CAKeyFile); err != nil {
+			i.add(checkWarn, "peer.ca_key_file", "the certificate can't be renewed: %s", err)
+		} else {
+			i.add(checkOK, "peer.ca_key_file", "%s", c.CAKeyFile)
+		}
+	}
+	if !c.renews() {
+		return
+	}
+	for _, dir := range slices.Compact([]string{filepath.Dir(c.CertFile), filepath.Dir(c.KeyFile)}) {
+		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			i.add(checkWarn, "peer.cert_file", "the certificate can't be renewed: %s can't be written: %s", dir, err)
+		}
 	}
 }
 

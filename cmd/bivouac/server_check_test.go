@@ -141,6 +141,13 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 			[]string{"fail  peer.ca_file: ", "fail  nomad.ca_file: ", "fail  vault.ca_file: "}},
 		{"expired_certificate", func(n *checkedNode) { n.issue("n1", -day) }, []string{"warn  peer.cert_file: "}},
 		{"old_certificate", func(n *checkedNode) { n.issue("api", 9*day) }, []string{"warn  http.tls.cert_file: "}},
+		{"renewing", func(n *checkedNode) { n.edit(ownKey, ownKey+"  ca_key_file = \"ca-key.pem\"\n") }, nil},
+		{"open_ca_key", func(n *checkedNode) {
+			n.edit(ownKey, ownKey+"  ca_key_file = \"ca-key.pem\"\n")
+			n.chmod("ca-key.pem", 0o644)
+		}, []string{"fail  peer.ca_key_file: "}},
+		{"another_ca_key", func(n *checkedNode) { n.edit(ownKey, ownKey+"  ca_key_file = \"n1-key.pem\"\n") },
+			[]string{"warn  peer.ca_key_file: the certificate can't be renewed: "}},
 		{"another_node", func(n *checkedNode) { n.edit(`node_name        = "n1"`, `node_name = "n2"`) }, []string{"fail  peer.cert_file: "}},
 		{"foreign_ca", foreignCA, []string{"fail  peer.cert_file: "}},
 		{"data_dir_is_a_file", func(n *checkedNode) { n.write("data", "x", 0o600) }, []string{"fail  data_dir: "}},
@@ -181,6 +188,9 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		})
 	}
 }
+
+// ownKey is the line of checkedConfig with the node's key.
+const ownKey = "  key_file  = \"n1-key.pem\"\n"
 
 // foreignCA puts another cluster's CA in the place of the node's.
 func foreignCA(n *checkedNode) {

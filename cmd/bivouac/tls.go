@@ -65,15 +65,12 @@ func (d tlsDir) issue(node string, hosts []string, now time.Time, lifetime time.
 	if err != nil {
 		return files, fmt.Errorf("issuing the certificate with %s and %s: %w", d.ca(), d.caKey(), err)
 	}
-	if err := durable.Replace(files.KeyFile, pair.Key, 0o600); err != nil {
-		return files, err
-	}
-	return files, durable.Replace(files.CertFile, pair.Certificate, 0o644)
+	return files, peernet.WritePair(files, pair, durable.Replace)
 }
 
 func (p *program) tlsCommand() *cobra.Command {
 	return groupCommand("tls", "Make the cluster's CA and its nodes' certificates",
-		p.tlsInitCommand(), p.tlsIssueCommand())
+		p.tlsInitCommand(), p.tlsIssueCommand(), p.tlsRenewCommand(), p.tlsShowCommand())
 }
 
 func (p *program) tlsInitCommand() *cobra.Command {
@@ -112,7 +109,8 @@ func (p *program) tlsIssueCommand() *cobra.Command {
 		Short: "Issue a node's certificate",
 		Long: `Issue the certificate of one node, signed by the CA in the folder. The name must
 be the node_name of the node's configuration. Running nodes read a new
-certificate without a restart.`,
+certificate without a restart. It is good for 30 days: see "bivouac tls renew", and
+peer { ca_key_file } and peer { vault_pki {} } for nodes that renew it themselves.`,
 		Example: `  bivouac tls issue --dir tls --node n1
   bivouac tls issue --dir tls --node n1 --host api.example.org --host 10.1.0.11`,
 		RunE: func(*cobra.Command, []string) error {

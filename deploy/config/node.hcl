@@ -27,13 +27,21 @@ http {
 }
 
 # Node to node. Mutual TLS always: `bivouac tls init --dir tls` makes the CA,
-# `bivouac tls issue --dir tls --node node-1` a node's certificate.
+# `bivouac tls issue --dir tls --node node-1` a node's certificate, for 30 days.
+# `bivouac tls renew --dir tls` makes the next ones; copy them, no restart is needed.
+# Warnings begin ten days before the end.
 peer {
   address   = "0.0.0.0:8441"
   advertise = "10.0.0.11:8441"
   ca_file   = "/etc/bivouac/tls/ca.pem"
   cert_file = "/etc/bivouac/tls/node-1.pem"
   key_file  = "/etc/bivouac/tls/node-1-key.pem"
+
+  # Or the node renews its certificate itself, with the CA's key: ca_key_file names a
+  # copy of ca-key.pem. Then whoever steals this machine can make the certificate of
+  # any node, and a new CA on all nodes is the only remedy. The node's user must be
+  # able to write the folder of cert_file (the unit needs ReadWritePaths for it).
+  # certificate_lifetime = "720h"
 }
 
 # raft {

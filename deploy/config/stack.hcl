@@ -13,6 +13,8 @@ peer {
   ca_file   = "../tls/ca.pem"
   cert_file = "../tls/NODE_NAME.pem"
   key_file  = "../tls/NODE_NAME-key.pem"
+  # The node renews its certificate. With the CA's key it could make any node's: see node.hcl.
+  ca_key_file = "../tls/ca-key.pem"
 }
 
 nomad {

@@ -17,6 +17,9 @@ peer {
   ca_file   = "ca.pem"
   cert_file = "n1.pem"
   key_file  = "n1-key.pem"
+
+  ca_key_file          = "ca-key.pem"
+  certificate_lifetime = "240h"
 }
 
 raft {

@@ -1,0 +1,83 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
+)
+
+// replaceFile replaces a file in one step.
+func replaceFile(path string, data []byte, mode os.FileMode) error {
+	return errors.Join(os.WriteFile(path+".tmp", data, mode), os.Rename(path+".tmp", path))
+}
+
+// Every member's certificate is renewed while it runs: all at once, twice. The leader stays, no
+// write fails, and no connection of Raft's shows a former certificate any more.
+func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r.startAll()
+	leader := r.leader()
+	term := r.nodes[leader].node.Status().Term
+
+	ctx, stop := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	var written atomic.Int64
+	for i := range r.nodes {
+		writing.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := r.nodes[i].node.Propose(context.WithoutCancel(ctx), put("ada", int(written.Add(1)))); err != nil {
+					t.Errorf("n%d: a write fails: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	defer writing.Wait()
+	defer stop()
+	for round := range 2 {
+		for _, n := range r.nodes {
+			pair, err := peernet.Issue(r.ca, n.cfg.NodeName, []string{"127.0.0.1"}, time.Now(), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := peernet.WritePair(n.cfg.TLS, pair, replaceFile); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, n := range r.nodes {
+			pair, err := peernet.ReadPair(n.cfg.TLS.CertFile, n.cfg.TLS.KeyFile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() bool {
+				port := cluster.PortOf(n.node)
+				return n.node.Credentials().Leaf().Equal(pair.Leaf) && port.FormerConnections() == 0
+			}, func() string {
+				return fmt.Sprintf("round %d: n%d has %d former connections", round, i, cluster.PortOf(n.node).FormerConnections())
+			})
+			for j, other := range r.nodes {
+				if j == leader && i != j || i == leader && i != j {
+					eventually(t, func() bool {
+						return cluster.PortOf(other.node).Shown(n.cfg.NodeName) == peernet.Fingerprint(pair.Leaf)
+					}, func() string { return fmt.Sprintf("round %d: n%d has not shown its certificate to n%d", round, i, j) })
+				}
+			}
+		}
+	}
+	stop()
+	writing.Wait()
+	for i, n := range r.nodes {
+		if s := n.node.Status(); s.Term != term || s.LeaderID != r.nodes[leader].node.Status().ID {
+			t.Errorf("n%d: term %d, leader %s; before the renewals term %d, leader n%d", i, s.Term, s.Leader, term, leader)
+		}
+	}
+	t.Logf("%d writes", written.Load())
+}
