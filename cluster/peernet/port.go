@@ -397,6 +397,8 @@ type streamConn struct {
 	stream     *raftStream
 	accepted   bool
 	generation uint64 // of the certificate that it was made with
+	// replaced says that it was closed for its certificate; Raft notices at its next use.
+	replaced bool
 }
 
 // Close implements net.Conn. For an accepted connection it is the last call of Raft's
@@ -414,7 +416,7 @@ func (c *streamConn) Close() error {
 }
 
 func (s *raftStream) remember(c *tls.Conn, accepted bool, generation uint64) net.Conn {
-	tracked := &streamConn{c, s, accepted, generation}
+	tracked := &streamConn{Conn: c, stream: s, accepted: accepted, generation: generation}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {

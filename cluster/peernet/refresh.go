@@ -44,11 +44,15 @@ func (s *raftStream) closeOutdated(generation uint64, peers *peerCertificates) {
 	defer s.mu.Unlock()
 	one := true
 	for c := range s.open {
+		if c.replaced {
+			continue
+		}
 		former := one && c.generation != generation
 		if former {
 			one = false
 		}
 		if shown := c.ConnectionState().PeerCertificates; former || len(shown) > 0 && peers.isOutdated(shown[0], time.Now()) {
+			c.replaced = true
 			_ = c.NetConn().Close()
 		}
 	}
@@ -61,6 +65,9 @@ func (p *Port) FormerConnections() (count int) {
 	p.stream.mu.Lock()
 	defer p.stream.mu.Unlock()
 	for c := range p.stream.open {
+		if c.replaced {
+			continue
+		}
 		if shown := c.ConnectionState().PeerCertificates; c.generation != now || len(shown) > 0 && time.Now().After(shown[0].NotAfter) {
 			count++
 		}
