@@ -278,10 +278,10 @@ func running() fsm.SandboxStatus {
 	}}
 }
 
-// questioned puts the sandbox in ERROR because of its workspace if the route requires that.
+// questioned brings the sandbox and the cluster into the state that the route requires.
 func (h *harness) questioned(r route, sb string) {
 	h.t.Helper()
-	if strings.HasSuffix(r.name, "share") {
+	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	}
 	if strings.HasSuffix(r.name, "accept_workspace") {

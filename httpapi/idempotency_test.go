@@ -19,6 +19,8 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"sandbox.create":                    {pathSandboxes, ``, `{}`},
 		"sandbox.pause":                     {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.resume":                    {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
+		"sandbox.rotate_key":                {pathSandboxes + "/" + sandbox + "/rotate-key", ``, `{}`},
+		"sandbox.operator_rotate_key":       {pathOperator + "/sandboxes/" + sandbox + "/rotate-key", ``, `{}`},
 		"sandbox.share":                     {pathSandboxes + "/" + sandbox + "/ports/VSCODE/share", `{}`, `{"expires_at":null}`},
 		"sandbox.accept_workspace":          {pathSandboxes + "/" + sandbox + "/accept-workspace", ``, `{}`},
 		"sandbox.operator_pause":            {pathOperator + "/sandboxes/" + sandbox + "/pause", ``, `{}`},

@@ -85,15 +85,21 @@ func secretFailure(err error) error {
 
 // readSecret returns one member of an entry.
 func (s *Server) readSecret(ctx context.Context, ref fsm.SecretRef, member string) (string, error) {
+	data, err := s.readEntry(ctx, ref)
+	return data[member], err
+}
+
+// readEntry returns an entry with all its members.
+func (s *Server) readEntry(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
 	data, err := s.secrets.Read(ctx, ref)
-	if err != nil {
-		if fsm.CodeOf(err) == fsm.CodeNotFound {
-			// A row refers to it, so this is not the client's error.
-			return "", fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
-		}
-		return "", secretFailure(err)
+	switch {
+	case fsm.CodeOf(err) == fsm.CodeNotFound:
+		// A row refers to it, so this is not the client's error.
+		return nil, fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
+	case err != nil:
+		return nil, secretFailure(err)
 	}
-	return data[member], nil
+	return data, nil
 }
 
 // startSecrets are the secrets of a start task, stored as the member "json" of its entry.

@@ -32,8 +32,8 @@ func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *tra
 		l.mu.Unlock()
 		return false
 	}
-	drained := sb != nil && sb.Desired == fsm.DesiredRunning && o.Client == ClientDraining
-	if sb == nil || sb.Desired != fsm.DesiredPaused && !drained || sb.Status.State != fsm.SandboxRunning ||
+	restarted := sb != nil && sb.Desired == fsm.DesiredRunning && (o.Client == ClientDraining || o.Rotations != sb.Rotations)
+	if sb == nil || sb.Desired != fsm.DesiredPaused && !restarted || sb.Status.State != fsm.SandboxRunning ||
 		sb.KeyRef.IsZero() || sb.Template.Readiness == fsm.ReadinessAllocation {
 		return false
 	}
@@ -70,7 +70,11 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 	defer cancel()
 	outcome := "ok"
 	defer func() { s.metrics.pauses.WithLabelValues(outcome).Inc() }()
-	keys, err := s.secrets.Read(ctx, sb.KeyRef)
+	ref := sb.KeyRef
+	if !sb.FormerKeyRef.IsZero() {
+		ref = sb.FormerKeyRef
+	}
+	keys, err := s.secrets.Read(ctx, ref)
 	if err != nil {
 		outcome = "failed"
 		log.Warn("pausing conversations failed, the sandbox stops without it", "error", err)

@@ -118,6 +118,8 @@ type Job struct {
 	CreatedAt time.Time
 	// KeepWorkspace makes Remove leave the workspace.
 	KeepWorkspace bool
+	// Rotations is the sandbox's. The registered job carries it: it says which key the job has.
+	Rotations uint64
 	// KeyRef names the sandbox's key in the secret store. Nomad's template reads it with the
 	// task's workload identity; the process runner uses Secrets.
 	KeyRef fsm.SecretRef
@@ -187,6 +189,8 @@ type Observed struct {
 	// Failure says why the job can't run without a new start (its task failed for good, its
 	// allocation is lost). It is nil otherwise.
 	Failure *Failure
+	// Rotations is Job.Rotations of the job that exists.
+	Rotations uint64
 	// Spare says that the job gives way to users' starts, as jobs of warm pool members do.
 	Spare bool
 	// Waiting says why the job is not up yet while the backend still tries: no client with room,

@@ -84,6 +84,8 @@ func planRunning(s Situation) Decision {
 		overdue(&d, s, fsm.ReasonScheduler, "the former copy of the sandbox has not stopped")
 	case gone:
 		planAbsent(&d, s)
+	case o.Rotations != s.Sandbox.Rotations:
+		planFormerKey(&d, s)
 	case leftover && (o.Failure != nil || s.Sandbox.Status.State == fsm.SandboxError) && !healthy(s):
 		d.Step = StepStop
 		starting(&d, s, &Failure{Detail: "stopping what is left of the failed start"})
@@ -127,6 +129,15 @@ func uninformative(d Decision, s Situation) bool {
 	st := s.Sandbox.Status
 	return st.Generation < s.Sandbox.Generation && st.State != fsm.SandboxError &&
 		d.Status.State == fsm.SandboxStarting && d.Status.Reason+d.Status.Detail == ""
+}
+
+// planFormerKey plans for a job that has another key than the row. Tasks get their key when they
+// start, so the job is stopped, and started when nothing of it is left. The row keeps the status
+// until then, so that the conversations are paused first.
+func planFormerKey(d *Decision, s Situation) {
+	d.Step = StepStop
+	overdue(d, s, fsm.ReasonScheduler, "the copy of the sandbox with the former key has not stopped")
+	d.Observe = d.Status.State == fsm.SandboxError
 }
 
 // planAway plans while nothing is known about the job yet.

@@ -45,6 +45,12 @@ func owned(sb *fsm.Sandbox) *fsm.Sandbox {
 	return sb
 }
 
+// rotated gives it another key.
+func rotated(sb *fsm.Sandbox) *fsm.Sandbox {
+	sb.Rotations = 1
+	return sb
+}
+
 // trusting makes the backend's report sufficient.
 func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.Template.Readiness = fsm.ReadinessAllocation
@@ -63,6 +69,8 @@ func TestPlan(t *testing.T) {
 	exists := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7}
 	placed := exists
 	placed.Live, placed.Placement = 1, here
+	rekeyed := placed
+	rekeyed.Rotations = 1
 	spare := placed
 	spare.Spare = true
 	up := placed
@@ -317,6 +325,27 @@ func TestPlan(t *testing.T) {
 			func(s *scheduler.Situation) { s.Attempted = 2 }, "probe; STARTING",
 		},
 		{"failed, resumed, stopped", sandbox(run, 2, failed), stopped, nil, "start; STARTING"},
+
+		{"another key, the job has the former", rotated(sandbox(run, 2, running)), placed, nil, "stop"},
+		{"another key, the job is stopping", rotated(sandbox(run, 2, running)), stopping, nil, "STARTING waiting for the former copy of the sandbox to stop"},
+		{"another key, the job is stopped", rotated(sandbox(run, 2, running)), stopped, nil, "start"},
+		{"another key, the job has it", rotated(sandbox(run, 2, running)), rekeyed, nil, "take_over; probe"},
+		{
+			"another key, the job has it and was taken over", rotated(sandbox(run, 2, running)), rekeyed,
+			func(s *scheduler.Situation) { s.Probe, s.Attempted = well, 2 }, "probe; RUNNING",
+		},
+		{"another key, the start failed before", rotated(sandbox(run, 2, failed)), crashed, nil, "stop"},
+		{
+			"another key, the job does not stop", rotated(sandbox(run, 2, running)), placed,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) },
+			"stop; ERROR scheduler not running after 2m0s: the copy of the sandbox with the former key has not stopped",
+		},
+		{"another key, a job of a lost history", sandbox(run, 1, running), rekeyed, nil, "stop"},
+		{
+			"another key, the mark can't be read", sandbox(run, 1, running), rekeyed,
+			func(s *scheduler.Situation) { s.Unsure = true }, "",
+		},
+		{"another key, paused", rotated(sandbox(paused, 2, running)), stopped, nil, "PAUSED"},
 
 		{"pause", sandbox(paused, 2, running), placed, nil, "stop"},
 		{"pausing", sandbox(paused, 2, running), stopping, nil, ""},

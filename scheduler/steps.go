@@ -214,6 +214,7 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 	if sb != nil {
 		job.Birth, job.Unstamped, job.KeepWorkspace = sb.Birth.String(), unstamped(v, sb), sb.KeepWorkspace
 		job.Template, job.KeyRef, job.CreatedAt = sb.Template, sb.KeyRef, sb.CreatedAt
+		job.Rotations = sb.Rotations
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
 		job.HasWorkspace = sb.Status.Workspace != ""
@@ -285,7 +286,7 @@ func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 
 // secretPaths returns the paths of a sandbox's entries in the secret store.
 func secretPaths(sb *fsm.Sandbox) []string {
-	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true, sb.WarmKeyRef.Path: true}
+	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true, sb.WarmKeyRef.Path: true, sb.FormerKeyRef.Path: true}
 	delete(set, "")
 	return slices.Sorted(maps.Keys(set))
 }

@@ -49,6 +49,7 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"sandboxes list --all --user ada", "give --all or --user NAME"},
 		{"sandboxes pause", "accepts 1 arg(s), received 0"},
 		{"sandboxes resume", "accepts 1 arg(s), received 0"},
+		{"sandboxes rotate-key", "accepts 1 arg(s), received 0"},
 		{"sandboxes delete", "accepts 1 arg(s), received 0"},
 		{"specs pool agent", "accepts 2 arg(s), received 1"},
 		{"specs pool agent -- -1", "is not the size of a pool"},

@@ -29,6 +29,8 @@ const (
 	// metaBirth is the sandbox's birth. It is set where a job is registered and never changed in
 	// place, because a change of meta replaces the task. A revert restores the version's own.
 	metaBirth = "bivouac_birth"
+	// metaRotations is how often the key was replaced, in decimal; absent for never.
+	metaRotations = "bivouac_rotations"
 	// metaStart, in the task, makes a task differ from one that failed.
 	metaStart = "bivouac_start"
 
@@ -110,6 +112,9 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 	}
 	if job.Birth != "" {
 		meta[metaBirth] = job.Birth
+	}
+	if job.Rotations > 0 {
+		meta[metaRotations] = strconv.FormatUint(job.Rotations, 10)
 	}
 	return &api.Job{
 		ID:          new(jobID(job.SandboxID)),

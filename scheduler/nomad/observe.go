@@ -109,6 +109,7 @@ func observe(
 		return o
 	}
 	o.Exists, o.Stopped, o.ModifyIndex, o.Birth = true, job.Stop, job.JobModifyIndex, job.Meta[metaBirth]
+	o.Rotations, _ = strconv.ParseUint(job.Meta[metaRotations], 10, 64) // 0 where there is none
 	if job.Stop {
 		return o
 	}

@@ -75,6 +75,7 @@ type volume struct{ cluster, birth, id string }
 type job struct {
 	cluster     string
 	birth       string
+	rotations   uint64
 	version     uint64
 	modifyIndex uint64
 	stopped     bool
@@ -193,6 +194,7 @@ func (n *Nomad) Start(ctx context.Context, j scheduler.Job) error {
 	}
 	n.index++
 	cur.stopped, cur.modifyIndex, cur.keyRef, cur.failure, cur.waiting = false, n.index, j.KeyRef, nil, nil
+	cur.rotations = j.Rotations
 	cur.spare = j.Deferred
 	deferred := j.Deferred
 	if was, ok := cur.versions[j.RevertTo]; ok && j.HasVersion {

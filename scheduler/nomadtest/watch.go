@@ -94,6 +94,7 @@ func (n *Nomad) observe(clusterID, id string) scheduler.Observed {
 		return o
 	}
 	o.Exists, o.Stopped, o.ModifyIndex, o.Birth = true, j.stopped, j.modifyIndex, j.birth
+	o.Rotations = j.rotations
 	if j.stopped {
 		return o
 	}

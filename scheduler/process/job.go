@@ -102,7 +102,7 @@ func (r *Runner) begin(sb *sandbox, job scheduler.Job, t fsm.Template, l launch)
 		st.Birth, st.WorkspaceID = job.Birth, randomHex()
 	}
 	st.SandboxID, st.ClusterID, st.ModifyIndex = sb.id, job.ClusterID, r.nextIndex()
-	st.Stopped, st.Purged, st.Workspace = false, false, true
+	st.Stopped, st.Purged, st.Workspace, st.Rotations = false, false, true, job.Rotations
 	st.remember(version{st.Version, t})
 	mark := runMark{Mark: randomHex(), BootID: r.boot}
 	st.Run = &mark

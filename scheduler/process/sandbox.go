@@ -92,6 +92,7 @@ func (sb *sandbox) observe() scheduler.Observed {
 		return o
 	}
 	o.Stopped, o.ModifyIndex, o.Version = st.Stopped, st.ModifyIndex, st.Version
+	o.Rotations = st.Rotations
 	n := sb.run
 	if n == nil || !o.Exists {
 		return o

@@ -37,6 +37,8 @@ type state struct {
 	Birth    string    `json:"birth,omitempty"`
 	Purged   bool      `json:"purged,omitempty"`
 	Versions []version `json:"versions"`
+	// Rotations is Job.Rotations of the newest start.
+	Rotations uint64 `json:"rotations,omitempty"`
 	// Run is the newest run. It is written before the process starts and kept after its end, so
 	// that leftovers are found.
 	Run *runMark `json:"run,omitempty"`
