@@ -136,6 +136,9 @@ type SandboxStatus struct {
 	// allocation the marker is written again and not required, because the agent may have deleted it.
 	// It is "" below protocol version 3.
 	Proven string `json:"proven,omitempty"`
+	// Challenged says that the agent server has answered a challenge. From then on one that answers
+	// none is not shown the key. It is kept for the sandbox's life, and is false below VersionRotate.
+	Challenged bool `json:"challenged,omitempty"`
 	// Acceptance is the Sandbox.Acceptance for which the marker was last written.
 	Acceptance uint64 `json:"acceptance,omitempty"`
 }
@@ -204,7 +207,7 @@ func (s SandboxState) Known() bool {
 func (s *SandboxStatus) Equal(o *SandboxStatus) bool {
 	return s.State == o.State && s.Reason == o.Reason && s.Detail == o.Detail &&
 		s.Generation == o.Generation && s.Since.Equal(o.Since) && s.LastActive.Equal(o.LastActive) && s.Job == o.Job &&
-		s.Workspace == o.Workspace && s.Proven == o.Proven && s.Acceptance == o.Acceptance &&
+		s.Workspace == o.Workspace && s.Proven == o.Proven && s.Challenged == o.Challenged && s.Acceptance == o.Acceptance &&
 		s.Placement.Equal(o.Placement)
 }
 

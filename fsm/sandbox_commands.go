@@ -320,6 +320,7 @@ func (t *transaction) applySandboxObserve(b *SandboxObserveBody) (Result, *Error
 		status := o.Status
 		status.Since, status.LastActive = old.Status.Since, old.Status.LastActive
 		status.Detail = cleanWords(status.Detail)
+		status.Challenged = (status.Challenged || old.Status.Challenged) && t.meta.active(VersionRotate)
 		if status.Equal(&old.Status) {
 			continue
 		}

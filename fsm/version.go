@@ -27,7 +27,8 @@ const (
 	VersionDrainedMembers = 4
 	// VersionAccess: users can be disabled, keys have roles, and the state of a user is bounded.
 	VersionAccess = 5
-	// VersionRotate: the key of a sandbox can be replaced.
+	// VersionRotate: the key of a sandbox can be replaced, and its row says that its server has
+	// answered a challenge.
 	VersionRotate = 6
 )
 

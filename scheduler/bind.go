@@ -85,11 +85,12 @@ func (p *prober) bindPrefetched(ctx context.Context, res *ProbeResult) bool {
 		}
 		key := with.keys[fsm.MemberKey]
 		var proof, workspace *Failure
+		var challenged bool
 		var g sync.WaitGroup
-		g.Go(func() { proof = p.proveKey(ctx, key) })
+		g.Go(func() { challenged, proof = p.proveKey(ctx, key) })
 		g.Go(func() { workspace = p.checkWorkspace(ctx, key, &marked) })
 		g.Wait()
-		usable = proof == nil && workspace == nil
+		usable, marked.Challenged = proof == nil && workspace == nil, challenged
 	})
 	if !usable {
 		return false
@@ -107,8 +108,9 @@ func (p *prober) bindPrefetched(ctx context.Context, res *ProbeResult) bool {
 func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Failure) {
 	s := p.l.s
 	fault.At("before", "bind")
+	reported := p.isReported()
 	err := s.agents.Init(ctx, p.url, with.init[fsm.MemberSecretKey], agent.InitRequest{
-		SessionAPIKeys: []string{with.keys[fsm.MemberKey]}, SecretKey: with.keys[fsm.MemberSecretKey],
+		SessionAPIKeys: []string{with.keys[fsm.MemberKey]}, SecretKey: with.keys[fsm.MemberSecretKey], BuiltIn: !reported || p.builtIn(),
 	})
 	fault.At("after", "bind")
 	switch {
@@ -118,7 +120,9 @@ func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Fai
 			seconds(s.metrics.start.WithLabelValues("bound", startKind(p.sb)), p.sb.DesiredAt)
 		}
 		return err == nil, nil
-	case errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrNotOurs):
+	case errors.Is(err, agent.ErrUnproven) && !reported:
+		return false, p.unreported()
+	case errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnproven):
 		return false, &Failure{Reason: fsm.ReasonAgentRejected, Detail: "the warm sandbox at " + p.url + " refused its key: " + err.Error()}
 	}
 	return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the warm sandbox at " + p.url + " did not take its key: " + err.Error()}

@@ -260,7 +260,8 @@ type AgentProbes interface {
 	// Prove is nil when the server accepts the key and refuses a call without one. An error that
 	// wraps agent.ErrNotOurs or agent.ErrUnauthorized means that another server answers there. With
 	// builtIn a server that does not prove that it has the key is not shown it: agent.ErrUnproven.
-	Prove(ctx context.Context, baseURL, key string, builtIn bool) error
+	// challenged says that it proved that.
+	Prove(ctx context.Context, baseURL, key string, builtIn bool) (challenged bool, err error)
 	// PauseAll pauses running conversations, so that they can continue after a stop.
 	PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error)
 	// ServerInfo returns how long the server was idle, by its own account.

@@ -231,7 +231,7 @@ func (p *prober) prove(ctx context.Context, res *ProbeResult, dormant bool) (f *
 			}
 		}
 		key := with.keys[fsm.MemberKey]
-		if f = p.proveKey(ctx, key); f == nil {
+		if res.Challenged, f = p.proveKey(ctx, key); f == nil {
 			f = p.checkWorkspace(ctx, key, res)
 		}
 	})
@@ -253,35 +253,47 @@ func (p *prober) read(ctx context.Context, ref fsm.SecretRef, what string) (entr
 	return entry, nil
 }
 
-// proveKey checks that the key belongs to the server.
-func (p *prober) proveKey(ctx context.Context, key string) *Failure {
-	p.l.mu.Lock()
-	reported := p.reported
-	p.l.mu.Unlock()
-	err := p.l.s.agents.Prove(ctx, p.url, key, !reported || p.builtIn())
+// proveKey checks that the key belongs to the server. challenged says that the server proved it
+// without being shown the key.
+func (p *prober) proveKey(ctx context.Context, key string) (challenged bool, f *Failure) {
+	reported := p.isReported()
+	challenged, err := p.l.s.agents.Prove(ctx, p.url, key, !reported || p.builtIn())
 	switch {
 	case err == nil:
-		return nil
+		return challenged, nil
 	case errors.Is(err, agent.ErrUnproven) && !reported:
-		return &Failure{
-			Reason: fsm.ReasonHealth, unreported: true,
-			Detail: "the backend has not reported " + p.url + " yet, and what answers there was not shown the key",
-		}
+		return false, p.unreported()
 	case errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrUnproven):
-		return &Failure{
+		return false, &Failure{
 			Reason: fsm.ReasonAgentRejected,
 			Detail: "what answers at " + p.url + " did not prove to be this sandbox: " + err.Error(),
 		}
 	}
-	return &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()}
+	return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()}
+}
+
+func (p *prober) isReported() bool {
+	p.l.mu.Lock()
+	defer p.l.mu.Unlock()
+	return p.reported
+}
+
+func (p *prober) unreported() *Failure {
+	return &Failure{
+		Reason: fsm.ReasonHealth, unreported: true,
+		Detail: "the backend has not reported " + p.url + " yet, and what answers there was not shown the key",
+	}
 }
 
 // builtIn reports whether the server must be the built-in one of this program or a newer one, which
-// answers challenges: the spec names it, and the sandbox never ran an older one.
+// answers challenges: the sandbox's server has answered one, or the spec names it and the sandbox
+// never ran an older one.
 func (p *prober) builtIn() bool {
 	const program = "sandbox-agent"
 	t := p.sb.Template
 	switch {
+	case p.sb.Status.Challenged:
+		return true
 	case p.sb.Status.Workspace != "":
 		return false
 	case t.Driver == fsm.DriverDocker:

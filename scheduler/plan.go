@@ -52,7 +52,7 @@ func newStatus(s Situation) fsm.SandboxStatus {
 	}
 	return fsm.SandboxStatus{
 		State: fsm.SandboxStarting, Generation: sb.Generation, Since: sb.DesiredAt, Job: sb.Status.Job,
-		Workspace: sb.Status.Workspace, Proven: sb.Status.Proven, Acceptance: sb.Status.Acceptance,
+		Workspace: sb.Status.Workspace, Proven: sb.Status.Proven, Challenged: sb.Status.Challenged, Acceptance: sb.Status.Acceptance,
 	}
 }
 
@@ -243,6 +243,7 @@ func planPlaced(d *Decision, s Situation) {
 		d.Status.State, d.Status.Reason, d.Status.Detail = fsm.SandboxRunning, "", ""
 		d.Status.Placement = p
 		d.Status.Job = fsm.JobRef{Version: s.Observed.Version, Registered: true}
+		d.Status.Challenged = d.Status.Challenged || s.Probe.Challenged
 		if s.Probe.Deferred {
 			d.Status.Job = fsm.JobRef{}
 		}

@@ -80,6 +80,8 @@ type ProbeResult struct {
 	// workspace to be the sandbox's.
 	Answering bool
 	Proven    bool
+	// Challenged: the server proved that it has the key without being shown it.
+	Challenged bool
 	// Deferred: the running job was started without a key, so a resume must not revert to it.
 	// Marker is SandboxStatus.Workspace as found or made, "" for a member of a pool.
 	Deferred bool

@@ -31,6 +31,9 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 		// Older nodes do not know the field.
 		d.Status.Proven = ""
 	}
+	if !v.Active(fsm.VersionRotate) {
+		d.Status.Challenged = false
+	}
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}

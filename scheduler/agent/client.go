@@ -127,25 +127,31 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // proves first that it has the key. A server that knows no challenge is ErrUnproven if builtIn says
 // that it must; otherwise it must refuse a call without the key with 401 and accept one with it. A
 // server without authentication or with a wrong proof is ErrNotOurs, a refused key ErrUnauthorized.
-func (c *Client) Prove(ctx context.Context, baseURL, key string, builtIn bool) error {
+// challenged says that the server proved that it has the key.
+func (c *Client) Prove(ctx context.Context, baseURL, key string, builtIn bool) (challenged bool, err error) {
 	known, err := c.challenge(ctx, baseURL, key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if builtIn && !known {
-		return &Error{Op: "prove", Kind: ErrUnproven, Detail: "it answers no challenge, and was not shown the key"}
+		return false, unproven("prove")
 	}
 	r := request{op: "prove", method: http.MethodGet, url: baseURL + "/api/conversations/count"}
 	// First without the key: an open server must not receive it.
 	err = c.call(ctx, c.cfg.ProbeTimeout, r, nil)
 	switch {
 	case err == nil:
-		return &Error{Op: r.op, Kind: ErrNotOurs, Detail: "the server answers without a key"}
+		return false, &Error{Op: r.op, Kind: ErrNotOurs, Detail: "the server answers without a key"}
 	case !errors.Is(err, ErrUnauthorized):
-		return err
+		return false, err
 	}
 	r.key = key
-	return c.call(ctx, c.cfg.ProbeTimeout, r, nil)
+	err = c.call(ctx, c.cfg.ProbeTimeout, r, nil)
+	return known && err == nil, err
+}
+
+func unproven(op string) error {
+	return &Error{Op: op, Kind: ErrUnproven, Detail: "it answers no challenge, and was not shown the key"}
 }
 
 // CreateConversation creates the conversation req.ConversationID. If it exists, the server returns

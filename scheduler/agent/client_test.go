@@ -59,7 +59,7 @@ func TestClient_Prove(t *testing.T) {
 		}, ErrBadAnswer},
 	} {
 		client, url := serve(t, c.handler)
-		if err := client.Prove(t.Context(), url, key, false); !errors.Is(err, c.want) {
+		if _, err := client.Prove(t.Context(), url, key, false); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -72,7 +72,7 @@ func TestClient_ProveShowsTheKeyToNoOpenServer(t *testing.T) {
 		}
 		fmt.Fprint(w, "1")
 	})
-	if err := client.Prove(t.Context(), url, key, false); !errors.Is(err, ErrNotOurs) {
+	if _, err := client.Prove(t.Context(), url, key, false); !errors.Is(err, ErrNotOurs) {
 		t.Error(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestClient_ProveShowsTheKeyToNoStranger(t *testing.T) {
 			}
 			answer(401, `{"detail":"Unauthorized"}`)(w, r)
 		})
-		if err := client.Prove(t.Context(), url, key, true); !errors.Is(err, c.want) {
+		if _, err := client.Prove(t.Context(), url, key, true); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -120,6 +120,31 @@ func TestClient_InitShowsNoKeyToAStranger(t *testing.T) {
 	})
 	if err := client.Init(t.Context(), url, key, InitRequest{SessionAPIKeys: []string{"a"}}); !errors.Is(err, ErrNotOurs) {
 		t.Error(err)
+	}
+}
+
+// TestClient_InitShowsNoKeyWithoutAChallenge: a stranger knows no challenge and says that it is
+// dormant.
+func TestClient_InitShowsNoKeyWithoutAChallenge(t *testing.T) {
+	shown := 0
+	client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == ProofPath:
+			answer(404, `{"detail":"Not Found"}`)(w, r)
+		case r.Method == http.MethodPost:
+			shown++
+			answer(200, `{"state":"ready","error":null}`)(w, r)
+		default:
+			answer(200, `{"state":"dormant","error":null}`)(w, r)
+		}
+	})
+	req := InitRequest{SessionAPIKeys: []string{"a"}, BuiltIn: true}
+	if err := client.Init(t.Context(), url, key, req); !errors.Is(err, ErrUnproven) || shown > 0 {
+		t.Errorf("%v, the keys were shown %d times", err, shown)
+	}
+	req.BuiltIn = false
+	if err := client.Init(t.Context(), url, key, req); err != nil || shown != 1 {
+		t.Errorf("another's server: %v, the keys were shown %d times", err, shown)
 	}
 }
 

@@ -59,7 +59,8 @@ func FuzzAnswers(f *testing.F) {
 		if collect(err); err == nil && (info.Idle < 0 || info.Uptime < 0) {
 			t.Fatalf("%q was idle for %v", body, info.Idle)
 		}
-		collect(c.Prove(ctx, base, key, false))
+		_, err = c.Prove(ctx, base, key, false)
+		collect(err)
 		created, _, err := c.CreateConversation(ctx, base, key, CreateRequest{ConversationID: DashedID(id)})
 		collect(err)
 		_ = DashedID(created.HexID())

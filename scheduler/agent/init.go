@@ -50,6 +50,9 @@ type InitRequest struct {
 	// MaxConcurrentRuns limits the conversations that run concurrently.
 	MaxConcurrentRuns int               `json:"max_concurrent_runs,omitempty"`
 	Env               map[string]string `json:"env,omitempty"`
+	// BuiltIn is not sent: a server that does not prove that it has initKey is shown nothing, and is
+	// ErrUnproven.
+	BuiltIn bool `json:"-"`
 }
 
 // InitWebhook is one webhook of an InitRequest.
@@ -65,12 +68,16 @@ type InitWebhook struct {
 func (c *Client) Init(ctx context.Context, baseURL, initKey string, req InitRequest) error {
 	const op = "initialise"
 	// The call shows two keys: a stranger must not receive them.
-	if _, err := c.challenge(ctx, baseURL, initKey); err != nil {
+	known, err := c.challenge(ctx, baseURL, initKey)
+	if err != nil {
 		state, stateErr := c.InitState(ctx, baseURL)
 		if errors.Is(err, ErrNotOurs) && stateErr == nil && state != StateDormant {
 			return initError(&Error{Op: op, Kind: ErrRefused, Status: http.StatusBadRequest})
 		}
 		return err
+	}
+	if req.BuiltIn && !known {
+		return unproven(op)
 	}
 	body, err := json.Marshal(req)
 	if err != nil {

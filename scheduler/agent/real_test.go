@@ -66,7 +66,7 @@ func TestReal_MemberOfAPool(t *testing.T) {
 		if err := c.Health(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Prove(t.Context(), url, key, true); !errors.Is(err, ErrNotOurs) && !errors.Is(err, ErrUnreachable) {
+		if _, err := c.Prove(t.Context(), url, key, true); !errors.Is(err, ErrNotOurs) && !errors.Is(err, ErrUnreachable) {
 			t.Fatalf("a dormant server is proven: %v", err)
 		}
 		if err := c.Init(t.Context(), url, "wrong", InitRequest{SessionAPIKeys: []string{key}}); !errors.Is(err, ErrNotOurs) {
@@ -78,7 +78,7 @@ func TestReal_MemberOfAPool(t *testing.T) {
 		if err := c.Init(t.Context(), url, "initsecret", InitRequest{SessionAPIKeys: []string{"another"}}); !errors.Is(err, ErrNotDormant) {
 			t.Fatal(err)
 		}
-		if err := c.Prove(t.Context(), url, key, true); err != nil {
+		if _, err := c.Prove(t.Context(), url, key, true); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,14 +47,20 @@ func (n *Nomad) Health(ctx context.Context, baseURL string) error {
 
 // Prove implements scheduler.AgentProbes: the server accepts the key that the secret store held
 // for its job, or the key that Init passed.
-func (n *Nomad) Prove(ctx context.Context, baseURL, key string, builtIn bool) error {
+func (n *Nomad) Prove(ctx context.Context, baseURL, key string, builtIn bool) (challenged bool, err error) {
 	n.dial(ctx, "prove", baseURL)
 	defer n.mu.Unlock()
 	if builtIn {
 		n.calls["challenge only"]++
 	}
-	_, err := n.authorised(ctx, "prove", baseURL, key)
-	return err
+	if n.unchallenged && builtIn {
+		return false, &agent.Error{Op: "prove", Kind: agent.ErrUnproven}
+	}
+	if n.unchallenged {
+		n.calls["key shown"]++
+	}
+	_, err = n.authorised(ctx, "prove", baseURL, key)
+	return err == nil && !n.unchallenged, err
 }
 
 func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc, error) {
@@ -154,6 +160,8 @@ func (n *Nomad) Init(ctx context.Context, baseURL, initKey string, req agent.Ini
 	}
 	own := n.secrets.given(a.keyRef)[fsm.MemberSecretKey]
 	switch {
+	case n.unchallenged && req.BuiltIn:
+		return &agent.Error{Op: "init", Kind: agent.ErrUnproven}
 	case own == "" || own != initKey:
 		return &agent.Error{Op: "init", Kind: agent.ErrUnauthorized, Status: http.StatusUnauthorized}
 	case a.bound != "" || !a.deferred:

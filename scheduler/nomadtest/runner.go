@@ -65,6 +65,8 @@ type Nomad struct {
 	// files holds the workspaces' contents. noFiles: the agent servers lack the file endpoints.
 	files   map[string]map[string][]byte
 	noFiles bool
+	// unchallenged: the agent servers answer no challenge, as upstream's.
+	unchallenged bool
 	// pausing is how long a PauseAll takes.
 	pausing time.Duration
 }

@@ -46,7 +46,7 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 		if err := c.Init(ctx, url, "SEALCANARY", agent.InitRequest{SessionAPIKeys: []string{testKey}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Prove(ctx, url, testKey, true); err != nil {
+		if _, err := c.Prove(ctx, url, testKey, true); err != nil {
 			t.Fatal(err)
 		}
 		return url
@@ -90,7 +90,11 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = await(t, r, "s1", "the sandbox with its key", func(o scheduler.Observed) bool {
-		return o.Placement != nil && c.Prove(ctx, access.AgentURL(o.Placement), testKey, true) == nil
+		if o.Placement == nil {
+			return false
+		}
+		_, err := c.Prove(ctx, access.AgentURL(o.Placement), testKey, true)
+		return err == nil
 	})
 	there(access.AgentURL(o.Placement))
 }

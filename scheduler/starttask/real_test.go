@@ -232,10 +232,10 @@ func TestStartTasks_RealConversationOutlivesKillPauseAndLeader(t *testing.T) {
 		t.Fatalf("%d events", n)
 	}
 	url, key, s := w.running(task.SandboxID)
-	if err := w.agents.Prove(t.Context(), url, key, true); err != nil {
+	if _, err := w.agents.Prove(t.Context(), url, key, true); err != nil {
 		t.Errorf("Prove: %v", err)
 	}
-	if err := w.agents.Prove(t.Context(), url, "another key", true); !errors.Is(err, agent.ErrNotOurs) {
+	if _, err := w.agents.Prove(t.Context(), url, "another key", true); !errors.Is(err, agent.ErrNotOurs) {
 		t.Errorf("Prove with another key: %v", err)
 	}
 	infos, err := w.agents.Conversations(t.Context(), url, key, []string{task.ConversationID, strings.Repeat("0", 32)})
