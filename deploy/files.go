@@ -5,10 +5,9 @@ package deploy
 
 import "embed"
 
-// Files is what of this folder is read by code: Vault's and
-// Nomad's policies, HAProxy's
-// configuration, the image around the agent server, and the configurations of
-// `make stack`.
+// Files is what of this folder is read by code: Vault's and Nomad's policies, the
+// script of the sandboxes' network, HAProxy's configuration, the image around the
+// agent server, and the configurations of `make stack`.
 //
-//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile config/stack*.hcl nomad/bivouac.policy.hcl
+//go:embed vault/*.hcl haproxy/haproxy.cfg docker/Dockerfile config/stack*.hcl nomad/bivouac.policy.hcl nomad/*.sh
 var Files embed.FS

@@ -81,7 +81,7 @@ type NomadConfig struct {
 	TokenFile                  string
 	CAFile, CertFile, KeyFile  string
 	NodePool, VolumePlugin     string
-	HostNetwork                string
+	HostNetwork, DockerNetwork string
 	VaultRole                  string
 	// Variable is the path of this installation's mark; see nomad.Config.
 	Variable  string
@@ -311,6 +311,7 @@ func (c *NomadConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "key_file", set: setString(&c.KeyFile, notEmpty)},
 		{name: "node_pool", set: setString(&c.NodePool, notEmpty)},
 		{name: "host_network", set: setString(&c.HostNetwork, notEmpty)},
+		{name: "docker_network", set: setString(&c.DockerNetwork, nomad.CheckDockerNetwork)},
 		{name: "volume_plugin", set: setString(&c.VolumePlugin, notEmpty)},
 		{name: "vault_role", set: setString(&c.VaultRole, notEmpty)},
 		{name: "variable", set: setString(&c.Variable, nomad.CheckVariable)},

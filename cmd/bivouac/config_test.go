@@ -113,7 +113,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 			TrailingLogs: 2000, TrailingBytes: 128 << 20, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second, DeadAfter: 2 * time.Hour, Voters: 5},
 		Nomad: NomadConfig{Address: "https://nomad.example.org:4646", Namespace: "agents", Region: "eu",
 			Datacenters: []string{"dc1", "dc2"}, TokenFile: here("nomad-token"), CAFile: here("nomad-ca.pem"),
-			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", HostNetwork: "sandboxes", VolumePlugin: "zfs", VaultRole: "sandboxes",
+			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", HostNetwork: "sandboxes", DockerNetwork: "bivouac", VolumePlugin: "zfs", VaultRole: "sandboxes",
 			Variable: "marks/agents", LostAfter: time.Hour},
 		Vault: VaultConfig{Address: "https://vault.example.org:8200", Mount: "kv", Prefix: "agents", Namespace: "team",
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem"),

@@ -67,6 +67,8 @@
 //	  node_pool                       likewise; default: Nomad's own
 //	  host_network                    the clients' host_network on whose address sandboxes have
 //	                                  their ports; default: the client's main address
+//	  docker_network                  the clients' docker network of containers whose spec says
+//	                                  network_mode = "bridge"; default: docker's own bridge
 //	  token_file                      file with the ACL token
 //	  ca_file, cert_file, key_file    for https
 //	  volume_plugin                   makes the workspace volumes; default "mkdir"

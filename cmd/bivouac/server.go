@@ -200,7 +200,7 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 	n.Address, n.Region, n.Namespace, n.Token = c.Nomad.Address, c.Nomad.Region, c.Nomad.Namespace, token
 	n.TLS = nomad.TLSConfig{CAFile: c.Nomad.CAFile, CertFile: c.Nomad.CertFile, KeyFile: c.Nomad.KeyFile}
 	n.Datacenters, n.NodePool = c.Nomad.Datacenters, c.Nomad.NodePool
-	n.HostNetwork = c.Nomad.HostNetwork
+	n.HostNetwork, n.DockerNetwork = c.Nomad.HostNetwork, c.Nomad.DockerNetwork
 	n.VolumePlugin, n.LostAfter, n.Variable = c.Nomad.VolumePlugin, c.Nomad.LostAfter, c.Nomad.Variable
 	n.VaultMount, n.VaultRole = c.Vault.Mount, c.Nomad.VaultRole
 	n.Logger, n.Registerer = log, registry

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +32,10 @@ type Config struct {
 	// HostNetwork is the host_network of the clients on whose address the sandboxes' ports are;
 	// empty means the client's main address. Every client that runs sandboxes needs it.
 	HostNetwork string
+	// DockerNetwork is the docker network of containers that have their own network
+	// (deploy/nomad/sandbox-network.sh); empty means docker's bridge. Every client that runs
+	// sandboxes needs it.
+	DockerNetwork string
 	// VolumePlugin is the plugin that makes the workspace volumes.
 	VolumePlugin string
 	// MountVolumes makes docker jobs mount their volume even where the client's docker driver
@@ -104,6 +110,11 @@ func (c Config) Validate() error {
 	if err := CheckVariable(c.Variable); err != nil {
 		return fmt.Errorf("nomad: variable %w", err)
 	}
+	if c.DockerNetwork != "" {
+		if err := CheckDockerNetwork(c.DockerNetwork); err != nil {
+			return fmt.Errorf("nomad: docker network %w", err)
+		}
+	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		return errors.New("nomad: a TLS certificate and its key go together")
 	}
@@ -120,6 +131,18 @@ func (c Config) Validate() error {
 		if d.value <= 0 {
 			return fmt.Errorf("nomad: %s must be positive, got %s", d.name, d.value)
 		}
+	}
+	return nil
+}
+
+// CheckDockerNetwork returns an error that says what a container's own network can't be called. What
+// docker takes for another container's network, or for the host's, is no name.
+func CheckDockerNetwork(name string) error {
+	switch {
+	case slices.Contains([]string{"host", "none", "default"}, name):
+		return fmt.Errorf("must be a network made for the sandboxes, not docker's own %q", name)
+	case !regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`).MatchString(name):
+		return fmt.Errorf("must be letters, digits, '-', '_' and '.', at most 64, got %q", name)
 	}
 	return nil
 }

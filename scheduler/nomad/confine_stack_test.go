@@ -32,6 +32,7 @@ type container struct {
 	}
 	NetworkSettings struct {
 		IPAddress, Gateway string
+		Networks           map[string]struct{ IPAddress, Gateway string }
 		Ports              map[string][]struct{ HostIp, HostPort string }
 	}
 }
@@ -81,7 +82,7 @@ type probe struct {
 // probeImage makes the agent's image with the probe in it.
 func (b *bench) probeImage() string {
 	b.Helper()
-	dir, image := b.TempDir(), strings.Replace(b.s.image, "agent:", "probe:", 1)
+	dir, image := b.TempDir(), strings.Replace(b.s.image, "agent:", "probe:", 1)+"-"+b.Name()
 	if err := local.BuildGo(b.Context(), "./scheduler/nomad/testdata/probe", filepath.Join(dir, "probe")); err != nil {
 		b.Fatal(err)
 	}

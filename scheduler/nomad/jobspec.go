@@ -77,7 +77,7 @@ func jobSpec(cfg Config, job scheduler.Job, ws workspace) (*api.Job, *scheduler.
 		return nil, specFailure("the template has no port %s", fsm.PortAgentServer)
 	}
 	text := replacer(t, dir)
-	config, fail := driverConfig(t, dir, text)
+	config, fail := driverConfig(cfg, t, dir, text)
 	if fail != nil {
 		return nil, fail
 	}
@@ -227,7 +227,7 @@ func ports(cfg Config, t fsm.Template) []api.Port {
 	return list
 }
 
-func driverConfig(t fsm.Template, dir string, text *strings.Replacer) (map[string]any, *scheduler.Failure) {
+func driverConfig(cfg Config, t fsm.Template, dir string, text *strings.Replacer) (map[string]any, *scheduler.Failure) {
 	args := make([]string, len(t.Args))
 	for i, a := range t.Args {
 		args[i] = text.Replace(a)
@@ -259,6 +259,9 @@ func driverConfig(t fsm.Template, dir string, text *strings.Replacer) (map[strin
 		config["image"] = t.Image
 		if bridged(t) {
 			config["ports"] = portNames(t)
+			if cfg.DockerNetwork != "" {
+				config["network_mode"] = cfg.DockerNetwork
+			}
 		} else {
 			config["network_mode"] = "host"
 		}

@@ -48,6 +48,7 @@ nomad {
   key_file      = "nomad-key.pem"
   node_pool     = "agents"
   host_network  = "sandboxes"
+  docker_network = "bivouac"
   volume_plugin = "zfs"
   vault_role    = "sandboxes"
   variable      = "marks/agents"
