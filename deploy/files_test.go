@@ -9,8 +9,11 @@ import (
 // TestFiles_KeepTheirGuards: what the installed files must say, whatever else changes in them.
 func TestFiles_KeepTheirGuards(t *testing.T) {
 	for file, wants := range map[string][]string{
-		"systemd/bivouac.service": {"\nLimitCORE=0\n", "\nNoNewPrivileges=yes\n", "--check\n"},
-		"vault/bivouac.hcl":       {"secret_id_ttl=720h"},
+		"systemd/bivouac.service":                 {"\nLimitCORE=0\n", "\nNoNewPrivileges=yes\n", "--check\n"},
+		"systemd/bivouac-sandbox-network.service": {"\nBefore=nomad.service\n", "\nRequiredBy=nomad.service\n"},
+		"nomad/namespace.hcl":                     {`enabled_task_drivers = ["docker"]`},
+		"nomad/client.hcl":                        {`node_pool = "sandboxes"`, "allow_privileged = false"},
+		"vault/bivouac.hcl":                       {"secret_id_ttl=720h"},
 		"haproxy/haproxy.cfg": {
 			"deny_status 404 if { path /metrics /server_info /openapi.json }",
 			"tcp-request connection reject if { sc0_conn_cur gt 512 }",

@@ -64,12 +64,14 @@ nomad {
   # cluster with sandboxes keeps the one it has.
   namespace = "sandboxes"
   # datacenters = ["*"]
-  # node_pool    = "sandboxes" # machines on which nothing else runs
-  # host_network = "sandboxes" # the clients' address for the sandboxes' ports
-  #                            # (deploy/nomad/client.hcl); default: their main one
+  # The machines on which nothing else runs (deploy/nomad/node-pool.hcl). The default
+  # is Nomad's own.
+  node_pool = "sandboxes"
   # The clients' docker network that deploy/nomad/sandbox-network.sh makes: sandboxes
   # don't reach each other or the machine in it. The default is docker's own bridge.
-  # docker_network = "bivouac"
+  docker_network = "bivouac"
+  # host_network = "sandboxes" # the clients' address for the sandboxes' ports
+  #                            # (deploy/nomad/client.hcl); default: their main one
   # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
   # ca_file     = "/etc/bivouac/nomad-ca.pem"
   # Where each leader notes how far the state had come, so that one with an older

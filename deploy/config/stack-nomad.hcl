@@ -45,6 +45,7 @@ server {
 
 client {
   enabled           = true
+  node_pool         = "NODE_POOL"
   network_interface = "lo"
   network_speed     = 10000
   min_dynamic_port  = MIN_DYNAMIC_PORT

@@ -18,9 +18,11 @@ peer {
 }
 
 nomad {
-  address    = "NOMAD_URL"
-  namespace  = "NAMESPACE"
-  token_file = "../nomad-token"
+  address        = "NOMAD_URL"
+  namespace      = "NAMESPACE"
+  node_pool      = "NODE_POOL"
+  docker_network = "DOCKER_NETWORK"
+  token_file     = "../nomad-token"
 }
 
 vault {

@@ -1,6 +1,7 @@
 # What a Bivouac node may do in Nomad, where ACLs are on:
 #
-#   nomad namespace apply sandboxes
+#   nomad namespace apply namespace.hcl
+#   nomad node pool apply node-pool.hcl
 #   nomad acl policy apply bivouac bivouac.policy.hcl
 #   nomad acl token create -name bivouac -policy bivouac
 #

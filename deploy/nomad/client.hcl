@@ -6,6 +6,10 @@
 # and then, instead of the policy that makes, deploy/vault/nomad-workloads.hcl.
 
 client {
+  # Machines on which nothing else runs: node-pool.hcl, and nomad { node_pool } of the
+  # nodes' configuration.
+  node_pool = "sandboxes"
+
   # Where the plugin "mkdir" makes the sandboxes' workspaces: keep it on a disk
   # with room, and back it up if the work in it matters.
   host_volumes_dir = "/var/lib/nomad/host_volumes"
@@ -35,16 +39,13 @@ vault {
   jwt_auth_backend_path = "jwt-nomad/"
 }
 
-# What Nomad does not keep from containers on docker's bridge: each other ("icc":
-# false in /etc/docker/daemon.json closes the bridge), services of the machine that
-# listen on all addresses, and a cloud's metadata service:
+# On docker's own bridge containers reach each other, what the machine serves on all
+# addresses, and a cloud's metadata service. So each client has a network for them:
 #
-#   iptables -I DOCKER-USER -d 169.254.0.0/16 -j DROP
-#   iptables -I INPUT -i docker0 -m conntrack --ctstate NEW -j DROP
+#   sandbox-network.sh up      with deploy/systemd/bivouac-sandbox-network.service
 #
-# Nomad publishes each port over TCP and UDP. To drop the latter:
-#
-#   iptables -I DOCKER-USER -o docker0 -p udp -m conntrack --ctstate NEW -j DROP
+# nomad { docker_network = "bivouac" } of the nodes' configuration names it. Nomad
+# publishes each port over TCP and UDP; the rules of that network drop the latter.
 
 # On Nomad's servers (the same blocks on a machine that is both):
 #

@@ -27,48 +27,53 @@ PATH=$PATH:/usr/sbin:/sbin
 
 fail() { echo "sandbox-network: $*" >&2; exit 1; }
 
-# The chains: what docker forwards, what is for this machine, what this machine sends.
-FORWARD=$BRIDGE-FORWARD INPUT=$BRIDGE-INPUT OUTPUT=$BRIDGE-OUTPUT
+# The chains: what docker forwards, what is for this machine, and all that goes in. The
+# last is in mangle: in filter's OUTPUT a port's packet does not yet have our interface.
+FORWARD=$BRIDGE-FORWARD INPUT=$BRIDGE-INPUT INTO=$BRIDGE-INTO
 
 rules() {
+  known='-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN'
   echo '*filter'
   echo ":$FORWARD - [0:0]"
   echo ":$INPUT - [0:0]"
-  echo ":$OUTPUT - [0:0]"
-  [ "$1" = 6 ] || {
-    echo "-A $FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
+  if [ "$1" = 6 ]; then
+    # Sandboxes have no IPv6.
+    echo "-A $FORWARD -j DROP"
+  else
+    echo "-A $FORWARD $known"
     echo "-A $FORWARD -i $BRIDGE -o $BRIDGE -j DROP"
     for a in $DNS; do
-      echo "-A $FORWARD -i $BRIDGE -d $a -p udp --dport 53 -j RETURN"
-      echo "-A $FORWARD -i $BRIDGE -d $a -p tcp --dport 53 -j RETURN"
-      echo "-A $INPUT -d $a -p udp --dport 53 -j RETURN"
-      echo "-A $INPUT -d $a -p tcp --dport 53 -j RETURN"
+      for chain in "$FORWARD -i $BRIDGE" "$INPUT"; do
+        echo "-A $chain -d $a -p udp --dport 53 -j RETURN"
+        echo "-A $chain -d $a -p tcp --dport 53 -j RETURN"
+      done
     done
     for a in 169.254.0.0/16 $REFUSE; do echo "-A $FORWARD -i $BRIDGE -d $a -j DROP"; done
-    # Nomad publishes every port over TCP and UDP. Only the agent server's TCP is used.
-    echo "-A $FORWARD -o $BRIDGE -p udp -j DROP"
     for a in $NODES; do echo "-A $FORWARD -o $BRIDGE -s $a -j RETURN"; done
     [ -z "$NODES" ] || echo "-A $FORWARD -o $BRIDGE -j DROP"
-    echo "-A $FORWARD -j RETURN"
-    echo "-A $INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
-    echo "-A $OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
-    echo "-A $OUTPUT -p tcp -j RETURN"
-  }
-  # Sandboxes have no IPv6.
-  [ "$1" = 4 ] || echo "-A $FORWARD -j DROP"
+    echo "-A $INPUT $known"
+  fi
   echo "-A $INPUT -j DROP"
-  echo "-A $OUTPUT -j DROP"
+  echo COMMIT
+  echo '*mangle'
+  echo ":$INTO - [0:0]"
+  if [ "$1" = 4 ]; then
+    echo "-A $INTO $known"
+    # Nomad publishes every port over UDP as well.
+    echo "-A $INTO -p tcp -j RETURN"
+  fi
+  echo "-A $INTO -j DROP"
   echo COMMIT
 }
 
-# jumps are where the chains are entered: chain, direction, ours.
+# jumps are where the chains are entered: table, chain, direction, ours.
 jumps() {
   entry=FORWARD
   [ "$1" = 6 ] || entry=DOCKER-USER
-  echo "$entry -i $FORWARD"
-  echo "$entry -o $FORWARD"
-  echo "INPUT -i $INPUT"
-  echo "OUTPUT -o $OUTPUT"
+  echo "filter $entry -i $FORWARD"
+  echo "filter $entry -o $FORWARD"
+  echo "filter INPUT -i $INPUT"
+  echo "mangle POSTROUTING -o $INTO"
 }
 
 # tables prints which of iptables and ip6tables there are, as "4" and "6".
@@ -78,6 +83,9 @@ tables() {
 }
 
 tool() { if [ "$1" = 6 ]; then echo ip6tables; else echo iptables; fi; }
+
+# jump checks, inserts or deletes the jump that was read from jumps.
+jump() { "$(tool "$1")" -w -t "$table" "$2" "$entry" "$way" "$BRIDGE" -j "$ours"; }
 
 network_option() { docker network inspect --format "{{index .Options \"com.docker.network.bridge.$1\"}}" "$NETWORK"; }
 
@@ -92,8 +100,8 @@ up() {
   # The rules are there before anything can be in the network.
   for t in $(tables); do
     rules "$t" | "$(tool "$t")"-restore -w --noflush
-    jumps "$t" | while read -r entry way ours; do
-      "$(tool "$t")" -w -C "$entry" "$way" "$BRIDGE" -j "$ours" 2>/dev/null || "$(tool "$t")" -w -I "$entry" "$way" "$BRIDGE" -j "$ours"
+    jumps "$t" | while read -r table entry way ours; do
+      jump "$t" -C 2>/dev/null || jump "$t" -I
     done
   done
   docker network inspect "$NETWORK" >/dev/null 2>&1 ||
@@ -105,8 +113,9 @@ up() {
 check() {
   check_network
   for t in $(tables); do
-    jumps "$t" | while read -r entry way ours; do
-      "$(tool "$t")" -w -C "$entry" "$way" "$BRIDGE" -j "$ours" 2>/dev/null || fail "$(tool "$t") has no jump from $entry to $ours: run up"
+    jumps "$t" | while read -r table entry way ours; do
+      jump "$t" -C 2>/dev/null || fail "$(tool "$t") has no jump from $entry to $ours: run up"
+      "$(tool "$t")" -w -t "$table" -S "$ours" | grep -q DROP || fail "$(tool "$t") has no rules in $ours: run up"
     done
   done
 }
@@ -114,12 +123,10 @@ check() {
 down() {
   ! docker network inspect "$NETWORK" >/dev/null 2>&1 || docker network rm "$NETWORK" >/dev/null
   for t in $(tables); do
-    jumps "$t" | while read -r entry way ours; do
-      while "$(tool "$t")" -w -D "$entry" "$way" "$BRIDGE" -j "$ours" 2>/dev/null; do :; done
-    done
-    for chain in "$FORWARD" "$INPUT" "$OUTPUT"; do
-      "$(tool "$t")" -w -F "$chain" 2>/dev/null || continue
-      "$(tool "$t")" -w -X "$chain"
+    jumps "$t" | while read -r table entry way ours; do
+      while jump "$t" -D 2>/dev/null; do :; done
+      "$(tool "$t")" -w -t "$table" -F "$ours" 2>/dev/null || continue
+      "$(tool "$t")" -w -t "$table" -X "$ours" 2>/dev/null || true # entered twice
     done
   done
 }

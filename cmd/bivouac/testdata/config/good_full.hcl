@@ -38,21 +38,21 @@ raft {
 }
 
 nomad {
-  address       = "https://nomad.example.org:4646"
-  namespace     = "agents"
-  region        = "eu"
-  datacenters   = ["dc1", "dc2"]
-  token_file    = "nomad-token"
-  ca_file       = "nomad-ca.pem"
-  cert_file     = "nomad.pem"
-  key_file      = "nomad-key.pem"
-  node_pool     = "agents"
-  host_network  = "sandboxes"
+  address        = "https://nomad.example.org:4646"
+  namespace      = "agents"
+  region         = "eu"
+  datacenters    = ["dc1", "dc2"]
+  token_file     = "nomad-token"
+  ca_file        = "nomad-ca.pem"
+  cert_file      = "nomad.pem"
+  key_file       = "nomad-key.pem"
+  node_pool      = "agents"
+  host_network   = "sandboxes"
   docker_network = "bivouac"
-  volume_plugin = "zfs"
-  vault_role    = "sandboxes"
-  variable      = "marks/agents"
-  lost_after    = "1h"
+  volume_plugin  = "zfs"
+  vault_role     = "sandboxes"
+  variable       = "marks/agents"
+  lost_after     = "1h"
 }
 
 vault {
