@@ -89,6 +89,9 @@ func Down(dir string, progress io.Writer) error {
 
 	fmt.Fprintln(progress, "stopping Vault")
 	errs = append(errs, findProcess(filepath.Join(dir, vault), vault).stop(10*time.Second))
+	if stack != nil && stack.Network != "" {
+		errs = append(errs, networkOf(dir).Down())
+	}
 	if stack != nil && stack.Image != "" {
 		errs = append(errs, RemoveImage(stack.Image))
 	}

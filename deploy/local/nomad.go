@@ -31,6 +31,11 @@ type NomadOptions struct {
 	// Namespace is the sandboxes' namespace: Vault trusts only its tasks. It is created if it
 	// is missing; "" is default.
 	Namespace string
+	// Drivers are those that the namespace's jobs may use; none means any. See
+	// deploy/nomad/namespace.hcl.
+	Drivers []string
+	// NodePool is the client's; "" is default.
+	NodePool string
 	// Detach lets Nomad outlive this process.
 	Detach bool
 	// ACL turns access control on. Nomad.Token then has all permissions.
@@ -117,7 +122,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	}
 	err = n.Start(ctx)
 	if err == nil && o.Namespace != "" && o.Join == nil {
-		err = n.Do(ctx, http.MethodPost, "namespace/"+o.Namespace, map[string]string{"Name": o.Namespace}, nil)
+		err = n.applyNamespace(ctx, o)
 	}
 	if err == nil && o.Vault != nil && o.Join == nil {
 		err = o.Vault.TrustNamespace(ctx, n.Address, o.Namespace)
@@ -126,6 +131,15 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
+}
+
+// applyNamespace makes the sandboxes' namespace.
+func (n *Nomad) applyNamespace(ctx context.Context, o NomadOptions) error {
+	in := map[string]any{"Name": o.Namespace}
+	if len(o.Drivers) > 0 {
+		in["Capabilities"] = map[string]any{"EnabledTaskDrivers": o.Drivers}
+	}
+	return n.Do(ctx, http.MethodPost, "namespace/"+o.Namespace, in, nil)
 }
 
 // nomadConfig returns the agent's configuration file.
@@ -137,7 +151,7 @@ func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 	filled := strings.NewReplacer(
 		`"DATA_DIR"`, strconv.Quote(filepath.Join(n.Dir, "data")),
 		"HTTP_PORT", strconv.Itoa(ports[0]), "RPC_PORT", strconv.Itoa(ports[1]), "SERF_PORT", strconv.Itoa(ports[2]),
-		"MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT", strconv.Itoa(n.ports.max),
+		"NODE_POOL", cmp.Or(o.NodePool, "default"), "MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT", strconv.Itoa(n.ports.max),
 	).Replace(string(text))
 	if o.Join != nil {
 		filled = strings.NewReplacer(

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -29,8 +30,11 @@ const (
 	nomadPort    = 4646
 )
 
-// stackNamespace is the Nomad namespace of the stack's sandboxes.
-const stackNamespace = "sandboxes"
+// stackNamespace and stackPool are the Nomad namespace and the node pool of the stack's sandboxes.
+const (
+	stackNamespace = "sandboxes"
+	stackPool      = "sandboxes"
+)
 
 // Stack is what Up started: the content of stack.json in its directory.
 type Stack struct {
@@ -47,6 +51,8 @@ type Stack struct {
 	APIKeyFile string `json:"api_key_file,omitempty"`
 	// Image is the sandbox image that was built, "" without Docker.
 	Image string `json:"image,omitempty"`
+	// Network is the docker network of the sandboxes, "" where they are on docker's own bridge.
+	Network string `json:"network,omitempty"`
 }
 
 // StackNode is one `bivouac server`.
@@ -109,6 +115,7 @@ func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err 
 	}{
 		{"building bivouac and sandbox-agent", b.build},
 		{"starting Vault", b.startVault},
+		{"making the sandboxes' network", b.makeNetwork},
 		{"starting Nomad", b.startNomad},
 		{"making certificates and keys", b.makeKeys},
 		{"starting three nodes", b.startNodes},
@@ -176,8 +183,13 @@ func (b *builder) startNomad(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	driver := "raw_exec"
+	if DockerReachable(ctx) {
+		driver = "docker"
+	}
 	b.nomad, err = StartNomad(ctx, NomadOptions{
-		Dir: b.path("nomad"), Port: port, Vault: b.vault, Namespace: stackNamespace, ACL: true, Detach: true, Progress: b.progress,
+		Dir: b.path("nomad"), Port: port, Vault: b.vault, Namespace: stackNamespace, Drivers: []string{driver}, NodePool: stackPool,
+		ACL: true, Detach: true, Progress: b.progress,
 	})
 	if err != nil {
 		return err
@@ -271,6 +283,7 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 	filled := strings.NewReplacer(
 		"NODE_NAME", name, "HTTP_ADDRESS", httpAddress, "PEER_ADDRESS", peerAddress,
 		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "NAMESPACE", stackNamespace, "VAULT_URL", b.vault.Address,
+		"NODE_POOL", stackPool, "DOCKER_NETWORK", b.stack.network(),
 	).Replace(string(text))
 	if err := writeFile(config, []byte(filled), 0o600); err != nil {
 		return nil, err
@@ -326,12 +339,36 @@ func imageOf(dir string) string {
 	return fmt.Sprintf("bivouac/sandbox-agent:stack-%x", sum[:4])
 }
 
-// loadSpecs loads the docker spec as the default if Docker is reachable, and the raw_exec spec
-// always.
+// makeNetwork makes the docker network of the sandboxes, with its rules, if Docker is reachable and
+// this user may.
+func (b *builder) makeNetwork(ctx context.Context) error {
+	if !DockerReachable(ctx) {
+		return nil
+	}
+	if err := SandboxNetworkPossible(ctx); err != nil {
+		fmt.Fprintf(b.progress, "  %v: the sandboxes are on docker's own bridge, and reach each other and this machine\n", err)
+		return nil
+	}
+	network := networkOf(b.stack.Dir)
+	b.onFail(network.Down)
+	b.stack.Network = network.Name
+	return network.Up(ctx)
+}
+
+// networkOf returns the network of a stack's sandboxes. Each stack has its own.
+func networkOf(dir string) SandboxNetwork {
+	sum := sha256.Sum256([]byte(dir))
+	id := fmt.Sprintf("%x", sum[:4])
+	return SandboxNetwork{Name: "bivouac-stack-" + id, Bridge: "bvs" + id}
+}
+
+// network returns docker's name of the sandboxes' network.
+func (s *Stack) network() string { return cmp.Or(s.Network, "bridge") }
+
+// loadSpecs loads the docker spec if Docker is reachable, else the raw_exec spec.
 func (b *builder) loadSpecs(ctx context.Context) error {
 	agent := b.path("bin", "sandbox-agent")
-	var text strings.Builder
-	files := []string{"config/stack-agent.hcl"}
+	file := "config/stack-agent.hcl"
 	if DockerReachable(ctx) {
 		image := imageOf(b.stack.Dir)
 		if err := BuildImage(ctx, agent, image); err != nil {
@@ -339,23 +376,19 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 		}
 		b.onFail(func() error { return RemoveImage(image) })
 		b.stack.Image = image
-		files = append([]string{"config/stack-docker.hcl"}, files...)
+		file = "config/stack-docker.hcl"
 	} else {
 		fmt.Fprintln(b.progress, "  Docker is not reachable; sandboxes run with raw_exec")
 	}
-	for _, f := range files {
-		raw, err := deploy.Files.ReadFile(f)
-		if err != nil {
-			return err
-		}
-		text.Write(raw)
-		text.WriteString("\n")
+	text, err := deploy.Files.ReadFile(file)
+	if err != nil {
+		return err
 	}
 	specs := b.path("specs.hcl")
-	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(b.stack.Image), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(text.String())
+	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(b.stack.Image), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(string(text))
 	if err := writeFile(specs, []byte(filled), 0o600); err != nil {
 		return err
 	}
-	_, err := b.bivouac(ctx, "specs", "apply", specs, "--replace", "--address", b.stack.Nodes[0].HTTP, "--api-key-file", b.stack.APIKeyFile)
+	_, err = b.bivouac(ctx, "specs", "apply", specs, "--replace", "--address", b.stack.Nodes[0].HTTP, "--api-key-file", b.stack.APIKeyFile)
 	return err
 }

@@ -135,8 +135,8 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	if err := api.do(http.MethodGet, "/api/v1/sandbox-specs/search", &specs); err != nil {
 		t.Fatal(err)
 	}
-	if want := 1 + len(strings.Fields(s.Image)); len(specs.Items) != want {
-		t.Errorf("specs %v, want %d", specs.Items, want)
+	if len(specs.Items) != 1 {
+		t.Errorf("specs %v, want one", specs.Items)
 	}
 	for _, spec := range specs.Items {
 		if err := api.do(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id="+spec.ID, &struct{}{}); err != nil {
@@ -166,6 +166,8 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	})
 
 	keepsKeys(t, s, api)
+	keepsDrivers(t, s)
+	keepsNetwork(t, s)
 
 	// The program accepts the operators' example configuration; only its files are missing.
 	root, err := local.Root()
@@ -208,20 +210,20 @@ func keepsKeys(t *testing.T, s *local.Stack, api client) {
 	if err := n.Do(t.Context(), http.MethodGet, "jobs?namespace=sandboxes&prefix="+id, nil, &own); err != nil || len(own) != 1 {
 		t.Fatalf("the job of %s in the stack's namespace: %v, %v", id, own, err)
 	}
-	thief := func(namespace string) string {
+	thief := func(namespace, driver, config string) string {
 		return fmt.Sprintf(`
 job %q {
   namespace = %q
+  node_pool = "all"
   group "sandbox" {
     reschedule {
       attempts  = 0
       unlimited = false
     }
     task "agent" {
-      driver = "raw_exec"
+      driver = %q
       config {
-        command = "/bin/sleep"
-        args    = ["600"]
+        %s
       }
       vault {}
       template {
@@ -230,9 +232,9 @@ job %q {
       }
     }
   }
-}`, id, namespace, id)
+}`, id, namespace, driver, config, id)
 	}
-	if err := n.RunHCL(t.Context(), thief("default")); err != nil {
+	if err := n.RunHCL(t.Context(), thief("default", "raw_exec", `command = "/bin/true"`)); err != nil {
 		t.Fatal(err)
 	}
 	last := ""
@@ -257,7 +259,11 @@ job %q {
 	})
 	t.Logf("a job of the sandbox's name in another namespace: %s", last)
 	var parsed map[string]any
-	in := map[string]any{"JobHCL": thief("sandboxes"), "Canonicalize": true}
+	driver, config := "raw_exec", `command = "/bin/true"`
+	if s.Image != "" {
+		driver, config = "docker", fmt.Sprintf("image = %q", s.Image)
+	}
+	in := map[string]any{"JobHCL": thief("sandboxes", driver, config), "Canonicalize": true}
 	if err := n.Do(t.Context(), http.MethodPost, "jobs/parse", in, &parsed); err != nil {
 		t.Fatal(err)
 	}
@@ -266,6 +272,72 @@ job %q {
 	t.Logf("a job of the sandbox's name in its namespace, without a token: %v", err)
 	if !errors.As(err, &status) || status.Status != http.StatusForbidden {
 		t.Errorf("Nomad takes it: %v", err)
+	}
+}
+
+// keepsDrivers checks that the nodes' own token can't register a job in the sandboxes' namespace with
+// a driver that is not the specs'.
+func keepsDrivers(t *testing.T, s *local.Stack) {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(s.Dir, "nomad-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &local.Nomad{Address: s.Nomad, Token: strings.TrimSpace(string(token))}
+	used := "raw_exec"
+	if s.Image != "" {
+		used = "docker"
+	}
+	for _, driver := range []string{"raw_exec", "exec", "docker"} {
+		job := fmt.Sprintf(`
+job "escape-%s" {
+  namespace = "sandboxes"
+  node_pool = "sandboxes"
+  group "a" {
+    task "a" {
+      driver = %q
+      config {
+        %s
+      }
+    }
+  }
+}`, driver, driver, map[bool]string{true: `image = "none:1"`, false: `command = "/bin/true"`}[driver == "docker"])
+		in := map[string]any{"JobHCL": job, "Canonicalize": true}
+		var parsed map[string]any
+		if err := n.Do(t.Context(), http.MethodPost, "jobs/parse?namespace=sandboxes", in, &parsed); err != nil {
+			t.Fatal(err)
+		}
+		err := n.Do(t.Context(), http.MethodPost, "jobs?namespace=sandboxes", map[string]any{"Job": parsed, "EnforceIndex": true, "JobModifyIndex": 1 << 40}, nil)
+		t.Logf("a job with %s: %v", driver, err)
+		// The index is no job's: what is allowed fails as well, for another reason.
+		if refused := err != nil && strings.Contains(err.Error(), "driver"); err == nil || refused == (driver == used) {
+			t.Errorf("driver %s, the specs use %s: %v", driver, used, err)
+		}
+	}
+}
+
+// keepsNetwork checks that the containers are in the stack's own network, where one can be made.
+func keepsNetwork(t *testing.T, s *local.Stack) {
+	t.Helper()
+	err := local.SandboxNetworkPossible(t.Context())
+	switch {
+	case s.Network == "" && err == nil:
+		t.Error("the stack has no network of its own")
+	case s.Network == "":
+		t.Log(err)
+	default:
+		out, err := exec.CommandContext(t.Context(), "docker", "network", "inspect", "--format", "{{len .Containers}}", s.Network).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "1" {
+			t.Errorf("containers in %s: %v %s", s.Network, err, out)
+		}
+		t.Cleanup(func() {
+			out, err := exec.Command("docker", "network", "inspect", s.Network).CombinedOutput()
+			rules, _ := exec.Command("sh", "-c", "PATH=$PATH:/usr/sbin; iptables-save; ip6tables-save").Output()
+			bridge := strings.Replace(s.Network, "bivouac-stack-", "bvs", 1)
+			if err == nil || strings.Contains(string(rules), bridge) {
+				t.Errorf("the network is still there: %s\n%s", out, rules)
+			}
+		})
 	}
 }
 
