@@ -15,8 +15,8 @@ const (
 	maxPageBytes = 4 << 20
 	// maxBatchBytes bounds a batch.
 	maxBatchBytes = 16 << 20
-	// freeAnswerBytes is the size up to which an answer needs nothing of the budget.
-	freeAnswerBytes = 64 << 10
+	// freeDataBytes is the size up to which a body or an answer is small: it waits for nothing.
+	freeDataBytes = 64 << 10
 	// answerBudget bounds the large answers that a node holds at a time, userBudget those of one user.
 	answerBudget = 128 << 20
 	userBudget   = 32 << 20
@@ -56,26 +56,63 @@ func (b *budget) give(user string, bytes int) {
 	}
 }
 
-// reserve reserves bytes of an answer until the request has ended. The answer is held twice: its
-// items, and the whole that is sent.
+// reserve reserves bytes of an answer until the request has ended.
 func (c *call) reserve(bytes int) error {
-	if !c.server.answers.take(c.who.user, 2*bytes) {
+	if !c.server.answers.take(c.who.user, bytes) {
 		return &response.HTTPError{
 			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 			Text: "Too many large answers are being read; nothing was done. Read the others to their end, ask for fewer items, or try again.",
 		}
 	}
-	c.held += 2 * bytes
+	c.held += bytes
 	return nil
 }
 
+// reserveUpTo reserves what an answer of a size needs of the budget.
+func (c *call) reserveUpTo(bytes int) error {
+	if over := bytes - freeDataBytes - c.held; over > 0 {
+		return c.reserve(over)
+	}
+	return nil
+}
+
+// beginLarge prepares an answer of about a size.
+func (c *call) beginLarge(bytes int) error {
+	if bytes <= freeDataBytes {
+		return nil
+	}
+	if err := c.reserveUpTo(bytes); err != nil {
+		return err
+	}
+	return c.seat.takeTurn(c.ctx)
+}
+
+// list is what an answer lists: n items, each made by item. size is about how many bytes one has, nil if
+// all are small.
+type list struct {
+	n    int
+	item func(i int) any
+	size func(i int) int
+}
+
 // items encodes the items of an answer while they come to at most limit bytes, and at least one of
-// them. An answer above freeAnswerBytes takes of the budget before more is encoded, and must be read
-// in time.
-func (c *call) items(n, limit int, item func(i int) any) ([]json.RawMessage, error) {
+// them. Before an answer gets above freeDataBytes it takes of the budget and waits for its turn. It
+// must be read in time.
+func (c *call) items(of list, limit int) ([]json.RawMessage, error) {
+	defer c.seat.endTurn()
 	out, total := []json.RawMessage{}, 0
-	for i := range n {
-		b, err := response.Encode(item(i))
+	for i := range of.n {
+		about := total
+		if of.size != nil {
+			about += of.size(i)
+		}
+		if i > 0 && about > limit {
+			break
+		}
+		if err := c.beginLarge(about); err != nil {
+			return nil, err
+		}
+		b, err := response.Encode(of.item(i))
 		if err != nil {
 			return nil, err
 		}
@@ -83,29 +120,31 @@ func (c *call) items(n, limit int, item func(i int) any) ([]json.RawMessage, err
 			break
 		}
 		total += len(b)
-		if over := total - freeAnswerBytes - c.held/2; over > 0 {
-			if err := c.reserve(over); err != nil {
-				return nil, err
-			}
+		if err := c.reserveUpTo(total); err != nil {
+			return nil, err
 		}
 		out = append(out, b)
 	}
-	if total > freeAnswerBytes {
+	if total > freeDataBytes {
 		until := time.Now().Add(answerSlack + time.Duration(total)*time.Second/answerRate)
 		_ = http.NewResponseController(c.writer).SetWriteDeadline(until) // without deadlines the write just waits
 	}
 	return out, nil
 }
 
-// boundedPage makes a page of at most maxPageBytes of the items that one listing gave. list repeats
-// the listing with fewer items and returns the token behind them.
-func (c *call) boundedPage(n int, next string, item func(i int) any, list func(limit int) (next string)) (answer, error) {
-	items, err := c.items(n, maxPageBytes, item)
+// boundedPage makes a page of at most maxPageBytes of the items that one listing gave. shorter
+// repeats the listing with fewer items and returns the token behind them.
+func (c *call) boundedPage(of list, next string, shorter func(limit int) (next string)) (answer, error) {
+	items, err := c.items(of, maxPageBytes)
 	if err != nil {
 		return answer{}, err
 	}
-	if len(items) < n {
-		next = list(len(items))
+	if len(items) < of.n {
+		next = shorter(len(items))
 	}
-	return ok(newPage(items, next))
+	token, err := response.Encode(orNull(next))
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(encodedItems{before: `{"items":[`, items: items, after: `],"next_page_id":` + string(token) + "}"})
 }

@@ -73,11 +73,15 @@ type stuckWriter struct {
 	*httptest.ResponseRecorder
 	writing  chan struct{}
 	release  chan struct{}
+	begun    bool
 	deadline time.Time
 }
 
 func (w *stuckWriter) Write(b []byte) (int, error) {
-	w.writing <- struct{}{}
+	if !w.begun {
+		w.begun = true
+		w.writing <- struct{}{}
+	}
 	<-w.release
 	return w.ResponseRecorder.Write(b)
 }
@@ -113,7 +117,7 @@ func TestPage_SlowReadersAreBounded(t *testing.T) {
 			t.Errorf("a slow reader has %s", left)
 		}
 	}
-	if n := len(stuck) - 1; n != userBudget/(2*maxPageBytes) {
+	if n := len(stuck) - 1; n != userBudget/maxPageBytes {
 		t.Errorf("%d slow readers of a full page were served", n)
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/search", "").want(t, 200)

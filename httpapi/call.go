@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -60,6 +61,8 @@ type call struct {
 
 	// held is what the answer takes of the server's budget, in bytes.
 	held int
+	// seat is the request's place among those of its user; nil without a user and once it is left.
+	seat *seat
 
 	// timed is what ctx returns, created on first use. end cancels it.
 	timed context.Context
@@ -83,8 +86,16 @@ func (c *call) operatorCtx() context.Context {
 	return cluster.AsOperator(c.ctx(), cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
 }
 
-// close releases the context that ctx created, and the answer's budget.
+// leaveSeat ends the request's part in the admission. Sending the answer needs none: it waits for
+// the client.
+func (c *call) leaveSeat() {
+	c.seat.leave()
+	c.seat = nil
+}
+
+// close releases the context that ctx created, the answer's budget and the seat.
 func (c *call) close() {
+	c.leaveSeat()
 	if c.held > 0 {
 		c.server.answers.give(c.who.user, c.held)
 		c.held = 0
@@ -127,7 +138,10 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 		response.FailureOf(err, found.format, found.internal).Write(w)
 		return
 	}
-	ex.Err = out.write(w)
+	if len(c.body) > freeDataBytes && out.stream == nil {
+		_ = c.seat.takeTurn(c.ctx) // it is answered in any case: the work is done
+	}
+	ex.Err = out.write(w, c.leaveSeat)
 }
 
 func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.ResponseWriter) (answer, error) {
@@ -141,6 +155,9 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return answer{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.now.UnixNano())
+		if c.seat, err = s.admission.enter(who.user, c.ctx); err != nil {
+			return answer{}, err
+		}
 	}
 	c.writer = w
 	if err := c.read(w, s.cfg.MaxBodyBytes, found.upload); err != nil {
@@ -177,31 +194,61 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 		w.Header().Set("Connection", "close")
 		return tooLarge
 	}
-	body, err := readBody(http.MaxBytesReader(w, c.r.Body, limit), c.r.ContentLength, coded, limit)
+	body, err := c.readBody(http.MaxBytesReader(w, c.r.Body, limit), coded, limit)
 	var over *http.MaxBytesError
+	var busy *response.HTTPError
 	switch {
 	case errors.As(err, &over):
 		return tooLarge
+	case errors.As(err, &busy):
+		w.Header().Set("Connection", "close") // the body is not read
+		return err
 	case err != nil:
 		return response.Error(http.StatusBadRequest, "Request body could not be read")
 	}
 	c.body = body
+	if len(body) > freeDataBytes {
+		return c.seat.takeTurn(c.ctx)
+	}
 	return nil
 }
 
-// readBody reads the whole body. size is the announced length, -1 if unknown. A gzip body is
-// decompressed, up to limit bytes.
-func readBody(r io.Reader, size int64, coded bool, limit int64) ([]byte, error) {
+// readBody reads the whole body. A gzip body is decompressed, up to limit bytes. What is above
+// freeDataBytes waits for room.
+func (c *call) readBody(r io.Reader, coded bool, limit int64) ([]byte, error) {
+	size := c.r.ContentLength // -1 if unknown
 	if coded {
-		return unpackBody(r, limit)
-	}
-	if size < 0 || size > maxAnnounced {
-		return io.ReadAll(r)
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, fmt.Errorf("unpacking: %w", err)
+		}
+		r, size = bounded(z, limit), -1
 	}
 	var b bytes.Buffer
-	b.Grow(int(size) + bytes.MinRead)
+	if size < 0 {
+		if _, err := io.CopyN(&b, r, freeDataBytes); err != nil {
+			return b.Bytes(), unlessEnd(err)
+		}
+		size = limit
+	}
+	if size > freeDataBytes {
+		if err := c.seat.holdBody(c.ctx, size); err != nil {
+			return nil, err
+		}
+	}
+	if b.Len() == 0 {
+		b.Grow(int(min(size, maxAnnounced)) + bytes.MinRead)
+	}
 	_, err := b.ReadFrom(r)
 	return b.Bytes(), err
+}
+
+// unlessEnd is nil for io.EOF.
+func unlessEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 func (c *call) readKey() {
@@ -226,7 +273,10 @@ func (c *call) object() decode.Object {
 
 // check reports the validation errors found so far. A handler calls it after it has read everything
 // and before it acts.
-func (c *call) check() error { return c.errs.Err() }
+func (c *call) check() error {
+	c.seat.endTurn()
+	return c.errs.Err()
+}
 
 // view returns the view for a read: linearizable, or this node's own if the client asked for a
 // stale one.
@@ -240,6 +290,7 @@ func (c *call) view() (*fsm.View, error) {
 // viewWith returns a view in which the caller's key is good, or a 401. The node that authenticated
 // the request may have been behind.
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
+	c.seat.endTurn()
 	ctx := c.r.Context()
 	// Otherwise the read's own limit is shorter.
 	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout {

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"compress/gzip"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -31,18 +29,22 @@ func isCoded(r *http.Request) (coded, known bool) {
 	return true, false
 }
 
-// unpackBody decompresses a gzip body to at most limit bytes.
-func unpackBody(r io.Reader, limit int64) ([]byte, error) {
-	z, err := gzip.NewReader(r)
-	if err != nil {
-		return nil, fmt.Errorf("unpacking: %w", err)
+// bounded is r with an error behind limit bytes.
+func bounded(r io.Reader, limit int64) io.Reader {
+	return io.MultiReader(io.LimitReader(r, limit), overlong{r, limit})
+}
+
+// overlong is the end of a body, which must be empty.
+type overlong struct {
+	rest  io.Reader
+	limit int64
+}
+
+// Read implements io.Reader.
+func (o overlong) Read([]byte) (int, error) {
+	n, err := o.rest.Read(make([]byte, 1))
+	if n > 0 {
+		return 0, &http.MaxBytesError{Limit: o.limit}
 	}
-	b, err := io.ReadAll(io.LimitReader(z, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("unpacking: %w", err)
-	}
-	if int64(len(b)) > limit {
-		return nil, &http.MaxBytesError{Limit: limit}
-	}
-	return b, nil
+	return 0, err
 }

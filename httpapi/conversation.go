@@ -66,7 +66,7 @@ func (s *Server) handleConversationSearch(c *call) (answer, error) {
 		return answer{}, err
 	}
 	bodies := s.newConversationBodies(c, v, rows)
-	return c.boundedPage(len(bodies), next, func(i int) any { return bodies[i] }, func(limit int) string {
+	return c.boundedPage(list{n: len(bodies), item: func(i int) any { return bodies[i] }}, next, func(limit int) string {
 		_, next := v.Conversations(c.who.user, conversationQuery(c.query), fsm.Page{After: pageIDOf(c.query), Limit: limit})
 		return next
 	})

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
@@ -33,22 +34,51 @@ type message struct {
 	Message string `json:"message"`
 }
 
-// write sends the response.
-func (a answer) write(w http.ResponseWriter) error {
+// write sends the response. It calls sending when the response is encoded: a slow client may take
+// long to read it.
+func (a answer) write(w http.ResponseWriter, sending func()) error {
 	if a.stream != nil {
+		sending()
 		return a.stream(w)
 	}
-	if text, plain := a.body.(plainText); plain {
-		response.WriteBody(w, a.status, typeText, []byte(text))
+	switch body := a.body.(type) {
+	case plainText:
+		sending()
+		response.WriteBody(w, a.status, typeText, []byte(body))
+		return nil
+	case encodedItems:
+		sending()
+		response.WriteJSON(w, a.status, body.parts()...)
 		return nil
 	}
 	body, err := response.Encode(a.body)
+	sending()
 	if err != nil {
 		response.FailureOf(err, response.FormatDetail, "").Write(w)
 		return err
 	}
 	response.WriteJSON(w, a.status, body)
 	return nil
+}
+
+// encodedItems is a body around items that are encoded already. They are sent as they are: another
+// encoding would cost as much again, and hold the answer twice.
+type encodedItems struct {
+	before, after string
+	items         []json.RawMessage
+}
+
+// parts are the body's bytes.
+func (e encodedItems) parts() [][]byte {
+	out := make([][]byte, 0, 2*len(e.items)+2)
+	out = append(out, []byte(e.before))
+	for i, item := range e.items {
+		if i > 0 {
+			out = append(out, []byte(","))
+		}
+		out = append(out, item)
+	}
+	return append(out, []byte(e.after))
 }
 
 const typeText = "text/plain; charset=utf-8"

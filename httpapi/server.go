@@ -44,7 +44,9 @@ type Server struct {
 	packing chan struct{}
 	// answers bounds the large answers that are held at a time.
 	answers *budget
-	started time.Time
+	// admission bounds the requests of one user.
+	admission *admission
+	started   time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
 	// draining makes /ready fail, so that load balancers stop sending requests before the listener
@@ -65,7 +67,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), rates: newRates(cfg.RatePerSecond), started: time.Now(),
-		answers: newBudget(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers: newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())

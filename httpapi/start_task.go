@@ -130,21 +130,34 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	to := s.linksFor(c.r)
-	items, err := c.items(len(ids), maxBatchBytes, func(i int) any {
-		t := v.StartTask(c.who.user, hexes[i])
-		if t == nil {
-			return nil
-		}
-		return newStartTaskBody(t, to)
-	})
+	rows := make([]*fsm.StartTask, len(ids))
+	for i, id := range hexes {
+		rows[i] = v.StartTask(c.who.user, id)
+	}
+	items, err := c.items(s.startTaskList(c, rows), maxBatchBytes)
 	if err != nil {
 		return answer{}, err
 	}
 	if len(items) < len(ids) {
 		return answer{}, response.Error(http.StatusBadRequest, fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", maxBatchBytes))
 	}
-	return ok(items)
+	return ok(encodedItems{before: "[", items: items, after: "]"})
+}
+
+// startTaskList lists tasks, of which some may be nil.
+func (s *Server) startTaskList(c *call, rows []*fsm.StartTask) list {
+	to := s.linksFor(c.r)
+	return list{n: len(rows), item: func(i int) any {
+		if rows[i] == nil {
+			return nil
+		}
+		return newStartTaskBody(rows[i], to)
+	}, size: func(i int) int {
+		if rows[i] == nil {
+			return 0
+		}
+		return rows[i].StateBytes()
+	}}
 }
 
 // startTaskQuery reads the filters of API.md, "Start tasks: search".
@@ -167,8 +180,7 @@ func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.StartTasks(c.who.user, filter, p)
-	to := s.linksFor(c.r)
-	return c.boundedPage(len(rows), next, func(i int) any { return newStartTaskBody(rows[i], to) }, func(limit int) string {
+	return c.boundedPage(s.startTaskList(c, rows), next, func(limit int) string {
 		_, next := v.StartTasks(c.who.user, filter, fsm.Page{After: p.After, Limit: limit})
 		return next
 	})

@@ -18,18 +18,25 @@ func Encode(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// WriteJSON sends a complete JSON response.
-func WriteJSON(w http.ResponseWriter, status int, body []byte) {
-	WriteBody(w, status, "application/json", body)
+// WriteJSON sends a complete JSON response, whose body may come in parts.
+func WriteJSON(w http.ResponseWriter, status int, body ...[]byte) {
+	WriteBody(w, status, "application/json", body...)
 }
 
-// WriteBody sends a complete response of any type.
-func WriteBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+// WriteBody sends a complete response of any type, whose body may come in parts.
+func WriteBody(w http.ResponseWriter, status int, contentType string, body ...[]byte) {
+	length := 0
+	for _, part := range body {
+		length += len(part)
+	}
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Content-Length", strconv.Itoa(length))
 	w.WriteHeader(status)
-	// The client may have left, which is no error here.
-	_, _ = w.Write(body)
+	for _, part := range body {
+		if _, err := w.Write(part); err != nil {
+			return // the client has left, which is no error here
+		}
+	}
 }
 
 // Headers of every response.
