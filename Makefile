@@ -42,6 +42,7 @@ check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/c
 	  if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) vet -C ops/bench/peers ./...
+	$(GO) vet -C deploy/release ./...
 	$(GO) test -count=1 ./ops/check
 	$(LINT) run --max-same-issues 0
 
@@ -59,6 +60,8 @@ test: check tools build ## check, then all tests with the race detector, the rea
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_TheLargestCommands' ./cluster
 	@# The bench against peers is a module of its own; without its peers, so that it can't rot.
 	$(GO) test -C ops/bench/peers ./...
+	@# What makes the packages is one too.
+	$(GO) test -C deploy/release ./...
 
 # What has a larger form than the one that make test runs: more random histories, bigger crowds.
 # TestOpen_DamagedFiles (cluster/raftstore) has one too, of tens of minutes, which no target runs.
@@ -74,9 +77,13 @@ golden: ## rewrite golden files; read the diff as you read code
 	$(GO) test ./fsm -run TestScripts -rewrite
 	$(GO) test ./httpapi ./scheduler/nomad -update
 
+.PHONY: release
+release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist
+	$(GO) run -C deploy/release . -root $(CURDIR) -out $(CURDIR)/dist
+
 .PHONY: clean
 clean: ## remove what the build made
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist
 
 FUZZTIME ?= 1m
 

@@ -12,6 +12,9 @@ import (
 // version is set by the linker only: the Makefile passes the output of `git describe`.
 var version = ""
 
+// revision is set by the linker for a release: the commit. Other builds have what Go recorded.
+var revision = ""
+
 // buildInfo identifies this build.
 type buildInfo struct {
 	// Version is the linker's value, else the module's version, else "devel".
@@ -25,7 +28,7 @@ type buildInfo struct {
 
 // readBuildInfo reads the linker's value and the build information of the binary.
 func readBuildInfo() buildInfo {
-	b := buildInfo{Version: orDefault(version, "devel"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := buildInfo{Version: orDefault(version, "devel"), Revision: revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -36,9 +39,9 @@ func readBuildInfo() buildInfo {
 	dirty := ""
 	for _, s := range info.Settings {
 		switch {
-		case s.Key == "vcs.revision":
+		case s.Key == "vcs.revision" && revision == "":
 			b.Revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
+		case s.Key == "vcs.modified" && s.Value == "true" && revision == "":
 			dirty = "+dirty"
 		}
 	}

@@ -1,6 +1,7 @@
 # A node of a Bivouac cluster: bivouac server --config /etc/bivouac/node.hcl
 #
-# Every member is explained in `go doc bivouac.dev/bivouac/cmd/bivouac`. Members
+# Every member is explained in `go doc bivouac.dev/bivouac/cmd/bivouac`, which the
+# packages have as /usr/share/doc/bivouac/configuration.txt. Members
 # that are commented out show their default. Unknown members and values out of
 # bounds are refused, all at once: `bivouac server --config node.hcl --check`,
 # which also checks the files that are named here, their modes and their dates.

@@ -37,7 +37,7 @@ type Texts struct {
 }
 
 // noTexts are the folders in .gitignore, and .git.
-var noTexts = []string{".git", ".bivouac", ".stack", "bin", "rapid"}
+var noTexts = []string{".git", ".bivouac", ".stack", "bin", "dist", "rapid"}
 
 // LoadTexts reads the text files below root. It skips what .gitignore lists (build output, a
 // local stack's state), so that a clean checkout gives the tracked files.
