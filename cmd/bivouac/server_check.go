@@ -252,6 +252,11 @@ func (i *inspection) nomad(c NomadConfig) {
 	i.secret("nomad.token_file", c.TokenFile)
 	i.authorities("nomad.ca_file", c.CAFile)
 	i.pair("nomad", c.CertFile, c.KeyFile)
+	if c.DockerNetwork == "" || c.DockerNetwork == "bridge" {
+		i.add(checkWarn, "nomad.docker_network", "containers are on docker's bridge: they reach each other and their machine")
+		return
+	}
+	i.add(checkOK, "nomad.docker_network", "%s", c.DockerNetwork)
 }
 
 func (i *inspection) vault(c VaultConfig) {

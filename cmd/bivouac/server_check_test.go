@@ -41,6 +41,7 @@ nomad {
   address    = "https://nomad.example.org:4646"
   token_file = "nomad-token"
   ca_file    = "ca.pem"
+  docker_network = "bivouac"
 }
 vault {
   address        = "https://vault.example.org:8200"
@@ -157,6 +158,7 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		}, []string{"warn  http.address: plain HTTP on :8440: "}},
 		{"plain_vault", func(n *checkedNode) { n.edit("https://vault", "http://vault") }, []string{"warn  vault.address: "}},
 		{"plain_nomad", func(n *checkedNode) { n.edit("https://nomad", "http://nomad") }, []string{"warn  nomad.address: "}},
+		{"docker_bridge", func(n *checkedNode) { n.edit(`docker_network = "bivouac"`, "") }, []string{"warn  nomad.docker_network: "}},
 		{"plain_on_loopback", func(n *checkedNode) { n.edit("https://vault.example.org", "http://127.0.0.1") }, nil},
 		{"no_limits", func(n *checkedNode) { n.edit("rate_per_second = 100", "rate_per_second = 0") }, []string{"warn  limits: "}},
 	} {

@@ -19,7 +19,7 @@ import (
 
 // A cluster with its own namespace: its sandboxes get their keys. A job of a sandbox's name in
 // another namespace can't even log in to Vault, and a token without submit-job in the cluster's
-// own can't have such a job.
+// own can't have such a job. Its nodes have the least permissions, and Nomad refuses other drivers.
 func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	t.Parallel()
 	s := useStack(t)
@@ -32,6 +32,7 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	t.Cleanup(func() { _ = own.vault.Close() })
 	own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{
 		Dir: filepath.Join(dir, "nomad"), Vault: own.vault, Namespace: "agents", ACL: true,
+		Drivers: []string{"raw_exec"}, NodePool: "agents",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +47,7 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	}
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout, cfg.Namespace = own.nomad.Address, "secret", 2*time.Second, "agents"
+	cfg.NodePool = "agents"
 	if cfg.Token, err = own.nomad.NewToken(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +68,13 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	entry := "secret/data/agents/sandbox-ns1/session"
 	data := map[string]any{"data": map[string]string{"key": key("ns1"), "secret_key": "canary-secret"}}
 	b.must(own.vault.Do(t.Context(), http.MethodPost, entry, data, nil))
-	b.started(job)
+	job, o := b.started(job)
+	b.createConversation(o, job, conversation)
 
 	foreign := fmt.Sprintf(`
 job "sandbox-ns1" {
   namespace = "default"
+  node_pool = "all"
   group "sandbox" {
     reschedule {
       attempts  = 0
@@ -146,5 +150,27 @@ EOT
 	}
 	if o := b.observed(job); !o.Up {
 		t.Errorf("the sandbox after all that: %+v", o)
+	}
+
+	// Another driver than the namespace's is refused, and the failure says so.
+	other := job
+	other.SandboxID, other.HasVersion, other.ModifyIndex = "ns2", false, 0
+	other.KeyRef.Path = "sandboxes/ns2/session"
+	other.Template.Driver, other.Template.Readiness, other.Template.Command, other.Template.Isolation = fsm.DriverMock, fsm.ReadinessAllocation, "", ""
+	var refused *scheduler.Failure
+	if err := r.Start(t.Context(), other); !errors.As(err, &refused) || refused.Reason != fsm.ReasonSpec || !strings.Contains(refused.Detail, "is not allowed in namespace") {
+		t.Errorf("a driver that the namespace does not have: %v", err)
+	}
+	b.remove(other)
+	// The whole life with what deploy/nomad/bivouac.policy.hcl allows, in a node pool.
+	for range 2 {
+		job = b.paused(job)
+		job, o = b.started(job)
+		b.hasConversation(o, job, conversation)
+	}
+	job = b.paused(job)
+	b.remove(job)
+	if o := b.observed(job); o.Exists || o.Workspace {
+		t.Errorf("after the removal: %+v", o)
 	}
 }
