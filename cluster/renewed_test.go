@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // replaceFile replaces a file in one step.
@@ -80,4 +81,49 @@ func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
 		}
 	}
 	t.Logf("%d writes", written.Load())
+}
+
+// A node that was removed with its certificates revoked stays outside, whatever certificate it
+// makes: the one before, the last one, and one that it makes later, with another key.
+func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
+	r := newReal(t, 4, cluster.LogStoreBoltDB)
+	r.nodes[3].cfg.BootstrapExpect = 0
+	for i := range 3 {
+		r.nodes[i].cfg.BootstrapExpect = 3
+	}
+	r.startAll()
+	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" }, func() string { return names(r.nodes[0].node) })
+	former := r.issue("former", "n3", r.ca, time.Hour)
+	later := r.issue("later", "n3", r.ca, time.Hour)
+	asks := func(i int, files peernet.TLSFiles) error {
+		c, err := cluster.NewPeerClient(files, r.nodes[i].cfg.PeerAddress)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _, err = c.Checksum(t.Context())
+		return err
+	}
+	for i := range 3 {
+		if err := asks(i, former); err != nil {
+			t.Fatalf("n%d refuses a member: %v", i, err)
+		}
+	}
+	eventually(t, func() bool { return r.nodes[0].store.View().Active(fsm.VersionRotate) }, func() string { return "the protocol version" })
+	if err := r.nodes[r.leader()].node.RemoveServer(t.Context(), "n3", cluster.RemoveOptions{Revoke: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.put(t.Context(), 0, 1)
+	r.kill(3) // the thief has its files
+	r.want(t.Context(), 1)
+	for what, files := range map[string]peernet.TLSFiles{"its present one": r.nodes[3].cfg.TLS, "a former one": former, "a later one": later} {
+		for i := range 3 {
+			if err := asks(i, files); err == nil {
+				t.Errorf("n%d takes %s of the revoked node", i, what)
+			}
+		}
+	}
+	if err := asks(0, r.nodes[1].cfg.TLS); err != nil {
+		t.Errorf("another node is refused: %v", err)
+	}
 }

@@ -33,10 +33,10 @@ func (n *Node) refuses(c *x509.Certificate) bool {
 	if len(revoked) == 0 {
 		return false
 	}
-	print := peernet.Fingerprint(c)
-	return slices.ContainsFunc(
-		revoked, func(r fsm.RevokedCertificate) bool { return r.Fingerprint == print },
-	)
+	print, names := peernet.Fingerprint(c), peernet.NodesOf(c)
+	return slices.ContainsFunc(revoked, func(r fsm.RevokedCertificate) bool {
+		return r.Covers(print, names)
+	})
 }
 
 // watchRevoked closes connections with revoked certificates while the node runs.
@@ -55,16 +55,18 @@ func (n *Node) watchRevoked(tasks *sync.WaitGroup) {
 	})
 }
 
-// revoke records a member's certificate as revoked, before its removal. It runs on the leader.
+// revoke records a member's certificates as revoked, before its removal. It runs on the leader.
+// Without a fingerprint it is the name: a node that renews its certificate shows another one soon.
 func (n *Node) revoke(ctx context.Context, target raft.Server, o RemoveOptions) error {
 	if !o.Revoke {
 		return nil
 	}
 	name, print := peernet.NodeName(target.ID), o.Fingerprint
-	if p, ok := n.network.(certificateNetwork); ok && print == "" {
+	byName := n.store.View().Active(fsm.VersionRotate)
+	if p, ok := n.network.(certificateNetwork); ok && print == "" && !byName {
 		print = p.Shown(name)
 	}
-	if print == "" {
+	if print == "" && !byName {
 		return fsm.Errorf(fsm.CodeConflict,
 			"the leader has not seen the certificate of node %q since it started; nothing was done: give the certificate's fingerprint too", name)
 	}

@@ -59,6 +59,7 @@ const (
 	BackupNote     CommandType = "backup.note"
 
 	CertificateRevoke CommandType = "certificate.revoke"
+	CertificateAllow  CommandType = "certificate.allow"
 
 	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
 

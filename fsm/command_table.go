@@ -89,6 +89,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	BackupNote:     row(3, (*transaction).applyBackupNote),
 
 	CertificateRevoke: byOperator(row(3, (*transaction).applyCertificateRevoke)),
+	CertificateAllow:  byOperator(row(VersionRotate, (*transaction).applyCertificateAllow)),
 
 	SandboxAcceptWorkspace: byUser(row(3, (*transaction).applySandboxAcceptWorkspace)),
 

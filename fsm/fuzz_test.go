@@ -40,7 +40,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&SandboxAdoptBody{ID: "sb-c1", Generation: 2}, &HoldReleaseBody{Adopt: []Adopted{{"n", 9}}}, &RemovalReserveBody{RemovalJob, 3, 5},
 		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
 		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
-		&CertificateRevokeBody{sha("certificate"), "n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
+		&CertificateRevokeBody{sha("certificate"), "n3"}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
 		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
 	}
 	return ofUsers, ofLeader

@@ -391,7 +391,13 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case UserEnable:
 		return "", &UserEnableBody{UserID: genUser().Draw(t, "whom")}
 	case CertificateRevoke:
-		return "", &CertificateRevokeBody{Fingerprint: sha(oneOf("a", "b", "c").Draw(t, "certificate")), Node: "n1"}
+		print := oneOf("", "a", "b", "c").Draw(t, "certificate")
+		if print != "" {
+			print = sha(print)
+		}
+		return "", &CertificateRevokeBody{Fingerprint: print, Node: oneOf("n1", "n2").Draw(t, "node")}
+	case CertificateAllow:
+		return "", &CertificateAllowBody{Node: oneOf("n1", "n2").Draw(t, "node")}
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}

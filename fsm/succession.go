@@ -138,7 +138,7 @@ func (t *transaction) succeed(n Succession) {
 func revokedIn(old, more []RevokedCertificate) []RevokedCertificate {
 	all := slices.Clone(old)
 	for _, c := range more {
-		if !slices.ContainsFunc(all, func(r RevokedCertificate) bool { return r.Fingerprint == c.Fingerprint }) {
+		if !slices.ContainsFunc(all, c.same) {
 			all = append(all, c)
 		}
 	}

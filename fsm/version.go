@@ -11,7 +11,7 @@ import "fmt"
 // behave as the older ones do. Version 2 lets one log entry hold several commands. Version 3
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
-// replaces the keys of sandboxes.
+// replaces the keys of sandboxes, and revokes nodes by their names.
 const ProtocolVersion = 6
 
 // What each protocol version introduced.
@@ -27,8 +27,8 @@ const (
 	VersionDrainedMembers = 4
 	// VersionAccess: users can be disabled, keys have roles, and the state of a user is bounded.
 	VersionAccess = 5
-	// VersionRotate: the key of a sandbox can be replaced, and its row says that its server has
-	// answered a challenge.
+	// VersionRotate: the key of a sandbox can be replaced, its row says that its server has answered
+	// a challenge, and all certificates of a node can be revoked.
 	VersionRotate = 6
 )
 

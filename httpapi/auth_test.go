@@ -30,7 +30,7 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"content":[{"type":"text","text":"hi"}]}`
 	case "spec.apply":
 		body = `{"specs":[]}`
-	case "member.remove":
+	case "member.remove", "member.allow":
 		body = `{"name":"n2"}`
 	case "member.replace":
 		body = `{"old":"n2","new":"n3"}`

@@ -284,6 +284,10 @@ func (h *harness) questioned(r route, sb string) {
 	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	}
+	if r.name == "member.allow" {
+		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+		h.apply("", &fsm.CertificateRevokeBody{Node: "n2"})
+	}
 	if strings.HasSuffix(r.name, "accept_workspace") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})

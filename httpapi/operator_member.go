@@ -47,6 +47,22 @@ func (s *Server) handleMemberReplace(c *call) (answer, error) {
 	})
 }
 
+// handleMemberAllow handles PUT /api/v1/operator/allow: certificates of the node {"name"}, all of
+// which were revoked, are accepted again.
+func (s *Server) handleMemberAllow(c *call) (answer, error) {
+	body := &fsm.CertificateAllowBody{Node: c.object().MustText("name", fsm.MaxName)}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if err := fsm.Validate(body); err != nil {
+		return answer{}, err
+	}
+	if _, err := c.propose(body); err != nil {
+		return answer{}, err
+	}
+	return ok(success{Success: true})
+}
+
 func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
 	return cluster.RemoveOptions{
 		Force: o.BooleanOr("force", false), Revoke: o.BooleanOr("revoke", false),

@@ -76,6 +76,7 @@ func routes() []route {
 		{name: "member.list", method: get, path: pathOperator + "/members", access: operator, handle: (*Server).handleMemberList},
 		{name: "member.transfer", method: put, path: pathOperator + "/transfer-leader", access: operator, handle: (*Server).handleMemberTransfer},
 		{name: "member.remove", method: put, path: pathOperator + "/remove", access: operator, handle: (*Server).handleMemberRemove},
+		{name: "member.allow", method: put, path: pathOperator + "/allow", access: operator, handle: (*Server).handleMemberAllow},
 		{name: "member.replace", method: put, path: pathOperator + "/replace", access: operator, handle: (*Server).handleMemberReplace},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
 		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true, handle: (*Server).handleSnapshotRestore},

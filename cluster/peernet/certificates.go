@@ -195,6 +195,17 @@ func NodeName(id raft.ServerID) string {
 	return name
 }
 
+// NodesOf are the names of all nodes that a certificate is good for. `bivouac tls issue` makes it
+// good for one.
+func NodesOf(certificate *x509.Certificate) (names []string) {
+	for _, name := range certificate.DNSNames {
+		if node, ok := strings.CutSuffix(name, nodeDomain); ok {
+			names = append(names, node)
+		}
+	}
+	return names
+}
+
 // nodeOf gives the node name a certificate was issued for.
 func nodeOf(certificate *x509.Certificate) (string, error) {
 	for _, name := range certificate.DNSNames {

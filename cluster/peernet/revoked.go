@@ -38,7 +38,7 @@ func (c *Credentials) verify(state tls.ConnectionState) error {
 	}
 	leaf := state.PeerCertificates[0]
 	if c.peers.isRevoked(leaf) {
-		return fmt.Errorf("the certificate of node %q is revoked; make it another with \"bivouac tls issue\"", name)
+		return fmt.Errorf("the certificate of node %q is revoked (bivouac runbook members)", name)
 	}
 	c.peers.shown.Store(name, leaf)
 	return nil

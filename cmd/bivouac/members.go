@@ -122,8 +122,8 @@ type removeFlags struct {
 
 func (f *removeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Force, "force", false, "remove it although the members that answer and remain are no majority")
-	cmd.Flags().BoolVar(&f.Revoke, "revoke", false, "refuse its certificate from then on, on every node")
-	cmd.Flags().StringVar(&f.Fingerprint, "fingerprint", "", "the SHA-256 of that certificate, where the leader has not seen it (openssl x509 -noout -fingerprint -sha256 -in FILE)")
+	cmd.Flags().BoolVar(&f.Revoke, "revoke", false, "refuse all its certificates from then on, those that it makes later included")
+	cmd.Flags().StringVar(&f.Fingerprint, "fingerprint", "", "with --revoke: refuse only the certificate with this SHA-256 (bivouac tls show FILE)")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
@@ -192,7 +192,7 @@ func (f *removeFlags) warning() (text string) {
 		text += " With --force the cluster may be left without a leader."
 	}
 	if f.Revoke {
-		text += " Its certificate is refused from then on."
+		text += " Its certificates are refused from then on."
 	}
 	return text
 }
@@ -275,6 +275,35 @@ tolerates less than the one before.`,
 	api.register(cmd)
 	api.registerJSON(cmd)
 	flags.register(cmd)
+	return cmd
+}
+
+func (p *program) allowCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:   "allow NODE",
+		Short: "Accept a node's certificates again, after remove --revoke",
+		Long: `Accept the certificates of a node again, all of which "remove --revoke" refused. Do
+it when a machine of that name shall join, and whoever had the former one can make no
+certificate any more: see "bivouac runbook members".`,
+		Example: "  bivouac operator allow n3",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := isNodeName(args[0]); err != nil {
+				return usagef("%w", err)
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			if err := p.waiting(cmd, c, http.MethodPut, operatorPath+"allow", map[string]any{"name": args[0]}, nil); err != nil {
+				return fmt.Errorf("allowing node %s: %w", args[0], err)
+			}
+			return p.done(&api, map[string]any{"allowed": args[0]}, "certificates of node %q are accepted again", args[0])
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
 	return cmd
 }
 

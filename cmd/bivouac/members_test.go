@@ -140,12 +140,31 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	if code != exitFailed {
 		t.Errorf("a removal by the removed node: exit %d: %s", code, stderr)
 	}
-	// With another certificate and an empty directory it can join again.
+	// Another certificate does not help: whoever has the machine may be able to make them. Once the
+	// operator allows the name, it can join again, with an empty directory.
 	third.process.kill()
 	mustRun(t, nil, "tls", "issue", "--dir", filepath.Join(s.dir, "tls"), "--node", "n3", "--host", "127.0.0.1")
 	fresh := strings.Replace(readText(t, third.config), `data_dir         = "data"`, `data_dir         = "data2"`, 1)
 	writeText(t, third.config, fresh)
+	seen := func() (count int) {
+		for _, n := range s.nodes {
+			count += strings.Count(n.process.stderr.String(), "is revoked")
+		}
+		return count
+	}
+	before := seen()
 	third.start()
+	eventually(t, "n3's next certificate is refused", func() error {
+		if seen() == before {
+			return errors.New("nobody has said so")
+		}
+		return nil
+	})
+	if got := s.members(t, first); got != "n1 n2 n4" {
+		t.Errorf("the revoked node is a member: %s", got)
+	}
+	refused(exitFailed, "is not revoked", "operator", "allow", "n33")
+	run("operator", "allow", "n3")
 	third.ready(t)
 	s.awaitMembers(t, first, "n1 n2 n3 n4")
 	fmt.Fprintln(t.Output(), run("operator", "members"))
