@@ -294,6 +294,14 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	return r, nil
 }
 
+// HandOver transfers leadership to another voter if this node leads, for a node that is about to
+// stop. Without a successor it leads on. It returns within seconds; the other calls go on.
+func (n *Node) HandOver() {
+	if r := n.raft.Load(); r != nil && n.stopping.Err() == nil {
+		n.transferBeforeStop(r)
+	}
+}
+
 // transferBeforeStop transfers leadership to the most advanced follower, so that a stop causes no
 // election timeout.
 func (n *Node) transferBeforeStop(r *raft.Raft) {

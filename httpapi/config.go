@@ -39,7 +39,8 @@ type Config struct {
 	// MaxConnectionsPerAddress is the same for one client address (with IPv6, a /64 network), except
 	// for TrustedProxies. Zero means no such limit.
 	MaxConnectionsPerAddress int
-	// DrainTimeout limits how long Run waits for requests in progress after its context has ended.
+	// DrainTimeout limits how long Run waits for requests in progress and upgraded connections after
+	// its context has ended.
 	DrainTimeout time.Duration
 
 	// RatePerSecond is how many requests per second one client address may send. Requests above it
@@ -100,7 +101,7 @@ func DefaultConfig() Config {
 		WriteTimeout:      90 * time.Second,
 		IdleTimeout:       120 * time.Second,
 		MaxConnections:    16384,
-		DrainTimeout:      15 * time.Second,
+		DrainTimeout:      30 * time.Second,
 		Git:               git.DefaultConfig(),
 		AgentTimeout:      2 * time.Second,
 		SandboxURL:        SandboxURLProxy,

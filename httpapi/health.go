@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -28,10 +30,10 @@ func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
 // unready.
 func (s *Server) handleReady(c *call) (answer, error) {
 	if s.draining.Load() {
-		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "this node is stopping", RetryAfter: time.Second}
+		return answer{}, c.notReady(errors.New("this node is stopping"))
 	}
 	if err := s.cluster.Ready(); err != nil {
-		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: err.Error(), RetryAfter: time.Second, Cause: err}
+		return answer{}, c.notReady(err)
 	}
 	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
 		return answer{stream: func(w http.ResponseWriter) error {
@@ -41,6 +43,16 @@ func (s *Server) handleReady(c *call) (answer, error) {
 		}}, nil
 	}
 	return ok("OK")
+}
+
+// notReady is the response of /ready while the node can't serve: 503, or 404 with refuse=404. At a
+// 404 HAProxy (http-check disable-on-404) sends nothing new and leaves alone what is open.
+func (c *call) notReady(cause error) error {
+	status := http.StatusServiceUnavailable
+	if refuse, _ := c.query.Last("refuse"); refuse == strconv.Itoa(http.StatusNotFound) {
+		status = http.StatusNotFound
+	}
+	return &response.HTTPError{Status: status, Text: cause.Error(), RetryAfter: time.Second, Cause: cause}
 }
 
 // serverInfo is the response of GET /server_info (API.md, "Health"). Times are in seconds, sizes in

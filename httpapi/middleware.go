@@ -82,8 +82,8 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		// net/http hides a Content-Length next to chunks, but a proxy in front may have used it.
 		// Closing the connection prevents request smuggling.
-		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-			h.Set("Connection", "close")
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 || s.draining.Load() {
+			h.Set("Connection", "close") // HTTP/2: GOAWAY
 		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
 		s.metrics.inFlight.Inc()

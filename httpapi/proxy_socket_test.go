@@ -201,9 +201,25 @@ func TestProxy_UpgradeRefused(t *testing.T) {
 	until(t, "no session is left", func() bool { return h.server.proxy.Load().Sessions == 0 })
 }
 
-// open opens one stream of each kind and reports when each has ended. An event socket must end with
-// a close frame, an event stream with EOF.
+// openAll opens one stream of each kind and reports when each has ended.
 func (h *proxyHarness) openAll(behind *sandboxPorts) (ends []func()) {
+	h.t.Helper()
+	ends = h.openStreams(behind)
+	worker := h.openWorker()
+	return append(ends, func() { h.t.Helper(); ended(h.t, worker) })
+}
+
+// openWorker opens a connection whose protocol the proxy does not know.
+func (h *proxyHarness) openWorker() *websocket.Conn {
+	h.t.Helper()
+	worker := h.mustDial("WORKER_1", "/", proxy.HeaderKey, h.key)
+	say(h.t, worker, "x")
+	return worker
+}
+
+// openStreams opens event sockets and an event stream. An event socket must end with a close frame,
+// an event stream with EOF.
+func (h *proxyHarness) openStreams(behind *sandboxPorts) (ends []func()) {
 	h.t.Helper()
 	behind.serve(func(port string, w http.ResponseWriter, r *http.Request) bool {
 		if asksForUpgrade(r) {
@@ -224,9 +240,6 @@ func (h *proxyHarness) openAll(behind *sandboxPorts) (ends []func()) {
 			}
 		})
 	}
-	worker := h.mustDial("WORKER_1", "/", proxy.HeaderKey, h.key)
-	say(h.t, worker, "x")
-	ends = append(ends, func() { h.t.Helper(); ended(h.t, worker) })
 	r, _ := http.NewRequest("GET", h.at("AGENT_SERVER", "/events"), nil)
 	r.Header.Set(proxy.HeaderKey, h.key)
 	res, err := client().Do(r)
@@ -287,9 +300,9 @@ func TestProxy_StreamsOutliveWhatDoesNotConcernThem(t *testing.T) {
 }
 
 func TestProxy_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
-	h, behind := newProxyHarness(t)
+	h, behind := newProxyHarness(t, func(c *Config) { c.DrainTimeout = 3 * time.Second })
 	stop := h.run()
-	ends := h.openAll(behind)
+	ends, worker := h.openStreams(behind), h.openWorker()
 	waiting, _, err := h.dial(h.at("AGENT_SERVER", eventSocket)) // has not sent a key
 	if err != nil {
 		t.Fatal(err)
@@ -308,12 +321,21 @@ func TestProxy_DrainEndsStreamsAndFinishesRequests(t *testing.T) {
 	for _, end := range ends {
 		end()
 	}
-	ended(t, waiting)
+	if code := ended(t, waiting); code != websocket.StatusServiceRestart {
+		t.Errorf("an event socket without a key ended with %d", code)
+	}
+	if got := say(t, worker, "on"); got != "echo on" {
+		t.Errorf("the other upgraded connection says %q", got)
+	}
 	close(hold)
 	if got := <-answer; got.status != 200 {
 		t.Errorf("the request in progress got %d", got.status)
 	}
 	<-done
+	ended(t, worker)
+	if n := h.metricValue("bivouac_proxy_connections_cut_total"); n != 1 {
+		t.Errorf("%v connections were cut", n)
+	}
 	if n := h.server.proxy.Load().Sessions; n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}

@@ -49,8 +49,7 @@ type Server struct {
 	started   time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
-	// draining makes /ready fail, so that load balancers stop sending requests before the listener
-	// closes.
+	// draining is set by Drain.
 	draining atomic.Bool
 }
 
@@ -109,8 +108,14 @@ func (s *Server) admitted(by fsm.Credential) {
 // Handler returns the whole API as one handler, for tests and for servers other than Run's.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Run serves on every listener until ctx ends. It then waits for requests in progress, for
-// Config.DrainTimeout at most, and closes the listeners. It returns nil after an orderly shutdown.
+// Drain makes /ready fail, and every response closes its connection (HTTP/2: GOAWAY), so that load
+// balancers and clients go to other nodes. Requests and new streams are served until Run's context
+// ends. Call it before that if balancers need time to notice.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Run serves on every listener until ctx ends. Then it closes the listeners, closes the agent
+// servers' WebSockets with 1012, and waits for requests in progress and other upgraded connections,
+// for Config.DrainTimeout at most. It returns nil after an orderly shutdown.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	conns := newConnections(s.cfg, s.trusted, s.metrics)
 	server := &http.Server{
@@ -154,16 +159,19 @@ func (s *Server) serve(server *http.Server, l net.Listener) error {
 }
 
 func (s *Server) drain(server *http.Server, conns *connections) error {
-	s.draining.Store(true)
-	s.proxy.Drain()
+	s.Drain()
+	// These run once the listeners are closed: who is sent away can't come back.
+	server.RegisterOnShutdown(s.proxy.Drain)
+	server.RegisterOnShutdown(conns.closeSilent)
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
 	defer cancel()
-	conns.closeSilent()
 	var err error
 	if err = server.Shutdown(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("finishing requests in progress: %w", err), server.Close())
 	}
+	s.proxy.Drain() // without connections Shutdown does not wait for its functions
 	// http.Server does not track upgraded connections.
+	s.proxy.Await(ctx)
 	ctx, cancel = context.WithTimeout(context.Background(), 2*proxy.CloseTime)
 	defer cancel()
 	return errors.Join(err, s.proxy.Stop(ctx))

@@ -26,8 +26,8 @@ const differencesPause = 5 * time.Second
 // marksPause is the interval at which a node reads the marks while they forbid it to lead.
 const marksPause = 10 * time.Second
 
-// stopGrace bounds the graceful part of stopping a node: the leadership transfer and the
-// requests in progress.
+// stopGrace bounds the graceful part of stopping a node, but for http { drain_delay } and
+// { drain_timeout }, which come before it.
 const stopGrace = 20 * time.Second
 
 // parts are what one node is made of, chosen by `bivouac server` or `bivouac dev`. newApp
@@ -38,9 +38,11 @@ type parts struct {
 	api       httpapi.Config
 	// listener is the bound HTTP port. The app closes it.
 	listener net.Listener
-	secrets  secrets.Store
-	runner   scheduler.Backend
-	log      *slog.Logger
+	// drainDelay is how long a node that is asked to stop serves on after it became unready.
+	drainDelay time.Duration
+	secrets    secrets.Store
+	runner     scheduler.Backend
+	log        *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
 	// certificates say how the node renews its peer certificate.
@@ -51,17 +53,18 @@ type parts struct {
 
 // app is one node, wired and not yet running.
 type app struct {
-	name     string
-	log      *slog.Logger
-	listener net.Listener
-	store    *fsm.Store
-	node     *cluster.Node
-	sched    *scheduler.Scheduler
-	api      *httpapi.Server
-	agents   *agent.Client
-	touches  *scheduler.Touches
-	backups  *backup.Runner // nil if there are none
-	dates    *certificates
+	name       string
+	log        *slog.Logger
+	listener   net.Listener
+	drainDelay time.Duration
+	store      *fsm.Store
+	node       *cluster.Node
+	sched      *scheduler.Scheduler
+	api        *httpapi.Server
+	agents     *agent.Client
+	touches    *scheduler.Touches
+	backups    *backup.Runner // nil if there are none
+	dates      *certificates
 	// differs lists the settings in which the node's file differs from the cluster.
 	differs func(*fsm.View) []string
 }
@@ -125,7 +128,7 @@ func newApp(p parts) (*app, error) {
 		return nil, errors.Join(err, closeNode(node))
 	}
 	return &app{
-		name: p.cluster.NodeName, log: log, listener: p.listener, store: store,
+		name: p.cluster.NodeName, log: log, listener: p.listener, drainDelay: p.drainDelay, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
 		backups: backups, dates: dates, differs: p.api.Differs,
 	}, nil
@@ -133,8 +136,8 @@ func newApp(p parts) (*app, error) {
 
 // run starts the node and runs it until ctx ends or a part fails. Then it stops all parts in
 // reverse order. The API serves before the cluster is ready, so that /ready can say what is
-// missing. It is drained before the cluster stops and transfers leadership. If ctx ends with
-// cluster.ErrAbrupt as its cause, nothing is transferred.
+// missing. When ctx ends, the node drains before the API stops. If ctx ends with
+// cluster.ErrAbrupt as its cause, it does not, and nothing is transferred.
 func (a *app) run(ctx context.Context) error {
 	l := newLifecycle()
 	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
@@ -157,10 +160,30 @@ func (a *app) run(ctx context.Context) error {
 	case err = <-l.ended:
 		a.log.Error("a part of the node ended; the node stops", "error", err)
 	}
+	if err == nil && !errors.Is(l.cause, cluster.ErrAbrupt) {
+		err = a.drain(l.ended)
+	}
 	a.log.Info("node stopping")
 	err = errors.Join(err, l.stop(stopGrace))
 	a.log.Info("node stopped")
 	return err
+}
+
+// drain makes the node unready, transfers leadership, and serves on for drainDelay, so that load
+// balancers notice. It ends early with the error of a part that ends.
+func (a *app) drain(ended <-chan error) error {
+	a.log.Info("node draining", "delay", a.drainDelay)
+	a.api.Drain()
+	a.node.HandOver()
+	delay := time.NewTimer(a.drainDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+		return nil
+	case err := <-ended:
+		a.log.Error("a part of the node ended while it drained", "error", err)
+		return err
+	}
 }
 
 // lead runs the scheduler in every term that this node leads. A mark of a newer history ends

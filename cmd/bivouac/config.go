@@ -46,7 +46,13 @@ type HTTPConfig struct {
 	Address string
 	// CertFile and KeyFile enable HTTPS. Both are set or neither.
 	CertFile, KeyFile string
+	// DrainDelay is how long a stopping node serves on while it is unready. DrainTimeout is passed
+	// to httpapi.Config.
+	DrainDelay, DrainTimeout time.Duration
 }
+
+// drainDelay is the default of http { drain_delay }: HAProxy's checks, a second apart, and some room.
+const drainDelay = 5 * time.Second
 
 // PeerConfig configures the peer port.
 type PeerConfig struct {
@@ -165,6 +171,7 @@ func defaultConfig() Config {
 	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
 	return Config{
 		Peer:  PeerConfig{CertificateLifetime: peernet.DefaultNodeLifetime},
+		HTTP:  HTTPConfig{DrainDelay: drainDelay, DrainTimeout: api.DrainTimeout},
 		Raft:  RaftConfig{DeadAfter: cluster.DefaultConfig().DeadAfter},
 		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
@@ -244,6 +251,8 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 func (c *HTTPConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "address", required: true, set: setString(&c.Address, isListenAddress)},
+		{name: "drain_delay", set: setDuration(&c.DrainDelay, 0, 5*time.Minute)},
+		{name: "drain_timeout", set: setDuration(&c.DrainTimeout, time.Second, time.Hour)},
 	}, []nested{
 		{name: "tls", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{

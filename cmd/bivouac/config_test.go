@@ -104,7 +104,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 	want := Config{
 		NodeName: "n1", DataDir: here("data"), BootstrapExpect: 3,
 		RetryJoin: []string{"10.1.0.12:8441", "10.1.0.13:8441"},
-		HTTP:      HTTPConfig{Address: ":8440", CertFile: here("api.pem"), KeyFile: "/etc/bivouac/api-key.pem"},
+		HTTP:      HTTPConfig{Address: ":8440", DrainDelay: 8 * time.Second, DrainTimeout: time.Minute, CertFile: here("api.pem"), KeyFile: "/etc/bivouac/api-key.pem"},
 		Peer: PeerConfig{Address: "0.0.0.0:8441", Advertise: "10.1.0.11:8441",
 			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem"),
 			CAKeyFile: here("ca-key.pem"), CertificateLifetime: 240 * time.Hour},

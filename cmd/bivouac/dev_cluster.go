@@ -38,6 +38,8 @@ const (
 	// devCollectGrace is the age from which an unreferenced secret is deleted; see
 	// secrets.SealedOptions.
 	devCollectGrace = 15 * time.Minute
+	// devDrainTimeout bounds how long Ctrl-C waits for requests and upgraded connections.
+	devDrainTimeout = 2 * time.Second
 	// readyPoll is the interval at which starting nodes are checked.
 	readyPoll = 10 * time.Millisecond
 )
@@ -175,6 +177,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	web := httpapi.DefaultConfig()
 	web.Git.VerifyTokens = false // a development cluster calls no git provider
 	web.Proxy.Domain = proxy.DomainLocal
+	web.DrainTimeout = devDrainTimeout
 	n.app, err = newApp(parts{
 		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
 		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),

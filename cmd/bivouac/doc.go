@@ -34,6 +34,10 @@
 //	http {                            required; the API
 //	  address                         required; "host:port" to listen on
 //	  tls { cert_file, key_file }     HTTPS; read again when the files change
+//	  drain_delay                     how long a stopping node serves on while /ready fails, longer
+//	                                  than the load balancer's checks need; 5s; 0s to 5m
+//	  drain_timeout                   how long it then waits for requests in progress and upgraded
+//	                                  connections; 30s; 1s to 1h
 //	}
 //	peer {                            required; node to node, mutual TLS always
 //	  address                         required; "host:port" to listen on

@@ -32,9 +32,9 @@ deploy/config/node.hcl is a commented example, and the package documentation of
 cmd/bivouac the reference.
 
 Nodes with the same bootstrap_expect form a cluster on their first start and
-find each other again afterwards, in any order. SIGTERM and SIGINT hand
-leadership over, finish the requests in progress and stop; a second one ends the
-process at once. SIGHUP reads the log level again. Certificates are read again
+find each other again afterwards, in any order. SIGTERM and SIGINT make the node
+unready, hand leadership over, serve on for http { drain_delay }, finish the
+requests in progress and stop; a second one ends the process at once. SIGHUP reads the log level again. Certificates are read again
 when their files change.
 
 --check starts nothing and asks neither Vault nor Nomad. It checks the file, and
@@ -158,7 +158,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
-		cluster: c.clusterConfig(), scheduler: sched, api: api, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
+		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	return serverParts{parts: made, vault: vault, nomad: runner}, nil
@@ -220,6 +220,7 @@ func (c Config) certificateOptions(log *slog.Logger) (o certificateOptions, err 
 
 func (c Config) apiConfig() (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
+	api.DrainTimeout = c.HTTP.DrainTimeout
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
 	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
 	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)

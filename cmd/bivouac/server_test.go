@@ -53,6 +53,7 @@ bootstrap_expect = 3
 retry_join       = [%s]
 
 http {
+  drain_delay = "0s"
   address = %q
 %s}
 peer {

@@ -21,6 +21,11 @@ retry_join       = ["10.0.0.11:8441", "10.0.0.12:8441", "10.0.0.13:8441"]
 http {
   address = "0.0.0.0:8440"
 
+  # On SIGTERM /ready fails, and the node serves on for drain_delay: longer than the
+  # load balancer needs to notice. Then it waits drain_timeout for what is under way.
+  # drain_delay   = "5s"
+  # drain_timeout = "30s" # systemd's TimeoutStopSec covers both
+
   # tls {
   #   cert_file = "/etc/bivouac/tls/http.pem"     # read again when they change
   #   key_file  = "/etc/bivouac/tls/http-key.pem"

@@ -34,6 +34,9 @@ type HAProxyOptions struct {
 	Port int
 	// Nodes are the nodes' HTTP addresses, host:port.
 	Nodes []string
+	// Certificate is a PEM file with the certificate and key of a second port, for HTTPS; "" for
+	// none.
+	Certificate string
 	// Detach lets it outlive this process.
 	Detach bool
 }
@@ -42,7 +45,9 @@ type HAProxyOptions struct {
 type HAProxy struct {
 	// Address is the URL for clients: http://127.0.0.1:<port>.
 	Address string
-	Log     string
+	// TLSAddress is its counterpart for HTTPS, "" without a certificate.
+	TLSAddress string
+	Log        string
 
 	cmd  command
 	proc *process
@@ -62,6 +67,13 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 			return nil, err
 		}
 	}
+	secure := 0
+	if o.Certificate != "" {
+		var err error
+		if secure, err = FreePort(); err != nil {
+			return nil, err
+		}
+	}
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, err
@@ -71,13 +83,16 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 		return nil, fmt.Errorf("starting haproxy: %w", err)
 	}
 	config := filepath.Join(dir, "haproxy.cfg")
-	if err := writeFile(config, haproxyConfig(string(raw), port, o.Nodes), 0o600); err != nil {
+	if err := writeFile(config, haproxyConfig(string(raw), port, secure, o), 0o600); err != nil {
 		return nil, fmt.Errorf("starting haproxy: %w", err)
 	}
 	h := &HAProxy{
 		Address: "http://127.0.0.1:" + strconv.Itoa(port),
 		Log:     filepath.Join(dir, "haproxy.log"),
 		cmd:     command{name: "haproxy", dir: dir, path: binary, args: []string{"-db", "-f", config}, detach: o.Detach},
+	}
+	if secure != 0 {
+		h.TLSAddress = "https://127.0.0.1:" + strconv.Itoa(secure)
 	}
 	if h.proc, err = h.cmd.start(); err != nil {
 		return nil, err
@@ -99,12 +114,16 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 
 // haproxyConfig replaces the template's placeholders LISTEN and NODES. Its comments may mention
 // them too.
-func haproxyConfig(text string, port int, nodes []string) []byte {
+func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
 	var servers []string
-	for i, n := range nodes {
+	for i, n := range o.Nodes {
 		servers = append(servers, fmt.Sprintf("  server node-%d %s check", i+1, n))
 	}
-	text = strings.Replace(text, "\n  bind LISTEN\n", "\n  bind 127.0.0.1:"+strconv.Itoa(port)+"\n", 1)
+	binds := "\n  bind 127.0.0.1:" + strconv.Itoa(port) + "\n"
+	if secure != 0 {
+		binds += fmt.Sprintf("  bind 127.0.0.1:%d ssl crt %s alpn h2,http/1.1\n", secure, o.Certificate)
+	}
+	text = strings.Replace(text, "\n  bind LISTEN\n", binds, 1)
 	text = strings.Replace(text, "\nNODES\n", "\n"+strings.Join(servers, "\n")+"\n", 1)
 	return []byte(text)
 }

@@ -24,12 +24,29 @@ func (d *Proxy) Load() Load {
 	return Load{Sessions: len(s.open), Sandboxes: len(s.watches), Unauthenticated: d.sockets.unauthenticated.Open()}
 }
 
-// Drain ends every stream, so that its client reconnects to another node, and accepts no new ones.
-// Other requests continue.
+// Drain ends event streams and the agent servers' WebSockets, the latter with 1012, so that their
+// clients reconnect to another node, and accepts no new streams. Other upgraded connections, whose
+// protocol is not known, and requests continue. It may be called again.
 func (d *Proxy) Drain() { d.sessions.drain() }
 
-// Stop ends every session and waits for them until ctx ends. Call Drain first.
-func (d *Proxy) Stop(ctx context.Context) error { return d.sessions.stop(ctx) }
+// Await waits until no session is open, or ctx ends. Call Drain first.
+func (d *Proxy) Await(ctx context.Context) {
+	select {
+	case <-d.sessions.done:
+	case <-ctx.Done():
+	}
+}
+
+// Stop ends every session, counts the upgraded connections among them as cut, and waits for them
+// until ctx ends. Call Drain first.
+func (d *Proxy) Stop(ctx context.Context) error {
+	cut, err := d.sessions.stop(ctx)
+	d.metrics.cut.Add(float64(cut))
+	if cut > 0 {
+		d.server.Logger.Warn("upgraded connections to sandboxes were cut: they did not end before http { drain_timeout }", "count", cut)
+	}
+	return err
+}
 
 // OpenLog starts a session that reads a sandbox's log. With follow it counts against
 // Config.MaxFollowers and ends when the node drains. The caller must call End.

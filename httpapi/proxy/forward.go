@@ -41,7 +41,7 @@ func requestOf(ctx context.Context) *request {
 
 // forward proxies the request and returns when the response or stream has ended.
 func (p *request) forward() error {
-	if isUpgrade(p.r) && !p.proxy.sessions.last(p.session) {
+	if isUpgrade(p.r) && !p.proxy.sessions.upgrade(p.session) {
 		return errStopping()
 	}
 	if p.isAgent() || p.grant.port == PortVSCode {

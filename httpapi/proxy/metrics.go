@@ -20,6 +20,7 @@ type metrics struct {
 	streams  *prometheus.GaugeVec
 	bytes    *prometheus.CounterVec
 	wakes    *prometheus.CounterVec
+	cut      prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -40,8 +41,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "bivouac_proxy_wakes_total",
 			Help: "Paused sandboxes resumed because of traffic, by outcome.",
 		}, []string{"outcome"}),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_proxy_connections_cut_total",
+			Help: "Upgraded connections, other than agent servers' WebSockets, that were open when a stop's drain_timeout ended.",
+		}),
 	}
-	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes))
+	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes), r.Register(m.cut))
 }
 
 func (m *metrics) wake(err error) {

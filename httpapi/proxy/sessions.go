@@ -81,7 +81,9 @@ type Session struct {
 	// lasting is set for streams, which a drain ends so that their clients reconnect to another
 	// node. sessions.mu guards it.
 	lasting bool
-	end     func()
+	// upgraded is set for connections that a drain leaves alone, likewise.
+	upgraded bool
+	end      func()
 	// user and credential are the owner and what authorised the session.
 	user       string
 	credential fsm.Credential
@@ -289,7 +291,16 @@ func (s *sessions) last(v *Session) bool {
 	return true
 }
 
-// drain ends every stream and accepts no new ones.
+// upgrade marks a session as a connection that no reason can be told to. It returns false if the
+// node is draining.
+func (s *sessions) upgrade(v *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.upgraded = !s.draining
+	return v.upgraded
+}
+
+// drain ends every stream but upgraded connections and accepts no new ones.
 func (s *sessions) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,18 +315,22 @@ func (s *sessions) drain() {
 	}
 }
 
-// stop ends every session and waits for them until ctx ends. Call drain first.
-func (s *sessions) stop(ctx context.Context) error {
+// stop ends every session and waits for them until ctx ends. It counts the upgraded connections
+// among them. Call drain first.
+func (s *sessions) stop(ctx context.Context) (cut int, err error) {
 	s.mu.Lock()
 	for v := range s.open {
+		if v.upgraded {
+			cut++
+		}
 		v.cancel(errDraining())
 	}
 	s.mu.Unlock()
 	select {
 	case <-s.done:
-		return nil
+		return cut, nil
 	case <-ctx.Done():
-		return errors.New("connections to sandboxes did not end")
+		return cut, errors.New("connections to sandboxes did not end")
 	}
 }
 

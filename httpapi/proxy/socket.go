@@ -130,9 +130,16 @@ func (s *sockets) connect(p *request, client *websocket.Conn, ex *RequestInfo) {
 
 // authenticate reads the first frame and authorises the request.
 func (p *request) authenticate(client *websocket.Conn, ex *RequestInfo) error {
-	// Cancelling a read closes the connection without a close code, so a timer closes it.
+	// Cancelling a read closes the connection without a close code, so others close it.
 	late := time.AfterFunc(p.proxy.cfg.AuthTimeout, func() { p.proxy.sockets.closeFor(client, response.Unauthorized()) })
-	_, frame, err := client.Read(p.session.ctx)
+	ended := context.AfterFunc(p.session.ctx, func() {
+		if cut := endOf(p.session.ctx); cut != nil && !cut.crowded {
+			p.proxy.sockets.closeFor(client, errStopping())
+		}
+		_ = client.CloseNow()
+	})
+	defer ended()
+	_, frame, err := client.Read(context.WithoutCancel(p.session.ctx))
 	if !late.Stop() && err == nil {
 		return response.Unauthorized()
 	}
@@ -188,6 +195,8 @@ func (s *sockets) closeFor(client *websocket.Conn, err error) {
 	switch f := response.FailureOf(err, response.FormatDetail, ""); {
 	case isPaused(err):
 		code, text = closePaused, "The sandbox is paused."
+	case fsm.CodeOf(err) == fsm.CodeShuttingDown:
+		code, text = websocket.StatusServiceRestart, "this node is stopping"
 	case f.Status == http.StatusUnauthorized || f.Status == http.StatusNotFound:
 		code, text = CloseUnauthorized, "Authentication failed"
 	}

@@ -52,6 +52,8 @@ type Options struct {
 	Net Net
 	// Ledger records what the nodes destroy in Nomad and Vault.
 	Ledger bool
+	// Drain is every node's drain_delay.
+	Drain time.Duration
 	// Beside is another test cluster whose Nomad and Vault this one shares.
 	Beside *Cluster
 }
@@ -243,7 +245,7 @@ func (f *Cluster) startNodes(ctx context.Context, t testing.TB, o Options) {
 	count := cmp.Or(o.Nodes, 3)
 	all := nodeconfig.Config{
 		TLS: filepath.Join(f.Dir, "tls"), SecretID: filepath.Join(f.Dir, "secret-id"), LogLevel: cmp.Or(o.LogLevel, map[bool]string{true: "info", false: "debug"}[o.Bare]),
-		Raft: cmp.Or(o.Raft, shortLogs), Backend: o.Backend, Secrets: o.Vault, More: o.Config, Expect: count,
+		Raft: cmp.Or(o.Raft, shortLogs), Drain: o.Drain, Backend: o.Backend, Secrets: o.Vault, More: o.Config, Expect: count,
 	}
 	f.stores(ctx, t, o, &all)
 	f.Run(t, "tls", "init", "--dir", all.TLS)

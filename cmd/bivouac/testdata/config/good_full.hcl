@@ -4,7 +4,9 @@ bootstrap_expect = 3
 retry_join       = ["10.1.0.12:8441", "10.1.0.13:8441"]
 
 http {
-  address = ":8440"
+  address       = ":8440"
+  drain_delay   = "8s"
+  drain_timeout = "1m"
   tls {
     cert_file = "api.pem"
     key_file  = "/etc/bivouac/api-key.pem"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Config is the configuration of one node. Its addresses are host:port.
@@ -15,6 +16,8 @@ type Config struct {
 	Peers                       []string
 	// Expect is the number of nodes that form a cluster, 0 for as many as there are peers.
 	Expect int
+	// Drain is the nodes' drain_delay; the default is none, since there is no balancer.
+	Drain time.Duration
 	// Certificate is the path of the API's certificate without "-key.pem" and ".pem", "" for
 	// plain HTTP.
 	Certificate string
@@ -50,7 +53,8 @@ data_dir         = %q
 bootstrap_expect = %d
 retry_join       = ["%s"]
 http {
-  address = %q
+  address     = %q
+  drain_delay = %q
 %s}
 peer {
   address   = %q
@@ -71,7 +75,7 @@ vault {
 git {
   verify_tokens = false
 }
-`, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, certificate,
+`, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, c.Drain.String(), certificate,
 		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
 		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + log + c.More
 }
