@@ -30,10 +30,10 @@ func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
 // unready.
 func (s *Server) handleReady(c *call) (answer, error) {
 	if s.draining.Load() {
-		return answer{}, c.notReady(errors.New("this node is stopping"))
+		return answer{}, c.leave(errors.New("this node is stopping"))
 	}
 	if err := s.cluster.Ready(); err != nil {
-		return answer{}, c.notReady(err)
+		return answer{}, notReady(http.StatusServiceUnavailable, err)
 	}
 	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
 		return answer{stream: func(w http.ResponseWriter) error {
@@ -45,13 +45,17 @@ func (s *Server) handleReady(c *call) (answer, error) {
 	return ok("OK")
 }
 
-// notReady is the response of /ready while the node can't serve: 503, or 404 with refuse=404. At a
-// 404 HAProxy (http-check disable-on-404) sends nothing new and leaves alone what is open.
-func (c *call) notReady(cause error) error {
+// leave is the response of /ready when only new requests should go elsewhere: 503, or 404 with
+// refuse=404. At a 404 HAProxy (http-check disable-on-404) leaves alone what is open.
+func (c *call) leave(cause error) error {
 	status := http.StatusServiceUnavailable
 	if refuse, _ := c.query.Last("refuse"); refuse == strconv.Itoa(http.StatusNotFound) {
 		status = http.StatusNotFound
 	}
+	return notReady(status, cause)
+}
+
+func notReady(status int, cause error) error {
 	return &response.HTTPError{Status: status, Text: cause.Error(), RetryAfter: time.Second, Cause: cause}
 }
 
