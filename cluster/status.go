@@ -108,13 +108,37 @@ func stateName(s raft.RaftState) string {
 	return StateStopped
 }
 
-// Ready is nil when this node can serve: it knows a leader, and its store once reached what was
-// committed at its start.
+// electionGrace is how long a node without a leader still counts as able to write: writes wait for an
+// election, which is no reason to send them elsewhere.
+const electionGrace = 2 * time.Second
+
+// Ready is nil when this node can serve writes and linearizable reads: it knows a leader, or did
+// moments ago, and its store once reached what was committed at its start.
 func (n *Node) Ready() error {
-	if err := n.raftFSM.failure(); err != nil {
+	if err := n.storage.Watchdog().Trouble(); err != nil {
 		return err
 	}
-	if err := n.storage.Watchdog().Trouble(); err != nil {
+	if err := n.fit(); err != nil {
+		return err
+	}
+	if l, _ := n.leaders.get(); l.id == "" && time.Since(n.raft.Load().LastContact()) > electionGrace {
+		return n.leaderless()
+	}
+	return n.behind()
+}
+
+// ReadyStale is nil when this node can serve reads of its own store, with a leader or without: the
+// store once reached what was committed at its start.
+func (n *Node) ReadyStale() error {
+	if err := n.fit(); err != nil {
+		return err
+	}
+	return n.behind()
+}
+
+// fit returns why this node is of no use to clients, nil if it is of some.
+func (n *Node) fit() error {
+	if err := n.raftFSM.failure(); err != nil {
 		return err
 	}
 	if why := n.MustNotLead(); why != nil {
@@ -123,12 +147,11 @@ func (n *Node) Ready() error {
 	if n.raft.Load() == nil || n.stopping.Err() != nil {
 		return errors.New("the node does not run")
 	}
-	if err := n.notMemberError(); err != nil {
-		return err
-	}
-	if l, _ := n.leaders.get(); l.id == "" {
-		return n.leaderless()
-	}
+	return n.notMemberError()
+}
+
+// behind returns an error until the store has caught up.
+func (n *Node) behind() error {
 	if !n.caughtUp.Load() {
 		return fmt.Errorf("the store is still catching up: index %d", n.store.Index())
 	}

@@ -15,7 +15,8 @@ func TestFiles_KeepTheirGuards(t *testing.T) {
 		"nomad/client.hcl":                        {`node_pool = "sandboxes"`, "allow_privileged = false"},
 		"vault/bivouac.hcl":                       {"secret_id_ttl=720h"},
 		"haproxy/haproxy.cfg": {
-			"deny_status 404 if { path /metrics /server_info /openapi.json }",
+			"acl private path,url_dec -m str -i /metrics /server_info /openapi.json",
+			"if private || operator !internal",
 			"tcp-request connection reject if { sc0_conn_cur gt 512 }",
 		},
 	} {

@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -67,6 +69,38 @@ func TestServer_DrainClosesConnectionsWithTheirAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServer_ReadyForWhat: each mode asks for what its requests need.
+func TestServer_ReadyForWhat(t *testing.T) {
+	h := newHarness(t)
+	noLeader, behind := errors.New("no leader is known"), errors.New("the store is still catching up")
+	for name, c := range map[string]struct {
+		ready, stale        error
+		silence             time.Duration
+		write, reads, proxy int
+	}{
+		"all is well":              {nil, nil, 0, 200, 200, 200},
+		"an election":              {nil, nil, time.Second, 200, 200, 200},
+		"no leader":                {noLeader, nil, 3 * time.Second, 503, 200, 200},
+		"no leader for long":       {noLeader, nil, 6 * time.Second, 503, 200, 503},
+		"the store is behind":      {behind, behind, 0, 503, 503, 503},
+		"the disk does not answer": {errors.New("disk"), nil, 0, 503, 200, 200},
+	} {
+		h.cluster.set(func(f *fakeCluster) {
+			f.readyErr, f.staleErr, f.contact = c.ready, c.stale, time.Now().Add(-c.silence)
+		})
+		for mode, want := range map[string]int{"": c.write, "?mode=write": c.write, "?mode=stale": c.reads, "?mode=proxy": c.proxy} {
+			if got := h.do("", "GET", "/ready"+mode, "").status; got != want {
+				t.Errorf("%s: /ready%s answers %d, want %d", name, mode, got, want)
+			}
+		}
+		if got := h.do("", "GET", "/ready?mode=write&refuse=404", "").status; (got == 404) != (c.write == 503) {
+			t.Errorf("%s: with refuse=404 it answers %d", name, got)
+		}
+	}
+	h.do("", "GET", "/ready?mode=all", "").want(t, 422)
+	h.do("", "GET", "/ready?refuse=200", "").want(t, 422)
 }
 
 // TestServer_DrainingNodeOpensStreams: until the listener closes, a load balancer may still send

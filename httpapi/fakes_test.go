@@ -27,7 +27,7 @@ type fakeCluster struct {
 	proposed int
 	// proposeErr and viewErr fail every Propose and every linearizable View. lostErr is returned
 	// after the command was applied.
-	proposeErr, viewErr, lostErr, readyErr error
+	proposeErr, viewErr, lostErr, readyErr, staleErr error
 	// viewErrLater becomes viewErr after the next write.
 	viewErrLater error
 	// members are the requested membership changes; memberErr fails them.
@@ -152,6 +152,12 @@ func (c *fakeCluster) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.readyErr
+}
+
+func (c *fakeCluster) ReadyStale() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.staleErr
 }
 
 func (c *fakeCluster) Members(context.Context) []cluster.Member {

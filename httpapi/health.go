@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,15 +24,28 @@ func (s *Server) handleAlive(*call) (answer, error) {
 // handleHealth handles GET /health. As upstream, the body is a JSON string.
 func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
 
-// handleReady handles GET /ready: 503 with the reason while this node can't serve linearizable
-// reads. During a hold the response has the header X-Bivouac-Hold; a hold does not make a node
+// The modes of /ready: what a node is to serve.
+const (
+	readyWrite = "write" // writes and linearizable reads
+	readyStale = "stale" // reads of its own store
+	readyProxy = "proxy" // new connections to sandboxes
+)
+
+// handleReady handles GET /ready: 503 with the reason while this node can't serve the mode's
+// requests. During a hold the response has the header X-Bivouac-Hold; a hold does not make a node
 // unready.
 func (s *Server) handleReady(c *call) (answer, error) {
-	if s.draining.Load() {
-		return answer{}, c.leave(errors.New("this node is stopping"))
+	mode := c.query.Enum("mode", readyWrite, []string{readyWrite, readyStale, readyProxy})
+	status := c.query.Enum("refuse", "503", []string{"503", "404"})
+	if err := c.check(); err != nil {
+		return answer{}, err
 	}
-	if err := s.cluster.Ready(); err != nil {
-		return answer{}, notReady(http.StatusServiceUnavailable, err)
+	if err := s.ready(mode); err != nil {
+		refusal := &response.HTTPError{Status: http.StatusServiceUnavailable, Text: err.Error(), RetryAfter: time.Second, Cause: err}
+		if status == "404" { // for HAProxy: nothing new, what is open goes on
+			refusal.Status = http.StatusNotFound
+		}
+		return answer{}, refusal
 	}
 	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
 		return answer{stream: func(w http.ResponseWriter) error {
@@ -45,18 +57,18 @@ func (s *Server) handleReady(c *call) (answer, error) {
 	return ok("OK")
 }
 
-// leave is the response of /ready when only new requests should go elsewhere: 503, or 404 with
-// refuse=404. At a 404 HAProxy (http-check disable-on-404) leaves alone what is open.
-func (c *call) leave(cause error) error {
-	status := http.StatusServiceUnavailable
-	if refuse, _ := c.query.Last("refuse"); refuse == strconv.Itoa(http.StatusNotFound) {
-		status = http.StatusNotFound
+// ready returns why this node can't serve the mode's requests.
+func (s *Server) ready(mode string) error {
+	if s.draining.Load() {
+		return errors.New("this node is stopping")
 	}
-	return notReady(status, cause)
-}
-
-func notReady(status int, cause error) error {
-	return &response.HTTPError{Status: status, Text: cause.Error(), RetryAfter: time.Second, Cause: cause}
+	switch mode {
+	case readyStale:
+		return s.cluster.ReadyStale()
+	case readyProxy:
+		return errors.Join(s.cluster.ReadyStale(), s.proxy.Ready())
+	}
+	return s.cluster.Ready()
 }
 
 // serverInfo is the response of GET /server_info (API.md, "Health"). Times are in seconds, sizes in

@@ -19,8 +19,10 @@ type Cluster interface {
 	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
 	// Status is the cluster as this node sees it.
 	Status() cluster.Status
-	// Ready returns nil when this node can serve linearizable reads.
+	// Ready returns nil when this node can serve writes and linearizable reads, ReadyStale when it
+	// can serve stale ones.
 	Ready() error
+	ReadyStale() error
 }
 
 // States reads the whole state. *cluster.Node implements it.

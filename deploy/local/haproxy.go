@@ -37,6 +37,9 @@ type HAProxyOptions struct {
 	// Certificate is a PEM file with the certificate and key of a second port, for HTTPS; "" for
 	// none.
 	Certificate string
+	// Authority is a PEM file with the authority of the nodes' certificates, "" for nodes that serve
+	// plain HTTP.
+	Authority string
 	// Detach lets it outlive this process.
 	Detach bool
 }
@@ -112,20 +115,30 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	return h, nil
 }
 
-// haproxyConfig replaces the template's placeholders LISTEN and NODES. Its comments may mention
-// them too.
+// haproxyConfig puts ports, certificates and nodes into the installed file, in place of its
+// examples.
 func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
-	var servers []string
-	for i, n := range o.Nodes {
-		servers = append(servers, fmt.Sprintf("  server node-%d %s check", i+1, n))
+	var out strings.Builder
+	node := 0
+	for line := range strings.Lines(text) {
+		switch trimmed := strings.TrimSpace(line); {
+		case strings.HasPrefix(trimmed, "bind "):
+			line = fmt.Sprintf("  bind 127.0.0.1:%d\n", port)
+		case strings.HasPrefix(trimmed, "#bind ") && secure != 0:
+			line = fmt.Sprintf("  bind 127.0.0.1:%d ssl crt %s alpn h2,http/1.1\n", secure, o.Certificate)
+		case strings.HasPrefix(trimmed, "#default-server ssl ") && o.Authority != "":
+			line = fmt.Sprintf("  default-server ssl verify required ca-file %s\n", o.Authority)
+		case strings.HasPrefix(trimmed, "backend "):
+			node = 0
+		case strings.HasPrefix(trimmed, "server "):
+			line = ""
+			for ; node < len(o.Nodes); node++ {
+				line += fmt.Sprintf("  server node-%d %s check\n", node+1, o.Nodes[node])
+			}
+		}
+		out.WriteString(line)
 	}
-	binds := "\n  bind 127.0.0.1:" + strconv.Itoa(port) + "\n"
-	if secure != 0 {
-		binds += fmt.Sprintf("  bind 127.0.0.1:%d ssl crt %s alpn h2,http/1.1\n", secure, o.Certificate)
-	}
-	text = strings.Replace(text, "\n  bind LISTEN\n", binds, 1)
-	text = strings.Replace(text, "\nNODES\n", "\n"+strings.Join(servers, "\n")+"\n", 1)
-	return []byte(text)
+	return []byte(out.String())
 }
 
 // Kill sends SIGKILL.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,14 +73,14 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 		}
 		return nil
 	})
-	for _, path := range []string{"/metrics", "/server_info", "/openapi.json"} {
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/%6detrics"} {
 		resp, err := http.Get(h.Address + path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != http.StatusNotFound {
-			t.Errorf("%s is answered: %d", path, resp.StatusCode)
+		if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusNotFound || kind != "application/json" {
+			t.Errorf("%s is answered: %d, %s", path, resp.StatusCode, kind)
 		}
 	}
 	ready[0].Store(false)
@@ -89,6 +90,18 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestHAProxy_ShippedFileIsValid: as it stands, with its example addresses.
+func TestHAProxy_ShippedFileIsValid(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	out, err := exec.Command(local.HAProxyInstalled(), "-c", "-f", "../haproxy/haproxy.cfg").CombinedOutput()
+	if err != nil || strings.Contains(string(out), "WARNING") {
+		t.Errorf("haproxy -c: %v\n%s", err, out)
+	}
 }
 
 func TestBuildImage_PullsNothing(t *testing.T) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -17,6 +18,15 @@ import (
 // staleAfter is how long after the last contact with a leader this node's own view is still used.
 // Later, a placement in it may belong to another sandbox.
 const staleAfter = 5 * time.Second
+
+// Ready returns nil when this node can serve new connections: it had a leader staleAfter ago or
+// later, so that it knows who may pass.
+func (d *Proxy) Ready() error {
+	if time.Since(d.server.Cluster.Status().LastContact) > staleAfter {
+		return errors.New("no leader is known")
+	}
+	return nil
+}
 
 // View returns this node's own view or, after staleAfter without a leader, a linearizable one.
 func (d *Proxy) View(ctx context.Context) (*fsm.View, error) {
