@@ -457,7 +457,7 @@ func genPageBody(t *rapid.T, c CommandType) (string, Body) {
 			Operator: rapid.Bool().Draw(t, "operator"),
 		}
 	case SandboxUnshare:
-		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share}
+		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share, Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0}
 	default:
 		return user, &SandboxRedeemBody{ID: id, Hash: sha(oneOf("a", "b").Draw(t, "code")), Until: until}
 	}

@@ -24,19 +24,26 @@ func TestOperatorCommands_NeedAnOperatorsKey(t *testing.T) {
 		t.Errorf("below its version: %q", code)
 	}
 	f.do("", &ProtocolRaiseBody{Version: VersionAccess})
+	unshare := &SandboxUnshareBody{ID: "s1", Port: "WORKER_1", Operator: true}
+	if code := CodeOf(ask("root", root, unshare)); code != CodeNotFound {
+		t.Errorf("unshare, below its version: %q", code)
+	}
+	f.do("", &ProtocolRaiseBody{Version: VersionRotate})
 	for name, c := range map[string]struct {
 		as  string
 		key *APIKey
 	}{"no key": {"root", nil}, "a user's key": {"ada", user}, "the owner without a key": {"bob", nil}} {
 		for _, body := range []Body{pause, &SandboxResumeBody{ID: "s1", Operator: true}, &SandboxDeleteBody{ID: "s1", Operator: true},
-			&ConversationDeleteBody{ID: "c1", Owner: "bob"}} {
+			unshare, &ConversationDeleteBody{ID: "c1", Owner: "bob"}} {
 			if code := CodeOf(ask(c.as, c.key, body)); code != CodeForbidden {
 				t.Errorf("%s, %s: %q", name, body.CommandType(), code)
 			}
 		}
 	}
-	if err := ask("root", root, pause); err != nil {
-		t.Fatal(err)
+	for _, body := range []Body{pause, unshare} {
+		if err := ask("root", root, body); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if sb := f.store.View().SandboxAny("s1"); sb.Desired != DesiredPaused || sb.UserID != "bob" {
 		t.Errorf("%+v", sb)

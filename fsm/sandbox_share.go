@@ -23,6 +23,8 @@ type Share struct {
 	ID    string    `json:"id"`
 	Port  string    `json:"port"`
 	Until time.Time `json:"until"`
+	// Created is when it was made; zero for one that was made below protocol version 6.
+	Created time.Time `json:"created,omitzero"`
 }
 
 // Redeemed is a one-time code that was used. It is kept until the code has expired.
@@ -40,6 +42,18 @@ func (s *Sandbox) ShareOf(id, port string, now time.Time) *Share {
 		}
 	}
 	return nil
+}
+
+// HasRedeemed reports whether a code with the hash was used and may not have expired yet.
+func (s *Sandbox) HasRedeemed(hash string) bool {
+	return slices.ContainsFunc(s.Redeemed, func(one Redeemed) bool { return one.Hash == hash })
+}
+
+// SharesInForce returns the shares of a port that are in force, with "" of all ports.
+func (s *Sandbox) SharesInForce(port string, now time.Time) []Share {
+	return slices.DeleteFunc(slices.Clone(s.Shares), func(one Share) bool {
+		return !now.Before(one.Until) || port != "" && port != one.Port
+	})
 }
 
 // SandboxShareBody shares one port of a sandbox. The agent server can't be shared. An id that is
@@ -83,7 +97,11 @@ func (t *transaction) applySandboxShare(b *SandboxShareBody) (Result, *Error) {
 	if len(s.Shares) >= MaxShares {
 		return Result{}, Errorf(CodeConflict, "a sandbox has at most %d shares at a time: revoke one first", MaxShares)
 	}
-	s.Shares = append(s.Shares, Share{ID: b.Share, Port: b.Port, Until: b.Until.UTC().Truncate(time.Microsecond)})
+	share := Share{ID: b.Share, Port: b.Port, Until: b.Until.UTC().Truncate(time.Microsecond)}
+	if t.meta.active(VersionRotate) {
+		share.Created = t.now
+	}
+	s.Shares = append(s.Shares, share)
 	put(t, tableSandboxes, old, s)
 	return Result{Sandbox: s}, nil
 }
@@ -95,6 +113,8 @@ type SandboxUnshareBody struct {
 	Port string `json:"port"`
 	// Share is the share's id, "" for all of the port.
 	Share string `json:"share,omitempty"`
+	// Operator: the command is an operator's, for any user's sandbox.
+	Operator bool `json:"operator,omitempty"`
 }
 
 // CommandType implements Body.
@@ -108,7 +128,7 @@ func (b *SandboxUnshareBody) check(r *rules) {
 }
 
 func (t *transaction) applySandboxUnshare(b *SandboxUnshareBody) (Result, *Error) {
-	old, err := t.ownSandbox(t.cmd.UserID, b.ID)
+	old, err := t.meantSandbox(b.ID, b.Operator && t.meta.active(VersionRotate))
 	if err != nil {
 		return Result{}, err
 	}
@@ -147,9 +167,8 @@ func (t *transaction) applySandboxRedeem(b *SandboxRedeemBody) (Result, *Error) 
 		return Result{}, err
 	}
 	s := old.withoutExpired(t.now)
-	used := slices.ContainsFunc(s.Redeemed, func(one Redeemed) bool { return one.Hash == b.Hash })
 	switch {
-	case used || !b.Until.After(t.now):
+	case s.HasRedeemed(b.Hash) || !b.Until.After(t.now):
 		return Result{}, Errorf(CodeConflict, "the code was used, or has expired")
 	case b.Until.After(t.now.Add(MaxCodeAge)):
 		return Result{}, Errorf(CodeInvalid, "a code lasts %s at most", MaxCodeAge)

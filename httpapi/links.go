@@ -68,19 +68,36 @@ func (l links) port(row *fsm.Sandbox, name string) string {
 	return l.proxied(row.ID, name)
 }
 
-// vscode is the URL of a sandbox's editor. It has a one-time code, and no key: below protocol
-// version 5 codes can't be used up, and a direct URL leads past the proxy.
-func (l links) vscode(row *fsm.Sandbox, key string) string {
-	at := l.port(row, proxy.PortVSCode) + "/?"
+// page is the URL of a port that serves pages, with a one-time code while key is known. The editor's
+// has its folder. A direct URL leads past the proxy, so that the editor's needs the key.
+func (l links) page(row *fsm.Sandbox, name, key string) string {
+	at, editor := l.port(row, name), name == proxy.PortVSCode
 	folder := "folder=" + strings.ReplaceAll(url.QueryEscape(workingDir(row)), "%2F", "/")
+	direct, code := l.server.cfg.SandboxURL != SandboxURLProxy, l.code(row, name, key)
+	switch {
+	case direct && editor:
+		return at + "/?tkn=" + url.QueryEscape(key) + "&" + folder
+	case direct:
+		return at
+	case editor:
+		at += "/?" + folder
+	case code != "":
+		at += "/"
+	}
+	if code != "" {
+		at += "#" + proxy.FragmentCode + "=" + code
+	}
+	return at
+}
+
+// code returns a one-time code for a port, "" where there is none: below protocol version 5 codes
+// can't be used up.
+func (l links) code(row *fsm.Sandbox, name, key string) string {
 	v, err := l.server.cluster.View(context.Background(), cluster.Stale)
-	if l.server.cfg.SandboxURL != SandboxURLProxy || err != nil || !v.Active(fsm.VersionAccess) {
-		return at + "tkn=" + url.QueryEscape(key) + "&" + folder
+	if !l.read || key == "" || err != nil || !v.Active(fsm.VersionAccess) {
+		return ""
 	}
-	if !l.read {
-		return at + folder
-	}
-	return at + folder + "#" + proxy.FragmentCode + "=" + proxy.NewCode(key, row.ID, proxy.PortVSCode, time.Now())
+	return proxy.NewCode(key, row, name, time.Now())
 }
 
 // proxied is the URL of a sandbox's port at the sandbox proxy.

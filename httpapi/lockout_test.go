@@ -40,7 +40,7 @@ func TestLockedOut(t *testing.T) {
 				"a command with the sandbox's key": func() reply {
 					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey, h.key)
 				},
-				"a token in the query":             func() reply { return h.ask("GET", h.at("WORKER_1", "/x?tkn="+h.key), "") },
+				"a page with the sandbox's key":    func() reply { return h.ask("GET", h.at("WORKER_1", "/x"), "", proxy.HeaderKey, h.key) },
 				"secrets with the sandbox's key":   func() reply { return h.do(h.key, "GET", secrets, "") },
 				"the API key at the proxy":         func() reply { return h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, h.alice) },
 				"the API key at the API":           func() reply { return h.do(h.alice, "GET", "/api/v1/sandboxes/search", "") },
@@ -81,7 +81,7 @@ func TestLockedOut_Cookie(t *testing.T) {
 			h, behind := newProxyHarness(t, withDomain)
 			behind.serve(echoes)
 			h.raised()
-			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL+"/?tkn="+h.key, "", "Host", h.host("VSCODE")).want(t, 303))
+			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
 			page := func() reply {
 				return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", cookie)
 			}

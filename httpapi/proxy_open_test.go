@@ -30,8 +30,8 @@ func (h *proxyHarness) opened(r reply) string {
 	return h.front.URL + out.To
 }
 
-// vscode returns the URL of the sandbox's editor.
-func (h *proxyHarness) vscode() string {
+// shown returns the URL of a port of the sandbox as the API shows it.
+func (h *proxyHarness) shown(port string) string {
 	h.t.Helper()
 	var page struct {
 		Items []struct {
@@ -42,12 +42,12 @@ func (h *proxyHarness) vscode() string {
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").json(h.t, &page)
 	for _, item := range page.Items {
 		for _, u := range item.ExposedURLs {
-			if item.ID == h.id && u.Name == "VSCODE" {
+			if item.ID == h.id && u.Name == port {
 				return u.URL
 			}
 		}
 	}
-	h.t.Fatal("no editor")
+	h.t.Fatalf("no %s", port)
 	return ""
 }
 
@@ -65,9 +65,12 @@ func TestProxy_CodeOpensAPageOnce(t *testing.T) {
 	h, behind := newProxyHarness(t, withDomain)
 	h.raised()
 	for _, path := range []bool{false, true} {
-		at := h.vscode()
+		at := h.shown("VSCODE")
 		if strings.Contains(at, h.key) || !strings.HasPrefix(at, "http://"+h.host("VSCODE")+"/?folder=/w#bivouac=") {
 			t.Fatalf("URL %s", at)
+		}
+		if again := h.shown("VSCODE"); again != at {
+			t.Errorf("a frame would load anew: %s, then %s", at, again)
 		}
 		code := codeIn(t, at)
 		for _, wrong := range []string{"", "x", code + "x", "9" + code, strings.Replace(code, ".", "..", 1), h.key, strings.Join(strings.Split(code, ".")[:2], ".")} {
@@ -93,9 +96,42 @@ func TestProxy_CodeOpensAPageOnce(t *testing.T) {
 	}
 	h.ask("GET", h.at("WORKER_1", "/.bivouac/open"), "").want(t, 405)
 	h.exchange("WORKER_1", strings.Repeat("x", 5000), true).want(t, 400)
-	code := codeIn(t, h.vscode())
+	code := codeIn(t, h.shown("VSCODE"))
 	h.secrets.set(func(s *fakeSecrets) { s.entries[fsm.SandboxKeyPath(h.id)][0]["key"] = "another" })
 	h.exchange("VSCODE", code, true).want(t, 401)
+}
+
+// TestProxy_CodeOfAWorker: the API's URLs of the other ports open their pages too, those in answers
+// to writes have no code, and the agent server's never has one.
+func TestProxy_CodeOfAWorker(t *testing.T) {
+	for name, domain := range map[string][]func(*Config){"path": nil, "host": {withDomain}} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := newProxyHarness(t, domain...)
+			if at := h.shown("WORKER_1"); strings.Contains(at, "#") {
+				t.Errorf("below protocol version 5 it can't be used up: %s", at)
+			}
+			h.raised()
+			if at := h.shown("AGENT_SERVER"); strings.Contains(at, "#") {
+				t.Errorf("the agent server's: %s", at)
+			}
+			for _, port := range []string{"WORKER_1", "WORKER_2"} {
+				at := h.shown(port)
+				code := codeIn(t, at)
+				want := "http://" + h.host(port) + "/#bivouac="
+				if domain == nil {
+					want = "http://example.org" + proxy.Path + h.id + "/" + port + "/#bivouac="
+				}
+				if !strings.HasPrefix(at, want) || strings.Contains(at, h.key) {
+					t.Errorf("URL %s", at)
+				}
+				h.exchange(port, code, domain == nil).want(t, 200)
+				h.exchange(port, code, domain == nil).want(t, 401)
+				if next := codeIn(t, h.shown(port)); next == code {
+					t.Error("the API shows a code that was used")
+				}
+			}
+		})
+	}
 }
 
 // A page view without permission gets a page that exchanges a code. It tells nothing.
@@ -199,5 +235,74 @@ func TestSandboxShare_OfTheEditorHasNoKey(t *testing.T) {
 	}
 }
 
-// shareAnswer is a shareBody as a client reads it.
+// TestSandboxShares: the owner and operators see the shares in force, never a token, and both can
+// revoke them.
+func TestSandboxShares(t *testing.T) {
+	h, _ := newProxyHarness(t)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionAccess})
+	own, any := pathSandboxes+"/"+h.id, pathOperator+"/sandboxes/"+h.id
+	share := func(port string) (out shareAnswer) {
+		h.do(h.alice, "POST", own+"/ports/"+port+"/share", `{}`).json(t, &out)
+		return out
+	}
+	older := share("WORKER_1")
+	h.do(h.root, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 503)
+	h.raised()
+	newer, other := share("WORKER_1"), share("VSCODE")
+	list := func(key, from string) (ids string) {
+		t.Helper()
+		var page struct {
+			Items []struct {
+				ID, Port  string
+				CreatedAt *time.Time `json:"created_at"`
+				ExpiresAt time.Time  `json:"expires_at"`
+			}
+			NextPageID *string `json:"next_page_id"`
+		}
+		got := h.do(key, "GET", from, "").want(t, 200)
+		got.json(t, &page)
+		for _, one := range []shareAnswer{older, newer, other} {
+			if strings.Contains(string(got.body), codeIn(t, one.URL)) {
+				t.Errorf("the list has a token: %s", got.body)
+			}
+		}
+		for _, item := range page.Items {
+			ids += item.ID + " "
+			if (item.CreatedAt == nil) != (item.ID == older.ID) || !item.ExpiresAt.After(time.Now()) {
+				t.Errorf("%+v", item)
+			}
+		}
+		return ids
+	}
+	all := older.ID + " " + newer.ID + " " + other.ID + " "
+	for name, c := range map[string]struct{ key, from, want string }{
+		"the owner's": {h.alice, own + "/shares", all}, "an operator's": {h.root, any + "/shares", all},
+		"of a port": {h.alice, own + "/shares?port=worker-1", older.ID + " " + newer.ID + " "}, "of a port, an operator's": {h.root, any + "/shares?port=VSCODE", other.ID + " "},
+		"of a port without": {h.alice, own + "/shares?port=WORKER_2", ""},
+	} {
+		if got := list(c.key, c.from); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	h.do(h.bob, "GET", own+"/shares", "").want(t, 404)
+	h.do(h.alice, "GET", own+"/shares?port=nosuch", "").want(t, 404)
+	h.do(h.alice, "GET", any+"/shares", "").want(t, 403)
+	h.do(h.root, "GET", own+"/shares", "").want(t, 404)
+	h.do(h.alice, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 403)
+	h.do(h.root, "DELETE", any+"/ports/nosuch/share", "").want(t, 404)
+
+	h.do(h.root, "DELETE", any+"/ports/worker-1/share?id="+older.ID, "").want(t, 200)
+	h.exchange("WORKER_1", codeIn(t, older.URL), true).want(t, 401)
+	h.exchange("WORKER_1", codeIn(t, newer.URL), true).want(t, 200)
+	h.do(h.root, "DELETE", any+"/ports/worker-1/share", "").want(t, 200)
+	h.exchange("WORKER_1", codeIn(t, newer.URL), true).want(t, 401)
+	if got := list(h.alice, own+"/shares"); got != other.ID+" " {
+		t.Errorf("left: %s", got)
+	}
+	if text := h.logs.String(); !strings.Contains(text, `"act":"revoke shares"`) || !strings.Contains(text, `"act":"list shares"`) {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// shareAnswer is a newShare as a client reads it.
 type shareAnswer struct{ ID, Port, URL string }

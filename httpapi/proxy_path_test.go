@@ -4,16 +4,18 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
-// passOf opens a port's page with the sandbox's key and returns the URL with the pass.
+// passOf opens a port's page with a code and returns the URL with the pass.
 func (h *proxyHarness) passOf(port, rest string) string {
 	h.t.Helper()
-	got := h.ask("GET", h.at(port, rest+"?tkn="+h.key), "").want(h.t, 303)
-	return h.front.URL + got.header.Get("Location")
+	h.raised()
+	code := proxy.NewCode(h.key, h.row(), port, time.Now())
+	return h.opened(h.exchange(port, code, true)) + rest
 }
 
 // A page on the API's address has neither the API's origin nor another sandbox's.
@@ -34,7 +36,7 @@ func TestProxy_PathPageHasNoOrigin(t *testing.T) {
 		"a write":                    h.ask("POST", h.at("WORKER_1", "/"), "", key...).want(t, 200),
 		"with a pass":                h.ask("GET", h.passOf("WORKER_1", "/app"), "").want(t, 200),
 		"VSCODE, with a pass":        h.ask("GET", h.passOf("VSCODE", "/app"), "").want(t, 200),
-		"a redirect":                 h.ask("GET", h.at("WORKER_1", "/?tkn="+h.key), "").want(t, 303),
+		"a redirect":                 h.ask("GET", h.at("WORKER_1", ""), "", key...).want(t, 303),
 		"refused":                    h.ask("GET", h.at("WORKER_1", "/"), "").want(t, 401),
 		"refused, the agent server":  h.ask("GET", h.at("AGENT_SERVER", "/"), "").want(t, 401),
 		"an unknown sandbox":         h.ask("GET", h.front.URL+proxy.Path+"nosuch/WORKER_1/", "").want(t, 401),

@@ -17,7 +17,7 @@ func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
 	h, behind := newProxyHarness(t, withDomain, func(c *Config) { c.Proxy.AuthTimeout = 100 * time.Millisecond })
 	behind.serve(echoes)
 	host := h.host("VSCODE")
-	cookie, _ := cookieOf(t, h.ask("GET", h.front.URL+"/?tkn="+h.key, "", "Host", host).want(t, 303))
+	cookie, _ := cookieOf(t, h.ask("GET", h.front.URL, "", "Host", host, proxy.HeaderKey, h.key).want(t, 200))
 	h.pause()
 	commands, reached := h.cluster.count(), behind.count()
 	for range 3 {

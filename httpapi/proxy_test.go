@@ -341,7 +341,7 @@ func TestProxy_NoKeyInTheLog(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	h.ask("GET", h.passOf("VSCODE", "/"), "").want(t, 200)
-	h.ask("GET", h.at("WORKER_1", "/?tkn="+h.key), "").want(t, 303)
+	h.ask("GET", h.at("WORKER_1", "/?tkn="+h.key), "").want(t, 401)
 	h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, h.alice).want(t, 200)
 	conn, _, err := h.dial(h.at("AGENT_SERVER", "/sockets/events/1?session_api_key="+h.key))
 	if err != nil {

@@ -89,7 +89,7 @@ func TestProxy_WakeIsForThoseWhoMayPass(t *testing.T) {
 	h.pause()
 	before := h.cluster.count()
 	h.ask("GET", h.at("AGENT_SERVER", "/?wake=true"), "", proxy.HeaderKey, h.bob).want(t, 401)
-	h.ask("GET", h.at("VSCODE", "/?tkn=x&wake=true"), "").want(t, 401)
+	h.ask("GET", h.at("VSCODE", "/?tkn="+h.key+"&wake=true"), "").want(t, 401)
 	h.ask("GET", h.at("99", "/?wake=true"), "", proxy.HeaderKey, h.key).want(t, 404)
 	ended(t, h.dialWithoutKey(h.bob))
 	ended(t, h.mustDial("AGENT_SERVER", eventSocket))

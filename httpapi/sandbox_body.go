@@ -117,15 +117,15 @@ func exposedURLs(row *fsm.Sandbox, key string, to links) []exposedURL {
 		if !there {
 			continue
 		}
+		if name == proxy.PortVSCode && key == "" {
+			continue
+		}
 		u := exposedURL{Name: name, URL: to.port(row, name), Port: port}
 		if inside := row.Template.Ports[name]; inside != 0 {
 			u.Port = inside
 		}
-		if name == proxy.PortVSCode {
-			if key == "" {
-				continue
-			}
-			u.URL = to.vscode(row, key)
+		if name != fsm.PortAgentServer {
+			u.URL = to.page(row, name, key)
 		}
 		urls = append(urls, u)
 	}

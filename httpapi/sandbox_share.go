@@ -18,12 +18,28 @@ const defaultShare = 24 * time.Hour
 // shareIDLen is the length of a share's id.
 const shareIDLen = 16
 
-// shareBody is a share of a sandbox's port. Its URL has the token in the fragment.
+// shareBody is a share of a sandbox's port, without its token.
 type shareBody struct {
-	ID        string   `json:"id"`
-	Port      string   `json:"port"`
-	URL       string   `json:"url"`
-	ExpiresAt wireTime `json:"expires_at"`
+	ID   string `json:"id"`
+	Port string `json:"port"`
+	// CreatedAt is null for a share of an earlier program.
+	CreatedAt *wireTime `json:"created_at"`
+	ExpiresAt wireTime  `json:"expires_at"`
+}
+
+func newShareBody(share fsm.Share) shareBody {
+	b := shareBody{ID: share.ID, Port: share.Port, ExpiresAt: wireTime(share.Until)}
+	if !share.Created.IsZero() {
+		created := wireTime(share.Created)
+		b.CreatedAt = &created
+	}
+	return b
+}
+
+// newShare is a share that was just made. Its URL has the token in the fragment.
+type newShare struct {
+	shareBody
+	URL string `json:"url"`
 }
 
 // handleSandboxShare handles POST /api/v1/sandboxes/{sandbox_id}/ports/{port}/share: {"expires_at"}
@@ -67,10 +83,75 @@ func (c *call) shared(res fsm.Result, id string) (answer, error) {
 	for _, share := range res.Sandbox.Shares {
 		if share.ID == id {
 			at := c.server.linksFor(c.r).proxied(res.Sandbox.ID, share.Port) + "/#" + proxy.FragmentCode + "=" + proxy.ShareToken(key, res.Sandbox.ID, share)
-			return ok(shareBody{ID: id, Port: share.Port, URL: at, ExpiresAt: wireTime(share.Until)})
+			return ok(newShare{newShareBody(share), at})
 		}
 	}
 	return answer{}, errEmptyResult(fsm.SandboxShare)
+}
+
+// handleSandboxShares handles GET /api/v1/sandboxes/{sandbox_id}/shares: those in force of all
+// ports, with the query parameter port of one.
+func (s *Server) handleSandboxShares(c *call) (answer, error) {
+	port := c.query.Text("port", fsm.MaxName)
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	row := v.Sandbox(c.who.user, c.params.ByName("sandbox_id"))
+	if row == nil {
+		return answer{}, response.NotFound()
+	}
+	return c.sharesOf(row, port)
+}
+
+// handleOperatorSandboxShares handles GET /api/v1/operator/sandboxes/{sandbox_id}/shares.
+func (s *Server) handleOperatorSandboxShares(c *call) (answer, error) {
+	port := c.query.Text("port", fsm.MaxName)
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	_, row, err := c.ownedSandbox("list shares")
+	if err != nil {
+		return answer{}, err
+	}
+	return c.sharesOf(row, port)
+}
+
+// sharesOf lists a sandbox's shares in force, of a port in any of its forms or of all.
+func (c *call) sharesOf(row *fsm.Sandbox, port *string) (answer, error) {
+	name := ""
+	if port != nil {
+		if name = proxy.PortNamed(row, *port); name == "" {
+			return answer{}, response.NotFound()
+		}
+	}
+	shares := row.SharesInForce(name, c.now)
+	items := make([]shareBody, len(shares))
+	for i, share := range shares {
+		items[i] = newShareBody(share)
+	}
+	return ok(newPage(items, ""))
+}
+
+// handleOperatorSandboxUnshare handles DELETE
+// /api/v1/operator/sandboxes/{sandbox_id}/ports/{port}/share, as the owner's own.
+func (s *Server) handleOperatorSandboxUnshare(c *call) (answer, error) {
+	share := decode.OrZero(c.query.Text("id", fsm.MaxName))
+	v, row, err := c.ownedSandbox("revoke shares")
+	if err != nil {
+		return answer{}, err
+	}
+	if !v.Active(fsm.VersionRotate) {
+		return answer{}, fsm.Errorf(fsm.CodeProtocol, "not every node knows this command of operators yet: upgrade all nodes")
+	}
+	port := proxy.PortNamed(row, c.params.ByName("port"))
+	if port == "" {
+		return answer{}, response.NotFound()
+	}
+	return c.commandSandbox(&fsm.SandboxUnshareBody{ID: row.ID, Port: port, Share: share, Operator: true})
 }
 
 // handleSandboxUnshare handles DELETE /api/v1/sandboxes/{sandbox_id}/ports/{port}/share: it revokes

@@ -17,7 +17,8 @@ func (p *program) sandboxesCommand() *cobra.Command {
 		p.sandboxActCommand("pause", "Pause any user's sandbox", http.MethodPost, "/pause", "pauses"),
 		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume", "resumes"),
 		p.sandboxActCommand("rotate-key", "Replace the key of any user's sandbox; a running one starts again", http.MethodPost, "/rotate-key", "gets another key"),
-		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"))
+		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"),
+		p.sandboxesShareCommand(), p.sandboxesSharesCommand(), p.sandboxesUnshareCommand())
 }
 
 // ownedSandbox is a sandbox in the operator API's responses.

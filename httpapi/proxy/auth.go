@@ -15,13 +15,9 @@ import (
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// Query parameters that may hold a sandbox's key. Older clients and the VSCODE URL use them.
-const (
-	// querySocketKey works for the agent server's WebSockets.
-	querySocketKey = "session_api_key"
-	// queryToken works for the ports that serve pages. Its name is VSCODE's.
-	queryToken = "tkn"
-)
+// querySocketKey is the query parameter that may hold a sandbox's key, for the agent server's
+// WebSockets. Older clients use it.
+const querySocketKey = "session_api_key"
 
 // HeaderKey holds a sandbox's own key, or an API key of its owner.
 const HeaderKey = "X-Session-API-Key"
@@ -39,9 +35,8 @@ type grant struct {
 	credential fsm.Credential
 	// key is the sandbox's own key if the request had it.
 	key string
-	// token is set if the key came in queryToken, cookie if a cookie was used, pass if a pass in the
-	// path was used.
-	token, cookie, pass bool
+	// cookie is set if a cookie was used, pass if a pass in the path was used.
+	cookie, pass bool
 	// share is the id of the share that was used, "" for none. once is the code, if it was one.
 	share, once string
 }
@@ -51,26 +46,23 @@ func (g grant) shared() *fsm.Share { return g.row.ShareOf(g.share, g.port, time.
 
 // credentials are a request's credentials. They are never forwarded.
 type credentials struct {
-	header, bearer, query string
-	// socket is set if query is the key of an event socket.
-	socket  bool
+	header, bearer string
+	// query is the key of an event socket.
+	query   string
 	cookies []string
 	pass    string
 	// code is a one-time code or the token of a share.
 	code string
 }
 
-// credentialsOf reads a request's credentials for a target. A key in the query counts only for
-// event sockets and for GET and HEAD, which change nothing.
+// credentialsOf reads a request's credentials for a target. A key in the query counts for event
+// sockets only: browsers and proxies keep the URLs of pages.
 func (d *Proxy) credentialsOf(r *http.Request, to target) credentials {
 	c := credentials{header: r.Header.Get(HeaderKey), pass: to.pass}
 	c.bearer, _ = apikey.Bearer(r)
-	q, _ := url.ParseQuery(r.URL.RawQuery) // malformed parts hold no key
-	switch {
-	case to.isEventSocket(r):
-		c.query, c.socket = q.Get(querySocketKey), true
-	case r.Method == http.MethodGet || r.Method == http.MethodHead:
-		c.query = q.Get(queryToken)
+	if to.isEventSocket(r) {
+		q, _ := url.ParseQuery(r.URL.RawQuery) // malformed parts hold no key
+		c.query = q.Get(querySocketKey)
 	}
 	// On the API's origin a cookie would open one sandbox to the pages of all.
 	if to.host && isSameOrigin(r, d.server.Seen(r).Host) {
@@ -168,8 +160,8 @@ func (d *Proxy) grantIn(ctx context.Context, v *fsm.View, to target, c credentia
 	case Opens(row, c.header):
 		g.key = c.header
 		return g, nil
-	case Opens(row, c.query) && c.socket == agent:
-		g.key, g.token = c.query, !agent
+	case agent && Opens(row, c.query):
+		g.key = c.query
 		return g, nil
 	}
 	if key := ownersKey(v, row, c); key != nil {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"crypto/hkdf"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
 )
 
 // CookieName is the cookie that authenticates a browser on the host of one port of one sandbox.
@@ -59,14 +59,21 @@ func passOpens(use, value, sandboxKey, id, port string, now time.Time) (share st
 	return share, err == nil && want != nil && hmac.Equal(got, want)
 }
 
-// CodeAge is how long a one-time code in a URL is valid. Clients show URLs for a while before a
-// person opens one.
+// CodeAge is how long a one-time code in a URL is valid at least, and twice that at most. Clients
+// show URLs for a while before a person opens one.
 const CodeAge = 5 * time.Minute
 
 // NewCode returns a one-time code for one port of a sandbox, "" on failure. It is for a URL's
-// fragment and opens the port's page once, on any node.
-func NewCode(sandboxKey, id, port string, now time.Time) string {
-	return newPass(passCode, sandboxKey, id, port, rand.Text(), now.Add(CodeAge))
+// fragment and opens the port's page once, on any node. Until it is used it stays the same for
+// CodeAge: a front end that reads the sandbox again and again does not load its frame anew.
+func NewCode(sandboxKey string, row *fsm.Sandbox, port string, now time.Time) string {
+	expires := now.Truncate(CodeAge).Add(2 * CodeAge)
+	for n := 0; ; n++ {
+		code := newPass(passCode, sandboxKey, row.ID, port, strconv.Itoa(n), expires)
+		if !row.HasRedeemed(apikey.Hash(code)) {
+			return code
+		}
+	}
 }
 
 // expiryOf returns when a pass expires.

@@ -100,9 +100,6 @@ func (p *request) query() string {
 	if p.grant.port == fsm.PortAgentServer {
 		return withoutQuery(p.r.URL.RawQuery, querySocketKey)
 	}
-	if p.grant.token {
-		return withoutQuery(p.r.URL.RawQuery, queryToken)
-	}
 	return p.r.URL.RawQuery
 }
 

@@ -96,7 +96,9 @@ func (p *request) redeem() error {
 // openScript exchanges the code in the fragment and loads the page without it.
 const openScript = `
 (async () => {
-  const code = new URLSearchParams(location.hash.slice(1)).get('bivouac'), base = document.body.dataset.base
+  // A front end may have put a path behind the whole link.
+  const [code, ...more] = (new URLSearchParams(location.hash.slice(1)).get('bivouac') ?? '').split('/')
+  const base = document.body.dataset.base
   if (!code) return
   const text = document.getElementById('text')
   text.textContent = 'Opening the sandbox.'
@@ -105,7 +107,7 @@ const openScript = `
     if (r.ok) {
       const page = new URL(location.href)
       page.hash = ''
-      page.pathname = (await r.json()).to + location.pathname.slice(base.length)
+      page.pathname = (await r.json()).to + location.pathname.slice(base.length) + more.join('/')
       location.replace(page.href)
       return
     }

@@ -135,15 +135,3 @@ func (p *request) passUntil() time.Time {
 	}
 	return until
 }
-
-// passPath returns the path of the same page below a new pass, false on failure.
-func (p *request) passPath(u url.URL) (url.URL, bool) {
-	key, err := p.sandboxKey()
-	if err != nil {
-		return u, false
-	}
-	pass := newPass(passPath, key, p.grant.row.ID, p.grant.port, p.grant.share, p.passUntil())
-	path, raw := p.path()
-	u.Path, u.RawPath = p.to.prefix+reserved+pass+path, p.to.prefix+reserved+pass+raw
-	return u, pass != ""
-}

@@ -199,32 +199,13 @@ func (p *request) enter() (end func(), err error) {
 	return p.session.end, nil
 }
 
-// redirect adds the slash to a path that ends with the port's name, for relative links, and
-// replaces a key in the query by a cookie or, on the API's origin, by a pass in the path.
+// redirect adds the slash to a path that ends with the port's name, for relative links.
 func (p *request) redirect() bool {
-	u := url.URL{Path: p.r.URL.Path, RawPath: p.r.URL.RawPath, RawQuery: p.r.URL.RawQuery}
 	bare := p.to.prefix != "" && p.to.rest == ""
-	token := p.grant.token && !isUpgrade(p.r)
-	if p.isAgent() || p.r.Method != http.MethodGet && p.r.Method != http.MethodHead || !bare && !token {
+	if p.isAgent() || p.r.Method != http.MethodGet && p.r.Method != http.MethodHead || !bare {
 		return false
 	}
-	if bare {
-		u.Path, u.RawPath = p.to.prefix+"/", ""
-	}
-	if token {
-		u.RawQuery = withoutQuery(u.RawQuery, queryToken)
-	}
-	switch {
-	case token && p.to.host:
-		p.setCookie(p.w.Header())
-	case token:
-		to, ok := p.passPath(u)
-		if !ok {
-			return false
-		}
-		u = to
-	}
-	p.seeOther(u)
+	p.seeOther(url.URL{Path: p.to.prefix + "/", RawQuery: p.r.URL.RawQuery})
 	return true
 }
 

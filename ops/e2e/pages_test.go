@@ -129,7 +129,8 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 		case "AGENT_SERVER":
 			sb.agent = u.URL
 		case "WORKER_1":
-			sb.host, sb.path = u.URL, api.Base+"/sandboxes/"+made.ID+"/WORKER_1"
+			sb.host, _, _ = strings.Cut(u.URL, "/#")
+			sb.path = api.Base + "/sandboxes/" + made.ID + "/WORKER_1"
 			sb.serve(t, fmt.Sprintf("127.0.0.1:%d", u.Port))
 		}
 	}
