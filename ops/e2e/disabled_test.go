@@ -63,20 +63,34 @@ const (
 // person is a user of the drill with a sandbox, whose WORKER_1 the test serves.
 type person struct {
 	testcluster.Client
-	f    *testcluster.Cluster
-	name string
-	id   string
+	drill *testing.T // of which the pages are
+	f     *testcluster.Cluster
+	name  string
+	id    string
 	// key is the sandbox's own key, cookie a browser's for the page, host the page's.
 	key, cookie, host string
+	// conversation is in the sandbox, file a path in its workspace.
+	conversation, file string
 }
 
 // newPerson issues a key, stores a secret and starts a sandbox.
 func newPerson(t *testing.T, f *testcluster.Cluster, name string) *person {
 	t.Helper()
-	p := &person{f: f, name: name, Client: testcluster.Client{Base: f.Nodes[0].Base, Key: f.Nodes[0].NewKey(t, name)}}
+	p := &person{drill: t, f: f, name: name, Client: testcluster.Client{Base: f.Nodes[0].Base, Key: f.Nodes[0].NewKey(t, name)}}
 	p.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_api_key": "sk-" + name}, nil)
 	p.id = p.StartSandbox(t, "pages")
 	p.open(t)
+	sb := p.inside(t)
+	dir, err := sb.WorkspaceDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made struct{ ID string }
+	sb.Inside().Sure(t, http.MethodPost, "/api/conversations", map[string]any{
+		"workspace":      map[string]any{"kind": "LocalWorkspace", "working_dir": dir},
+		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{"model": "none"}},
+	}, &made)
+	p.conversation, p.file = made.ID, dir+"/"+workspaceFile
 	return p
 }
 
@@ -94,7 +108,7 @@ func (p *person) open(t *testing.T) {
 			p.host = at.Host
 		}
 	}
-	servePage(t, p.address(t, "WORKER_1"))
+	servePage(t, p.drill, p.address(t, "WORKER_1"))
 	testcluster.Eventually(t, "the page opens", func() error {
 		a, err := p.page(p.f.Nodes[0], "/?tkn="+p.key, "")
 		if err != nil {
@@ -143,8 +157,8 @@ func (p *person) address(t *testing.T, port string) string {
 	return ""
 }
 
-// servePage serves a page and an event stream without an end.
-func servePage(t *testing.T, address string) {
+// servePage serves a page and an event stream without an end, until the drill ends.
+func servePage(t, drill *testing.T, address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -168,7 +182,7 @@ func servePage(t *testing.T, address string) {
 		}
 	})}
 	go func() { _ = srv.Serve(l) }() // it ends with Close
-	t.Cleanup(func() { _ = srv.Close() })
+	drill.Cleanup(func() { _ = srv.Close() })
 }
 
 // page requests a path of the page's host through a node, without following redirects.
@@ -271,7 +285,7 @@ func (p *person) stream(t *testing.T, n *testcluster.Node) streams {
 	for what, key := range map[string]string{"a WebSocket by the user's key": p.Key, "a WebSocket by the sandbox's key": p.key} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		t.Cleanup(cancel)
-		conn, _, err := websocket.Dial(ctx, strings.Replace(n.Base, "http", "ws", 1)+p.at("/sockets/bash-events"), &websocket.DialOptions{
+		conn, _, err := websocket.Dial(ctx, strings.Replace(n.Base, "http", "ws", 1)+p.at("/sockets/events/"+p.conversation), &websocket.DialOptions{
 			HTTPHeader: http.Header{"X-Session-API-Key": {key}},
 		})
 		if err != nil {
@@ -363,7 +377,7 @@ func TestDisabledUser(t *testing.T) {
 // replacedKey gives a running and a paused sandbox another key.
 func replacedKey(t *testing.T, p *person) {
 	f, old := p.f, *p
-	if err := p.inside(t).WriteFile(workspaceFile, "kept"); err != nil {
+	if err := p.inside(t).WriteFile(p.file, "kept"); err != nil {
 		t.Fatal(err)
 	}
 	p.everyWay(t, "before", p.ways(), opens)
@@ -381,7 +395,7 @@ func replacedKey(t *testing.T, p *person) {
 	if p.key == old.key {
 		t.Error("it has the same key")
 	}
-	if text, err := p.inside(t).ReadFile(workspaceFile); err != nil || text != "kept" {
+	if text, err := p.inside(t).ReadFile(p.file); err != nil || text != "kept" {
 		t.Errorf("its file holds %q: %v", text, err)
 	}
 	p.everyWay(t, "by the new key", p.ways(), opens)
