@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker only: the Makefile passes the output of `git describe`.
+// version is set by the linker only: the Makefile passes the output of `git describe`. A release
+// has the commit behind it, after an "@".
 var version = ""
-
-// revision is set by the linker for a release: the commit. Other builds have what Go recorded.
-var revision = ""
 
 // buildInfo identifies this build.
 type buildInfo struct {
@@ -27,7 +26,10 @@ type buildInfo struct {
 }
 
 // readBuildInfo reads the linker's value and the build information of the binary.
-func readBuildInfo() buildInfo {
+func readBuildInfo() buildInfo { return buildInfoOf(version) }
+
+func buildInfoOf(linked string) buildInfo {
+	version, revision, _ := strings.Cut(linked, "@")
 	b := buildInfo{Version: orDefault(version, "devel"), Revision: revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -75,7 +75,7 @@ func build(ctx context.Context, src source, arch, tmp string) (string, error) {
 		// What Go records of the commit depends on the kind of checkout: a worktree has nothing.
 		fmt.Printf("building %s for linux/%s\n", name, arch)
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version="+src.version+" -X main.revision="+src.revision, "-o", filepath.Join(dir, name), "./cmd/"+name)
+			"-ldflags", "-s -w -X main.version="+src.version+"@"+src.revision, "-o", filepath.Join(dir, name), "./cmd/"+name)
 		cmd.Dir = src.root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-mod=readonly", "GOWORK=off")
 		if b, err := cmd.CombinedOutput(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -387,7 +388,7 @@ func readTar(t *testing.T, b []byte) map[string]entry {
 	got := map[string]entry{}
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return got
 		}
 		if err != nil {
@@ -419,7 +420,7 @@ func readDeb(t *testing.T, file string) map[string][]byte {
 	got := map[string][]byte{}
 	for r := ar.NewReader(bytes.NewReader(readFile(t, file))); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return got
 		}
 		if err != nil {
