@@ -25,6 +25,8 @@ type hintTransport struct {
 	resend func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
 	// matched is called with the index up to which a member holds the log of a term's leader.
 	matched func(id raft.ServerID, term, index uint64)
+	// announcer tells followers what is committed.
+	announcer *commitAnnouncer
 
 	mu sync.Mutex
 	// delivered is the last entry that Raft received. A hint must follow its entry.
@@ -38,6 +40,7 @@ type logPosition struct{ index, term uint64 }
 
 func newHintTransport(t raft.Transport) *hintTransport {
 	h := &hintTransport{Transport: t, rpcs: make(chan raft.RPC), done: make(chan struct{})}
+	h.announcer = &commitAnnouncer{send: t.AppendEntries, done: h.done, followers: map[raft.ServerID]*toldFollower{}}
 	h.end.Go(h.forward)
 	return h
 }
@@ -68,6 +71,7 @@ func (h *hintTransport) Close() error {
 func (h *hintTransport) stop() {
 	close(h.done)
 	h.end.Wait()
+	h.announcer.end.Wait()
 }
 
 // forward passes the peers' messages to Raft.
@@ -160,16 +164,18 @@ func (h *hintTransport) InstallSnapshot(
 
 // acknowledged records what a member holds, from its answer to AppendEntries.
 func (h *hintTransport) acknowledged(
-	id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
 ) {
-	if h.matched == nil || !resp.Success || resp.Term != args.Term {
+	if !resp.Success || resp.Term != args.Term {
 		return
 	}
+	h.announcer.acknowledged(id, target, args)
 	index := args.PrevLogEntry
 	if len(args.Entries) > 0 {
 		index = args.Entries[len(args.Entries)-1].Index
 	}
-	if index > 0 {
+	if index > 0 && h.matched != nil {
 		h.matched(id, args.Term, index)
 	}
 }

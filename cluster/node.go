@@ -221,6 +221,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { _ = n.Lead(n.stopping, n.reconcileMembers) })
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	tasks.Go(func() { n.boundLog(n.stopping, r) })
+	tasks.Go(func() { n.announceCommits(n.stopping, r) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 

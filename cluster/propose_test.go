@@ -279,3 +279,48 @@ func TestNode_Propose_AFollowerLearnsWhatItWroteAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// Followers that take no part in a write learn soon that it is committed, however long CommitTimeout
+// is: their stale reads, and what waits for their stores, depend on it.
+func TestNode_FollowersLearnOfACommitSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 400 * time.Millisecond
+		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.CommitTimeout = slow })
+		defer c.Close()
+		leader := c.Leader()
+		time.Sleep(5 * time.Second)
+		for i := range 20 {
+			time.Sleep(time.Duration(i*37) * time.Millisecond)
+			res, err := c.Propose(t.Context(), leader, put("ada", i+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			for node := range 3 {
+				if err := c.Store(node).Wait(t.Context(), res.Index); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(begin); took > slow/10 {
+				t.Errorf("all nodes have write %d after %v", i, took)
+			}
+		}
+	})
+}
+
+// Nodes at rest send few messages: each wakes two processes.
+func TestNode_SendsFewMessagesAtRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		time.Sleep(10 * time.Second)
+		before := c.Messages()
+		time.Sleep(time.Minute)
+		// To each of two followers, a second: 13 heartbeats, 13 commit indexes, 1 or 2 of the members.
+		if got := c.Messages() - before; got > 60*2*30 {
+			t.Errorf("%d messages of Raft in a minute at rest", got)
+		}
+	})
+}

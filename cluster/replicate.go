@@ -34,7 +34,7 @@ func (h *hintTransport) AppendEntries(
 	for {
 		err := h.Transport.AppendEntries(id, target, args, resp)
 		if err == nil {
-			h.acknowledged(id, args, resp)
+			h.acknowledged(id, target, args, resp)
 		}
 		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.resend == nil || !h.resend(id, target, args.Term) {
 			return err

@@ -22,9 +22,6 @@ const (
 	patience = time.Minute
 	// quiet is how long a forwarded command may be in flight after its proposer has given up.
 	quiet = 10 * time.Second
-	// commitTimeout is Raft's default. The project's own sends ten times the messages, and each
-	// message of a simulated minute costs real time.
-	commitTimeout = 50 * time.Millisecond
 )
 
 // Cluster is a set of nodes named n0, n1, ... in one process. One goroutine uses it, except for
@@ -121,7 +118,6 @@ func (c *Cluster) Start(i int) {
 	}
 	cfg := cluster.DefaultConfig()
 	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t)
-	cfg.CommitTimeout = commitTimeout
 	for _, other := range c.nodes {
 		cfg.RetryJoin = append(cfg.RetryJoin, other.address)
 	}
@@ -338,6 +334,13 @@ func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Resu
 		c.mu.Unlock()
 	}
 	return result, err
+}
+
+// Messages is the number of AppendEntries requests that leaders have sent, heartbeats included.
+func (c *Cluster) Messages() int {
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	return c.fabric.messages
 }
 
 // Settle heals the network, starts stopped nodes, and waits until all nodes have one leader and one

@@ -35,6 +35,8 @@ type fabric struct {
 	fault Fault
 	terms map[uint64]string // leader by term
 	errs  []error
+	// messages counts Raft's AppendEntries.
+	messages int
 }
 
 func newFabric() *fabric {
@@ -149,6 +151,7 @@ func (w *watched) AppendEntries(
 	resp *raft.AppendEntriesResponse,
 ) error {
 	w.port.fabric.led(args.Term, w.port.address)
+	w.port.fabric.count()
 	to, cut := w.port.fabric.reach(w.port, string(target))
 	if !isHeartbeat(args) || to == nil || cut || to.heartbeats() == nil {
 		return w.InmemTransport.AppendEntries(id, target, args, resp)
@@ -164,6 +167,13 @@ func (w *watched) AppendEntries(
 	case <-time.After(raftTimeout):
 		return errors.New("command timed out")
 	}
+}
+
+// count counts a message.
+func (f *fabric) count() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.messages++
 }
 
 // SetHeartbeatHandler implements raft.Transport.
