@@ -27,12 +27,13 @@ type hintTransport struct {
 	matched func(id raft.ServerID, term, index uint64)
 	// announcer tells followers what is committed.
 	announcer *commitAnnouncer
-
-	mu sync.Mutex
+	mu        sync.Mutex
 	// delivered is the last entry that Raft received. A hint must follow its entry.
 	delivered logPosition
 	// hint is a commit index whose entry has not arrived yet.
 	hint raft.AppendEntriesRequest
+	// newerTerm is the highest term of an answer that was later than the request's.
+	newerTerm uint64
 }
 
 // logPosition is a log entry and the term of the leader that sent it.
@@ -162,12 +163,25 @@ func (h *hintTransport) InstallSnapshot(
 	return err
 }
 
+// seenTerm is the highest term of a peer that refused a leader's message because of it.
+func (h *hintTransport) seenTerm() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.newerTerm
+}
+
 // acknowledged records what a member holds, from its answer to AppendEntries.
 func (h *hintTransport) acknowledged(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) {
-	if !resp.Success || resp.Term != args.Term {
+	if resp.Term > args.Term {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.newerTerm = max(h.newerTerm, resp.Term)
+		return
+	}
+	if !resp.Success || resp.Term < args.Term {
 		return
 	}
 	h.announcer.acknowledged(id, target, args)

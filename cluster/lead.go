@@ -147,6 +147,7 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		return n.giveUpLeadership(ctx, r)
 	}
 	opening.Go(func() { n.openTerm(termCtx, r) })
+	defer n.countLoss(ctx, r, r.CurrentTerm())
 	stalled, _ := n.storage.Watchdog().Stall()
 	select {
 	case leads = <-n.notify:
@@ -174,6 +175,42 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 		}
 	}
 	return leads
+}
+
+// The reasons why a leader lost its term, as values of a metric's label.
+const (
+	// lossLease: no majority of the voters answered within LeaderLeaseTimeout.
+	lossLease = "lease"
+	// lossNewerTerm: another node was elected, or asked for votes, or leadership was handed over.
+	lossNewerTerm = "newer_term"
+	// lossOther: this node is no voter any more.
+	lossOther = "other"
+)
+
+// countLoss counts the end of this node's leadership of a term, unless the node stops or leads on.
+func (n *Node) countLoss(ctx context.Context, r *raft.Raft, number uint64) {
+	if ctx.Err() != nil || r.State() == raft.Leader && r.CurrentTerm() == number {
+		return
+	}
+	reason := n.lossReason(r, number)
+	n.metrics.leadershipLost.WithLabelValues(reason).Inc()
+	if reason == lossLease {
+		n.logger.Warn("cluster: leadership lost: no majority of the voters answered within the lease",
+			"term", number, "duration", n.cfg.LeaderLeaseTimeout)
+	}
+}
+
+// lossReason returns why this node leads the term no more. hashicorp/raft does not tell.
+func (n *Node) lossReason(r *raft.Raft, number uint64) string {
+	if r.CurrentTerm() > number || n.hints.Load().seenTerm() > number {
+		return lossNewerTerm
+	}
+	for _, s := range n.servers() {
+		if s.ID == n.id && s.Suffrage == raft.Voter {
+			return lossLease
+		}
+	}
+	return lossOther
 }
 
 // openTerm applies term.open and publishes the term. Before that this node serves no linearizable

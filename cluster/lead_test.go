@@ -3,11 +3,14 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/clustertest"
@@ -160,5 +163,54 @@ func TestNode_Lead_StoppingNodeWaitsForItsWork(t *testing.T) {
 		c.Eventually("the next leader's function runs", func() bool { return l.inside[next].Load() == 1 })
 		l.stop()
 		l.wg.Wait()
+	})
+}
+
+// A term that ended because no majority answered within the lease is counted apart from one that
+// another node ended.
+func TestNode_Lead_CountsLostTermsByReason(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registries := make([]*prometheus.Registry, 3)
+		c := clustertest.New(t, 3, func(i int, cfg *cluster.Config) {
+			registries[i] = prometheus.NewRegistry()
+			cfg.Registerer = registries[i]
+		})
+		defer c.Close()
+		lost := func(i int) map[string]float64 {
+			families, err := registries[i].Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := map[string]float64{}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					if f.GetName() == "bivouac_raft_leadership_lost_total" {
+						out[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+			return out
+		}
+		check := func(i int, want map[string]float64) {
+			t.Helper()
+			if got := lost(i); !maps.Equal(got, want) {
+				t.Errorf("n%d counts %v, want %v", i, got, want)
+			}
+		}
+		first := c.Leader()
+		check(first, map[string]float64{"lease": 0, "newer_term": 0, "other": 0})
+		if err := c.Node(first).TransferLeadership(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		check(first, map[string]float64{"lease": 0, "newer_term": 1, "other": 0})
+		second := c.Leader()
+		before := lost(second)
+		c.Isolate(second)
+		time.Sleep(2 * time.Second)
+		before["lease"]++
+		check(second, before)
+		c.Heal()
 	})
 }

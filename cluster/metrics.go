@@ -20,6 +20,7 @@ type metrics struct {
 	readWaiters     prometheus.Gauge
 	wrongAnswers    prometheus.Counter
 	leaderRestarts  prometheus.Counter
+	leadershipLost  *prometheus.CounterVec
 
 	state, term, commit, applied, contact, members, logSize, ready *prometheus.Desc
 }
@@ -28,8 +29,12 @@ func newMetrics(n *Node) *metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
-	return &metrics{
+	m := &metrics{
 		node: n,
+		leadershipLost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_raft_leadership_lost_total",
+			Help: "Terms that this node led and lost: lease (no majority answered in time), newer_term (another node was elected, or leadership was handed over), other.",
+		}, []string{"reason"}),
 		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_changes_total", Help: "Changes of the leader this node knows, losses included.",
 		}),
@@ -61,6 +66,10 @@ func newMetrics(n *Node) *metrics {
 		logSize: desc("bivouac_raft_log_bytes", "Size of the entries in this node's log, in bytes; raft { trailing_bytes } bounds it."),
 		ready:   desc("bivouac_raft_ready", "1 when the node can serve."),
 	}
+	for _, reason := range []string{lossLease, lossNewerTerm, lossOther} {
+		m.leadershipLost.WithLabelValues(reason)
+	}
+	return m
 }
 
 // register adds the metrics while the node runs.
@@ -68,7 +77,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 	if r == nil {
 		return func() {}, nil
 	}
-	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts}
+	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts, m.leadershipLost}
 	unregister = func() {
 		for _, c := range collectors {
 			r.Unregister(c)
