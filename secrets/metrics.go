@@ -18,7 +18,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_secret_store_duration_seconds",
-			Help:    "Duration of operations on the secret store, by operation (write, read, delete, undelete, collect, mark, health) and outcome (ok, not_found, unavailable, invalid, conflict, error).",
+			Help:    "Duration of operations on the secret store, by operation (write, read, delete, undelete, collect, mark, health, sign) and outcome (ok, not_found, unavailable, invalid, conflict, error).",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"operation", "outcome"}),
 		session: prometheus.NewGauge(prometheus.GaugeOpts{

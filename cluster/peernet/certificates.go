@@ -162,14 +162,16 @@ func sign(template *x509.Certificate, parent *authority) (PEM, error) {
 	if err != nil {
 		return PEM{}, fmt.Errorf("signing certificate: %w", err)
 	}
+	encoded, err := encodeKey(key)
+	return PEM{Certificate: pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: der}), Key: encoded}, err
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return PEM{}, fmt.Errorf("encoding key: %w", err)
+		return nil, fmt.Errorf("encoding key: %w", err)
 	}
-	return PEM{
-		Certificate: pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: der}),
-		Key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
-	}, nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
 }
 
 func newSerial() (*big.Int, error) {

@@ -2,10 +2,16 @@ package peernet
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"math/big"
+	"slices"
 	"time"
 )
 
@@ -43,6 +49,44 @@ func CAIssuer(caFile, caKeyFile string, lifetime time.Duration) Issuer {
 			return PEM{}, fmt.Errorf("issuing with %s and %s: %w", caFile, caKeyFile, err)
 		}
 		return pair, nil
+	}
+}
+
+// Signer has a CA sign a certificate request, as PEM, for the names that it holds. It returns the
+// certificate, followed by the intermediates, as PEM.
+type Signer func(ctx context.Context, request *x509.CertificateRequest, csr []byte) ([]byte, error)
+
+// RequestIssuer issues by a CA that is elsewhere, such as Vault's PKI. The key is made here, and
+// only the request leaves the machine.
+func RequestIssuer(sign Signer) Issuer {
+	return func(ctx context.Context, former *x509.Certificate) (PEM, error) {
+		node, err := nodeOf(former)
+		if err != nil {
+			return PEM{}, err
+		}
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return PEM{}, fmt.Errorf("making key: %w", err)
+		}
+		request := &x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: node + nodeDomain}, DNSNames: []string{node + nodeDomain, serverName},
+			IPAddresses: former.IPAddresses,
+		}
+		for _, name := range former.DNSNames {
+			if !slices.Contains(request.DNSNames, name) {
+				request.DNSNames = append(request.DNSNames, name)
+			}
+		}
+		der, err := x509.CreateCertificateRequest(rand.Reader, request, key)
+		if err != nil {
+			return PEM{}, fmt.Errorf("making certificate request: %w", err)
+		}
+		certificate, err := sign(ctx, request, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+		if err != nil {
+			return PEM{}, err
+		}
+		encoded, err := encodeKey(key)
+		return PEM{Certificate: certificate, Key: encoded}, err
 	}
 }
 

@@ -125,6 +125,14 @@ func quotedList(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
+// isVaultPath accepts the path of a mount, or the name of a role.
+func isVaultPath(s string) error {
+	if strings.Trim(s, "/") == "" || strings.Contains(s, "..") || strings.ContainsAny(s, " ?#%") {
+		return fmt.Errorf("%q must be a path in Vault, such as \"pki\"", s)
+	}
+	return nil
+}
+
 func isAbsolutePath(s string) error {
 	if !filepath.IsAbs(s) {
 		return fmt.Errorf("%q must be an absolute path", s)

@@ -60,12 +60,14 @@ type PeerConfig struct {
 	CAFile, CertFile, KeyFile string
 	// CAKeyFile is the CA's key, for a node that renews its certificate itself; "" for none.
 	CAKeyFile string
+	// PKIMount and PKIRole are those of Vault's PKI, for a node that renews by it; "" for none.
+	PKIMount, PKIRole string
 	// CertificateLifetime is how long a renewed certificate is good for.
 	CertificateLifetime time.Duration
 }
 
 // renews reports whether the node renews its certificate itself.
-func (c *PeerConfig) renews() bool { return c.CAKeyFile != "" }
+func (c *PeerConfig) renews() bool { return c.CAKeyFile != "" || c.PKIRole != "" }
 
 // RaftConfig tunes Raft. A zero field means package cluster's default.
 type RaftConfig struct {
@@ -272,7 +274,17 @@ func (c *PeerConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "key_file", required: true, set: setString(&c.KeyFile, notEmpty)},
 		{name: "ca_key_file", set: setString(&c.CAKeyFile, notEmpty)},
 		{name: "certificate_lifetime", set: setDuration(&c.CertificateLifetime, 10*time.Minute, 365*day)},
-	}, nil)
+	}, []nested{
+		{name: "vault_pki", decode: func(b *hcl.Block) hcl.Diagnostics {
+			return decodeBody(b.Body, []attr{
+				{name: "mount", required: true, set: setString(&c.PKIMount, isVaultPath)},
+				{name: "role", required: true, set: setString(&c.PKIRole, isVaultPath)},
+			}, nil)
+		}},
+	})
+	if c.CAKeyFile != "" && c.PKIRole != "" {
+		diags = append(diags, problem(b.DefRange, "peer: ca_key_file and vault_pki are two ways to the same: choose one"))
+	}
 	if c.renews() && c.CertFile == c.KeyFile {
 		diags = append(diags, problem(b.DefRange, "peer: cert_file and key_file must be two files where the node renews them"))
 	}

@@ -158,6 +158,15 @@ data_dir  = "" # want: data_dir: must not be empty`,
 		`  address   = "10.1.0.11:8441"
   certificate_lifetime = "1m" # want: certificate_lifetime: must be between 10m0s and 8760h0m0s`,
 	}},
+	{name: "peer_two_ways", edits: []string{
+		`peer {`,
+		`peer { # want: peer: ca_key_file and vault_pki are two ways to the same: choose one
+  ca_key_file = "ca-key.pem"
+  vault_pki {
+    mount = "/" # want: mount: "/" must be a path in Vault
+    role  = "n1"
+  }`,
+	}},
 	{name: "peer_one_file", edits: []string{
 		`peer {`,
 		`peer { # want: peer: cert_file and key_file must be two files where the node renews them

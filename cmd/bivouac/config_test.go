@@ -146,7 +146,7 @@ func TestConfig_ExampleIsGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commented := regexp.MustCompile(`(?m)^(\s*)# (\s*(?:[a-z_]+ +=|[a-z]+ \{$|\}$))`)
+	commented := regexp.MustCompile(`(?m)^(\s*)# (\s*(?:[a-z_]+ +=|[a-z_]+ \{$|\}$))`)
 	all := filepath.Join(t.TempDir(), "all.hcl")
 	if err := os.WriteFile(all, commented.ReplaceAll(src, []byte("$1$2")), 0o600); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,9 @@
 //	                                  its life is left, without a restart, and must be able to write
 //	                                  the folder of cert_file; whoever steals the node can then join
 //	                                  as any other; default: an operator renews it
+//	  vault_pki { mount, role }       instead: Vault's PKI signs, in the session of vault {}; with a
+//	                                  role for this node's name alone (deploy/vault/pki.hcl) a thief
+//	                                  stays this node
 //	  certificate_lifetime            of a renewed certificate; 720h; 10m to 8760h
 //	}
 //	raft {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,7 +146,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	if err != nil {
 		return serverParts{}, err
 	}
-	dates, err := c.certificateOptions(log)
+	dates, err := c.certificateOptions(vault, log)
 	if err != nil {
 		return serverParts{}, err
 	}
@@ -186,6 +187,19 @@ func (c *PeerConfig) tls() peernet.TLSFiles {
 	return peernet.TLSFiles{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
 }
 
+// vaultSigner has Vault's PKI sign.
+func (c *PeerConfig) vaultSigner(vault *secrets.Vault) peernet.Signer {
+	return func(ctx context.Context, r *x509.CertificateRequest, csr []byte) ([]byte, error) {
+		ask := secrets.CertificateRequest{
+			Mount: c.PKIMount, Role: c.PKIRole, CSR: csr, CommonName: r.Subject.CommonName, DNSNames: r.DNSNames, TTL: c.CertificateLifetime,
+		}
+		for _, ip := range r.IPAddresses {
+			ask.IPs = append(ask.IPs, ip.String())
+		}
+		return vault.SignCertificate(ctx, ask)
+	}
+}
+
 func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) secrets.VaultConfig {
 	v := c.Vault
 	return secrets.VaultConfig{
@@ -208,9 +222,12 @@ func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus
 }
 
 // certificateOptions reads the API's certificate.
-func (c Config) certificateOptions(log *slog.Logger) (o certificateOptions, err error) {
-	if c.Peer.CAKeyFile != "" {
+func (c Config) certificateOptions(vault *secrets.Vault, log *slog.Logger) (o certificateOptions, err error) {
+	switch {
+	case c.Peer.CAKeyFile != "":
 		o.issue = peernet.CAIssuer(c.Peer.CAFile, c.Peer.CAKeyFile, c.Peer.CertificateLifetime)
+	case c.Peer.PKIRole != "":
+		o.issue = peernet.RequestIssuer(c.Peer.vaultSigner(vault))
 	}
 	if c.HTTP.CertFile != "" {
 		o.http, err = loadCertificate(c.HTTP.CertFile, c.HTTP.KeyFile, log)

@@ -43,10 +43,16 @@ peer {
   cert_file = "/etc/bivouac/tls/node-1.pem"
   key_file  = "/etc/bivouac/tls/node-1-key.pem"
 
-  # Or the node renews its certificate itself, with the CA's key: ca_key_file names a
-  # copy of ca-key.pem. Then whoever steals this machine can make the certificate of
-  # any node, and a new CA on all nodes is the only remedy. The node's user must be
-  # able to write the folder of cert_file (the unit needs ReadWritePaths for it).
+  # Or the node renews its certificate itself. Its user must be able to write the
+  # folder of cert_file (the unit needs ReadWritePaths for it). Best is Vault's PKI,
+  # with a role that is bound to this node's name (deploy/vault/pki.hcl).
+  # vault_pki {
+  #   mount = "pki-bivouac"
+  #   role  = "node-1"
+  # }
+  # Where Vault's PKI is none of yours: ca_key_file, a copy of ca-key.pem. Then whoever
+  # steals this machine can make the certificate of any node, and a new CA on all nodes
+  # is the only remedy.
   # certificate_lifetime = "720h"
 }
 

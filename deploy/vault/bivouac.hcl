@@ -18,6 +18,8 @@
 # one that starts with a secret id that has ended can't log in. Each login is one
 # use: a bound on uses would lock out a node that restarts often.
 #
+# A node that has Vault's PKI renew its certificate needs pki.hcl too.
+#
 # Vault's default policy, which every token has, lets a node look up, renew and
 # revoke its own token, and ask what it may do (sys/capabilities-self). A node
 # logs at its login what is missing here.
