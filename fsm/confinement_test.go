@@ -3,6 +3,8 @@ package fsm
 import (
 	"reflect"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // Below VersionAccess some nodes drop what they do not know of a template, so all do.
@@ -31,4 +33,32 @@ func TestSpecApply_ConfinementComesWithItsVersion(t *testing.T) {
 	f.do("", &SpecApplyBody{Specs: []Spec{s}})
 	f.do("", &ProtocolRaiseBody{Version: VersionAccess})
 	_ = f.fails(CodeInvalid, "", &SpecApplyBody{Specs: []Spec{s}})
+}
+
+// TestSandbox_NoRequestChangesItsTemplate: whatever users send, in any order, a sandbox has the
+// template of a spec, but for the image and the size that the settings may choose.
+func TestSandbox_NoRequestChangesItsTemplate(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		store, specs := NewStore(), map[string]bool{}
+		bare := func(p Template) string {
+			p.Image, p.CPU, p.Memory = "", 0, 0
+			return p.Hash()
+		}
+		seen := map[string]string{}
+		for _, e := range genHistory(60).Draw(r, "log") {
+			store.ApplyBatch([]Entry{e})
+			v := store.View()
+			for _, s := range v.Specs() {
+				specs[bare(s.Template)] = true
+			}
+			for sb := range v.AllSandboxes() {
+				now := bare(sb.Template)
+				if before, ok := seen[sb.ID+sb.Birth.String()]; !ok && !specs[now] || ok && before != now {
+					r.Fatalf("after %s the sandbox %s has a template that no spec has: %+v", e.Command.Type, sb.ID, sb.Template)
+				}
+				seen[sb.ID+sb.Birth.String()] = now
+			}
+		}
+	})
 }

@@ -86,6 +86,9 @@ func checkConfined(t *testing.T, spec *api.Job, tmpl fsm.Template, ws workspace)
 	if added, ok := config["cap_add"]; ok && !reflect.DeepEqual(added, tmpl.CapAdd) || config["runtime"] != nil && config["runtime"] != tmpl.Runtime {
 		t.Errorf("the container has %v and %v, the spec says %v and %q", added, config["runtime"], tmpl.CapAdd, tmpl.Runtime)
 	}
+	if image, _ := config["image"].(string); image != tmpl.Image || strings.Contains(image, "${") {
+		t.Errorf("the image is %q, the sandbox's is %q", image, tmpl.Image)
+	}
 	checkMounts(t, config, tmpl, ws)
 	if group.Networks[0].Mode != "host" || len(group.Networks[0].ReservedPorts) != 0 {
 		t.Errorf("networks %+v", group.Networks[0])

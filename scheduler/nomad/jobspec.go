@@ -255,6 +255,9 @@ func driverConfig(cfg Config, t fsm.Template, dir string, text *strings.Replacer
 		config["work_dir"] = dir
 	case t.Image == "":
 		return nil, specFailure("the template has no image, and the driver docker needs one")
+	case strings.Contains(t.Image, "${"):
+		// Users' settings name images, and Nomad would put facts of the client into the name.
+		return nil, specFailure("the image %q has a variable: write the name itself", t.Image)
 	default:
 		config["image"] = t.Image
 		if bridged(t) {

@@ -143,9 +143,12 @@ func pruneTree(v any) any {
 
 func TestJobSpec_RefusesWhatNoJobCanBeMadeOf(t *testing.T) {
 	for name, change := range map[string]func(t *fsm.Template){
-		"no agent port":    func(t *fsm.Template) { t.Ports = map[string]int{"VSCODE": 0} },
-		"no command":       func(t *fsm.Template) { t.Command = "" },
-		"no image":         func(t *fsm.Template) { t.Driver, t.VolumePath = fsm.DriverDocker, "/w" },
+		"no agent port": func(t *fsm.Template) { t.Ports = map[string]int{"VSCODE": 0} },
+		"no command":    func(t *fsm.Template) { t.Command = "" },
+		"no image":      func(t *fsm.Template) { t.Driver, t.VolumePath = fsm.DriverDocker, "/w" },
+		"variable image": func(t *fsm.Template) {
+			t.Driver, t.Image, t.VolumePath = fsm.DriverDocker, "r.example.org/${attr.unique.hostname}:1", "/w"
+		},
 		"relative volume":  func(t *fsm.Template) { t.Driver, t.Image, t.VolumePath = fsm.DriverDocker, "i", "w" },
 		"process":          func(t *fsm.Template) { t.Driver = fsm.DriverProcess },
 		"unknown port":     func(t *fsm.Template) { t.Args = []string{"${port.other}"} },

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/nomad"
 )
 
@@ -261,4 +262,18 @@ func TestRunner_Docker_NetworkIsShut(t *testing.T) {
 	shut.must(network.Up(t.Context()))
 	all(true, two.published).check(shut, "a node", o.dials(false, two.published))
 	shut.must(network.Check(t.Context()))
+}
+
+// TestRunner_Docker_MissingNetworkIsSaid: a client without the network starts nothing, and the
+// reason names it.
+func TestRunner_Docker_MissingNetworkIsSaid(t *testing.T) {
+	t.Parallel()
+	b := benchWith(t, func(c *nomad.Config) { c.DockerNetwork = "bivouac-missing" })
+	b.watch()
+	job := b.bridgedJob()
+	b.must(b.r.Start(t.Context(), job))
+	o := b.look(job, "a reason", func(o scheduler.Observed) bool {
+		return o.Failure != nil && strings.Contains(o.Failure.Detail, "bivouac-missing") || o.Waiting != nil && strings.Contains(o.Waiting.Detail, "bivouac-missing")
+	})
+	t.Logf("failure %+v, waiting %+v", o.Failure, o.Waiting)
 }
