@@ -39,6 +39,8 @@ type Config struct {
 	// MaxConnectionsPerAddress is the same for one client address (with IPv6, a /64 network), except
 	// for TrustedProxies. Zero means no such limit.
 	MaxConnectionsPerAddress int
+	// OwnMetrics takes /metrics off Run's listeners: RunMetrics serves it.
+	OwnMetrics bool
 	// DrainTimeout limits how long Run waits for requests in progress and upgraded connections after
 	// its context has ended.
 	DrainTimeout time.Duration

@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/shirou/gopsutil/v4/process"
 
@@ -123,5 +122,5 @@ func (s *Server) handleServerInfo(c *call) (answer, error) {
 
 // serveMetrics handles GET /metrics, in Prometheus's text format.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	s.exposition.ServeHTTP(w, r)
 }

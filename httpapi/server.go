@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/cluster"
@@ -40,6 +42,8 @@ type Server struct {
 	failures failureLog
 	git      *git.Verifier
 	proxy    *proxy.Proxy
+	// exposition is the node's metrics in Prometheus's text format.
+	exposition http.Handler
 	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
 	// answers bounds the large answers that are held at a time.
@@ -66,11 +70,12 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), rates: newRates(cfg.RatePerSecond), started: time.Now(),
-		answers: newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
+		answers:    newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())
-	s.router = newRouter(s.dispatch, routes())
+	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool { return cfg.OwnMetrics && r.name == "metrics" }))
 	pages := cfg.Proxy
 	pages.Origins = cfg.CORSOrigins
 	if s.proxy, err = proxy.New(pages, s.forProxy()); err != nil {

@@ -38,6 +38,8 @@ type parts struct {
 	api       httpapi.Config
 	// listener is the bound HTTP port. The app closes it.
 	listener net.Listener
+	// metrics is the bound port of the metrics' own listener, nil if there is none.
+	metrics net.Listener
 	// drainDelay is how long a node that is asked to stop serves on after it became unready.
 	drainDelay time.Duration
 	secrets    secrets.Store
@@ -56,6 +58,7 @@ type app struct {
 	name       string
 	log        *slog.Logger
 	listener   net.Listener
+	metrics    net.Listener // nil if the API's listener has them
 	drainDelay time.Duration
 	store      *fsm.Store
 	node       *cluster.Node
@@ -128,7 +131,7 @@ func newApp(p parts) (*app, error) {
 		return nil, errors.Join(err, closeNode(node))
 	}
 	return &app{
-		name: p.cluster.NodeName, log: log, listener: p.listener, drainDelay: p.drainDelay, store: store,
+		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, drainDelay: p.drainDelay, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
 		backups: backups, dates: dates, differs: p.api.Differs,
 	}, nil
@@ -141,6 +144,9 @@ func newApp(p parts) (*app, error) {
 func (a *app) run(ctx context.Context) error {
 	l := newLifecycle()
 	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
+	if a.metrics != nil { // first, to stop last
+		l.start("metrics", func(ctx context.Context) error { return a.api.RunMetrics(ctx, a.metrics) })
+	}
 	l.start("scheduler", a.lead)
 	if a.backups != nil {
 		l.start("backups", func(ctx context.Context) error { return a.whileLeading(ctx, a.backups.Lead) })
@@ -251,6 +257,9 @@ func (a *app) tellDifferences(ctx context.Context) error {
 // close closes a node that was never run.
 func (a *app) close() error {
 	a.listener.Close()
+	if a.metrics != nil {
+		a.metrics.Close()
+	}
 	return closeNode(a.node)
 }
 

@@ -39,6 +39,8 @@ type Config struct {
 	CORS   CORSConfig
 	Backup BackupConfig
 	Log    LogConfig
+	// Metrics is the address of the metrics' own listener, "" for the API's.
+	Metrics string
 }
 
 // HTTPConfig configures the API's listener.
@@ -171,6 +173,7 @@ const leastGrace = 2 * time.Minute
 // cluster fills in the zero fields of Raft.
 func defaultConfig() Config {
 	api, jobs, sched := httpapi.DefaultConfig(), nomad.DefaultConfig(), scheduler.DefaultConfig()
+	user, all := defaultLimits()
 	return Config{
 		Peer:  PeerConfig{CertificateLifetime: peernet.DefaultNodeLifetime},
 		HTTP:  HTTPConfig{DrainDelay: drainDelay, DrainTimeout: api.DrainTimeout},
@@ -180,11 +183,21 @@ func defaultConfig() Config {
 			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
 		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
 			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
-		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload,
-			ConnectionsPerAddress: api.MaxConnectionsPerAddress, OnLimit: fsm.OnLimitRefuse},
+		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, RatePerSecond: defaultRate,
+			ConnectionsPerAddress: api.MaxConnectionsPerAddress, User: user, Installation: all, OnLimit: fsm.OnLimitRefuse},
 		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens},
 		Log: LogConfig{Level: "info", Format: "text"},
 	}
+}
+
+// defaultRate is the default of limits { rate_per_second }. A page with hundreds of parts loads
+// without a delay.
+const defaultRate = 500
+
+// defaultLimits are the limits of a cluster whose first leader's file says nothing else: wide enough
+// for a team, and an end to a program that starts sandboxes in a loop.
+func defaultLimits() (user, all fsm.Limits) {
+	return fsm.Limits{Running: 20, Total: 200, StartsPerMinute: 60}, fsm.Limits{Running: 1000, Total: 10_000}
 }
 
 // loadConfig reads a file. Its error is a usageError that lists every mistake. Relative paths
@@ -236,6 +249,9 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "cors", decode: c.CORS.decode},
 		{name: "backup", decode: c.Backup.decode},
 		{name: "log", decode: c.Log.decode},
+		{name: "metrics", decode: func(b *hcl.Block) hcl.Diagnostics {
+			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}}, nil)
+		}},
 	})
 	if c.Nomad.Variable == "" {
 		c.Nomad.Variable = "bivouac/" + strings.Trim(c.Vault.Prefix, "/")

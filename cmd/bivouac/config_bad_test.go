@@ -209,6 +209,15 @@ raft { # want: raft: election_timeout (100ms) must not be below heartbeat_timeou
 		`retry_join = ["10.1.0.12:8441"]`,
 		`retry_join = ["10.1.0.12:8441", "10.1.0.13"] # want: retry_join: member 2: "10.1.0.13" must be "host:port"`,
 	}},
+	{name: "metrics", added: `
+metrics { # want: Missing required argument
+}
+`},
+	{name: "metrics_address", added: `
+metrics {
+  address = "9102" # want: address: "9102" must be
+}
+`},
 	{name: "sandboxes", added: `
 sandboxes {
   start_timeout = "10ms" # want: start_timeout: must be between 1s and 1h0m0s

@@ -124,11 +124,11 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
 		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048, ConnectionsPerAddress: 100, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
 			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192, StateBytes: 32 << 20},
-			Installation: fsm.Limits{Running: 500, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
+			Installation: fsm.Limits{Running: 500, Total: 10_000, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
 		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
 		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
-		Log:    LogConfig{Level: "debug", Format: "json"},
+		Log:    LogConfig{Level: "debug", Format: "json"}, Metrics: "127.0.0.1:9102",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

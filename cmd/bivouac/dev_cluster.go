@@ -176,10 +176,12 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	}
 	web := httpapi.DefaultConfig()
 	web.Git.VerifyTokens = false // a development cluster calls no git provider
-	web.Proxy.Domain = proxy.DomainLocal
+	web.Proxy.Domain, web.RatePerSecond = proxy.DomainLocal, defaultRate
+	sched := scheduler.DefaultConfig()
+	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
 	web.DrainTimeout = devDrainTimeout
 	n.app, err = newApp(parts{
-		cluster: cl, scheduler: scheduler.DefaultConfig(), api: web, listener: api,
+		cluster: cl, scheduler: sched, api: web, listener: api,
 		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
 		certificates: certificateOptions{issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime)},
 	})

@@ -125,7 +125,7 @@
 //	  body_size                       bytes of a request body; 6 MiB
 //	  snapshot_size                   bytes of a file that is restored; 16 GiB
 //	  rate_per_second                 requests of one client address before each is delayed by a
-//	                                  second; 429 above twice that; 0 (default) is no limit
+//	                                  second; 429 above twice that; 500; 0 is no limit
 //	  connections                     open at a time, WebSockets included, 64 to 1048576; 16384, or
 //	                                  what file descriptors allow; above it the oldest without a
 //	                                  request in progress is closed, else the new one gets 503
@@ -134,12 +134,15 @@
 //	  trusted_proxies                 addresses whose X-Forwarded-For is trusted, and which have no
 //	                                  limit of connections_per_address
 //	  user { ... }                    of each user without own limits (`bivouac users set`)
-//	  installation { ... }            of all users together; both have these members, where 0
-//	                                  (default) is no limit, and more is answered 429:
-//	    running_sandboxes             that should run, those that start or fail included
-//	    total_sandboxes               paused ones too
-//	    starts_per_minute             creations, resumes and conversation starts
-//	    cpu, memory                   MHz and MiB of those that should run, by their specs
+//	  installation { ... }            of all users together; both have these members, where 0 is
+//	                                  no limit, and more is answered 429; a cluster that has run
+//	                                  before keeps its own until `bivouac operator configure`:
+//	    running_sandboxes             that should run, those that start or fail included; 20 of a
+//	                                  user, 1000 in all
+//	    total_sandboxes               paused ones too; 200 and 10000
+//	    starts_per_minute             creations, resumes and conversation starts; 60 of a user, 0
+//	                                  in all
+//	    cpu, memory                   MHz and MiB of those that should run, by their specs; 0
 //	    state_bytes                   what is kept in the state: settings, names of secrets,
 //	                                  sandboxes, conversations, starts, results (from 1 MiB; by
 //	                                  default 64 MiB of a user and 1 GiB in all, never unlimited)
@@ -157,6 +160,10 @@
 //	                                  nodes may share it, or each has its own
 //	  interval                        from one to the next, over all leaders; 1h; 10s to 720h
 //	  retain                          how many of its own a leader keeps in dir; 24
+//	}
+//	metrics {                         /metrics on a listener of its own; it leaves the API's
+//	  address                         required; "host:port"; plain HTTP without a key: metrics have
+//	                                  numbers and no secrets
 //	}
 //	log {
 //	  level                           "debug", "info" (default), "warn", "error"

@@ -89,6 +89,12 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	if made.listener, err = listen(cfg.HTTP.Address); err != nil {
 		return err
 	}
+	if cfg.Metrics != "" {
+		if made.metrics, err = listen(cfg.Metrics); err != nil {
+			return errors.Join(err, made.listener.Close())
+		}
+		life.onStop("the metrics' port", func(context.Context) error { made.metrics.Close(); return nil })
+	}
 	life.onStop("the Nomad client", func(context.Context) error { made.nomad.Close(); return nil })
 	life.onStop("the HTTP port", func(context.Context) error { made.listener.Close(); return nil })
 	node, err := newApp(made.parts)
@@ -249,7 +255,7 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 		}
 		api.TrustedProxies = append(api.TrustedProxies, prefix)
 	}
-	api.CORSOrigins = c.CORS.Origins
+	api.CORSOrigins, api.OwnMetrics = c.CORS.Origins, c.Metrics != ""
 	api.Git.VerifyTokens, api.Git.AllowedHosts = c.Git.VerifyTokens, c.Git.AllowedHosts
 	api.SandboxURL = c.Sandboxes.URL
 	api.Proxy.Domain, api.Proxy.PublicURL, api.Proxy.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake

@@ -62,6 +62,7 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 				}
 				s.up(t, 0, 1, 2)
 				facts.check(t, s.all())
+				noLimits(t, s.all())
 				s.nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "after"})
 				// Raft's configuration has the new addresses, so after a restart the nodes find
 				// each other without help.
@@ -92,6 +93,7 @@ func TestTakeover_DevStartsOnFoldersOfEarlierPrograms(t *testing.T) {
 			t.Error("it has another key")
 		}
 		facts.check(t, r.all)
+		noLimits(t, r.all)
 		r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/v1/sandboxes/"+facts.Paused+"/resume", nil)
 		if got := inSandbox(t, r.all[0].awaitSandbox(t, facts.Paused, "RUNNING"), "cat kept.txt"); got != "kept\n" {
 			t.Errorf("the paused sandbox's file holds %q", got)
@@ -101,6 +103,19 @@ func TestTakeover_DevStartsOnFoldersOfEarlierPrograms(t *testing.T) {
 		// A conversation needs the model's key, a secret.
 		r.all[2].awaitTask(t, r.all[1].startConversation(t, "once more"))
 	})
+}
+
+// noLimits checks that the defaults of new clusters don't reach one that has run before.
+func noLimits(t *testing.T, nodes []caller) {
+	t.Helper()
+	var in struct {
+		Limits  userLimits `json:"limits"`
+		PerUser userLimits `json:"per_user"`
+	}
+	nodes[0].do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/installation", nil).json(t, &in)
+	if in.Limits.Running != 0 || in.Limits.Total != 0 || in.PerUser.Running != 0 || in.PerUser.Total != 0 || in.PerUser.StartsPerMinute != 0 {
+		t.Errorf("limits came into force: %+v", in)
+	}
 }
 
 // check checks on every node that the earlier program's data is there, and that the protocol

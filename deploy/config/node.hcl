@@ -145,8 +145,8 @@ limits {
   # What the load balancer says of the client's address is believed.
   trusted_proxies = ["10.0.0.10/32"]
 
-  # Requests of one client address, those to sandboxes included. The default is 0,
-  # which is no limit.
+  # Requests of one client address, those to sandboxes included. 0 is no limit.
+  # Without trusted_proxies all clients of a load balancer are one address.
   rate_per_second = 500
 
   # body_size       = 6291456
@@ -154,8 +154,8 @@ limits {
   # connections     = 16384 # open at a time; less if file descriptors are
   # connections_per_address = 512 # of one client; not of trusted_proxies
 
-  # What sandboxes may use. `bivouac users set` gives a user others. The default is
-  # 0, which is no limit: leave none of these out where users are many.
+  # What sandboxes may use. `bivouac users set` gives a user others. These are the
+  # defaults of a new cluster; 0 is no limit.
   user {
     running_sandboxes = 20
     total_sandboxes   = 200
@@ -190,6 +190,12 @@ limits {
 #   dir      = "/var/lib/bivouac-backups"
 #   interval = "1h"
 #   retain   = 24
+# }
+
+# /metrics on a port of its own, without a key. Without the block the API's port has
+# it. Prometheus: static_configs: [{targets: ["10.0.0.11:9102"]}].
+# metrics {
+#   address = "10.0.0.11:9102"
 # }
 
 log {

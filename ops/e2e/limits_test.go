@@ -38,8 +38,11 @@ type limitDrill struct {
 func TestLimit(t *testing.T) {
 	d := &limitDrill{Cluster: testcluster.Start(t, testcluster.Options{
 		Config: fmt.Sprintf(`limits {
+  rate_per_second = 0
   user {
     running_sandboxes = %d
+    total_sandboxes   = 0
+    starts_per_minute = 0
   }
   installation {
     running_sandboxes = %d

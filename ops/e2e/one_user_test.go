@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
+	"bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig"
 )
 
 // The bounds of the drill, in bytes. anonymousBound is of a node's anonymous memory (RssAnon): the heap
@@ -50,7 +51,7 @@ func TestOneUserHurtsNobody_Harder(t *testing.T) {
 func oneUserDrill(t *testing.T, a userAttack) {
 	f := testcluster.Start(t, testcluster.Options{
 		Bare: true, LogLevel: "warn", Raft: fmt.Sprintf("trailing_bytes = %d", drillLogBytes),
-		Config: fmt.Sprintf("limits {\n  user {\n    state_bytes = %d\n  }\n}\n", drillStateBytes),
+		Config: fmt.Sprintf("limits {\n  rate_per_second = 0\n  user {\n    %s    state_bytes = %d\n  }\n}\n", nodeconfig.NoLimits, drillStateBytes),
 	})
 	d := &oneUser{Cluster: f}
 	victim := d.prepare(t, &a)

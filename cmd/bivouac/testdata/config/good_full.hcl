@@ -86,6 +86,10 @@ sandboxes {
   max_stale     = "2m"
 }
 
+metrics {
+  address = "127.0.0.1:9102"
+}
+
 limits {
   body_size           = 65536
   snapshot_size       = 1073741824

@@ -26,18 +26,27 @@ type Config struct {
 	// Role and SecretID are the node's role and the file of its secret id in Vault.
 	Role, SecretID string
 	// Raft, Backend and Secrets are HCL in the blocks raft, nomad and vault. More is HCL at the
-	// end.
+	// end. Without a block "limits" in it there are none: drills start thousands of sandboxes.
 	Raft, Backend, Secrets, More string
 	// LogLevel is "" for the program's own.
 	LogLevel string
 }
+
+// NoLimits is HCL of limits { user {} } and limits { installation {} }: no limit on sandboxes.
+const NoLimits = "running_sandboxes = 0\ntotal_sandboxes = 0\nstarts_per_minute = 0\n"
+
+// unlimited is the block "limits" of drills that test none.
+const unlimited = "limits {\nrate_per_second = 0\nuser {\n" + NoLimits + "}\ninstallation {\n" + NoLimits + "}\n}\n"
 
 // nothing is a URL at which no server responds.
 const nothing = "http://127.0.0.1:1"
 
 // HCL returns the file's content.
 func (c Config) HCL() string {
-	certificate, raft, log := "", "", ""
+	certificate, raft, log, limits := "", "", "", ""
+	if !strings.Contains(c.More, "limits {") {
+		limits = unlimited
+	}
 	if c.Certificate != "" {
 		certificate = fmt.Sprintf("  tls {\n    cert_file = %q\n    key_file  = %q\n  }\n", c.Certificate+".pem", c.Certificate+"-key.pem")
 	}
@@ -77,5 +86,5 @@ git {
 }
 `, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, c.Drain.String(), certificate,
 		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
-		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + log + c.More
+		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + limits + log + c.More
 }
