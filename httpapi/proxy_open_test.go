@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -146,6 +148,11 @@ func TestProxy_PageThatOpens(t *testing.T) {
 	policy := strings.Join(known.header.Values("Content-Security-Policy"), ", ")
 	if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'sha256-") || !strings.HasPrefix(policy, "sandbox ") {
 		t.Errorf("policy %s", policy)
+	}
+	_, after, _ := strings.Cut(string(known.body), "<script>")
+	script, _, _ := strings.Cut(after, "</script>")
+	if hash := sha256.Sum256([]byte(script)); !strings.Contains(policy, "'sha256-"+base64.StdEncoding.EncodeToString(hash[:])+"'") {
+		t.Errorf("the policy %s does not let this script run:%s", policy, script)
 	}
 	h.ask("GET", h.front.URL+"/", "", append(html, "Host", h.host("WORKER_1"))...).want(t, 401)
 	if got := h.ask("GET", h.at("AGENT_SERVER", "/"), "", html...).want(t, 401); got.header.Get("Content-Type") != "application/json" {

@@ -93,10 +93,10 @@ func (p *request) redeem() error {
 	return nil
 }
 
-// openScript exchanges the code in the fragment and loads the page without it.
+// openScript exchanges the code in the fragment and loads the page without it. A front end may have
+// put a path behind the whole link. The template removes comments, and the policy has its hash.
 const openScript = `
 (async () => {
-  // A front end may have put a path behind the whole link.
   const [code, ...more] = (new URLSearchParams(location.hash.slice(1)).get('bivouac') ?? '').split('/')
   const base = document.body.dataset.base
   if (!code) return
