@@ -42,9 +42,11 @@ type parts struct {
 	metrics net.Listener
 	// drainDelay is how long a node that is asked to stop serves on after it became unready.
 	drainDelay time.Duration
-	secrets    secrets.Store
-	runner     scheduler.Backend
-	log        *slog.Logger
+	// systemd is nil for a node that is no service.
+	systemd *systemd
+	secrets secrets.Store
+	runner  scheduler.Backend
+	log     *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
 	// certificates say how the node renews its peer certificate.
@@ -60,6 +62,7 @@ type app struct {
 	listener   net.Listener
 	metrics    net.Listener // nil if the API's listener has them
 	drainDelay time.Duration
+	systemd    *systemd
 	store      *fsm.Store
 	node       *cluster.Node
 	sched      *scheduler.Scheduler
@@ -131,7 +134,7 @@ func newApp(p parts) (*app, error) {
 		return nil, errors.Join(err, closeNode(node))
 	}
 	return &app{
-		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, drainDelay: p.drainDelay, store: store,
+		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, drainDelay: p.drainDelay, systemd: p.systemd, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
 		backups: backups, dates: dates, differs: p.api.Differs,
 	}, nil
@@ -157,6 +160,10 @@ func (a *app) run(ctx context.Context) error {
 	l.start("configuration", a.tellDifferences)
 	l.start("certificates", a.dates.run)
 	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
+	if a.systemd != nil && a.systemd.watchdog > 0 {
+		l.start("watchdog", func(ctx context.Context) error { return a.systemd.feed(ctx, a.node.Progress) })
+	}
+	a.systemd.ready()
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
 
 	var err error
@@ -166,6 +173,7 @@ func (a *app) run(ctx context.Context) error {
 	case err = <-l.ended:
 		a.log.Error("a part of the node ended; the node stops", "error", err)
 	}
+	a.systemd.stop()
 	if err == nil && !errors.Is(l.cause, cluster.ErrAbrupt) {
 		err = a.drain(l.ended)
 	}

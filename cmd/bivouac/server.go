@@ -97,31 +97,38 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	}
 	life.onStop("the Nomad client", func(context.Context) error { made.nomad.Close(); return nil })
 	life.onStop("the HTTP port", func(context.Context) error { made.listener.Close(); return nil })
+	service, err := newSystemd(log, cfg.HTTP.DrainDelay+cfg.HTTP.DrainTimeout+2*stopGrace)
+	if err != nil {
+		return err
+	}
+	made.systemd = service
 	node, err := newApp(made.parts)
 	if err != nil {
 		return err
 	}
 	life.start("Vault session", made.vault.Run)
-	life.start("reload", func(ctx context.Context) error { return p.reloadLevel(ctx, configFile, level, log) })
+	life.start("reload", func(ctx context.Context) error { return p.reloadLevel(ctx, configFile, level, log, service) })
 	return node.run(ctx)
 }
 
 // reloadLevel sets the log level from the configuration file at each SIGHUP. A file with
 // mistakes changes nothing.
-func (p *program) reloadLevel(ctx context.Context, configFile string, level *slog.LevelVar, log *slog.Logger) error {
+func (p *program) reloadLevel(ctx context.Context, configFile string, level *slog.LevelVar, log *slog.Logger, service *systemd) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.reload:
 		}
+		service.reloading()
 		cfg, err := loadConfig(configFile)
 		if err != nil {
 			log.Error("the configuration is not read again", "path", configFile, "error", err)
-			continue
+		} else {
+			level.Set(logLevel(cfg.Log.Level))
+			log.Info("log level read again", "path", configFile)
 		}
-		level.Set(logLevel(cfg.Log.Level))
-		log.Info("log level read again", "path", configFile)
+		service.ready()
 	}
 }
 
