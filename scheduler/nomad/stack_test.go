@@ -61,6 +61,12 @@ func TestMain(m *testing.M) {
 	if s.vault != nil {
 		_ = s.vault.Close()
 	}
+	if s.image != "" {
+		if err := local.RemoveImage(s.image); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir)
 	}
