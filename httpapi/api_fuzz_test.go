@@ -20,7 +20,7 @@ import (
 // endedLogs are the logs of a task that has ended.
 type endedLogs struct{}
 
-func (endedLogs) Logs(context.Context, string, string, string, int64, bool) (io.ReadCloser, error) {
+func (endedLogs) Logs(context.Context, string, string, LogPart) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("a line\n")), nil
 }
 

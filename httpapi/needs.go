@@ -77,10 +77,20 @@ type Secrets interface {
 
 // Logs reads the logs of sandboxes' tasks. cmd adapts the runner.
 type Logs interface {
-	// Logs returns a stream, "stdout" or "stderr", of a sandbox's newest task, from tail bytes
-	// before its end. With follow it continues until ctx ends, the task ends or the caller closes
-	// it. Without a log it fails with CodeNotFound, without a backend with CodeScheduler.
-	Logs(ctx context.Context, clusterID, sandboxID, stream string, tail int64, follow bool) (io.ReadCloser, error)
+	// Logs returns a part of what a sandbox's task wrote. Without a task, logs or an earlier run it
+	// is CodeNotFound. The caller closes the reader.
+	Logs(ctx context.Context, clusterID, sandboxID string, part LogPart) (io.ReadCloser, error)
+}
+
+// LogPart says which part of a task's output is read.
+type LogPart struct {
+	// Stream is "stdout" or "stderr".
+	Stream string
+	// Tail is where the part begins, in bytes before the end.
+	Tail int64
+	// Follow continues until the context or the task ends. Previous is the run before the newest
+	// one.
+	Follow, Previous bool
 }
 
 // Agents calls agent servers. scheduler/agent implements it.

@@ -133,19 +133,22 @@ func (c *call) operateSandbox(act string, body fsm.Body) (answer, error) {
 	return c.commandSandbox(body)
 }
 
-// handleOperatorSandboxLogs handles GET /api/v1/operator/sandboxes/{sandbox_id}/logs: the end of
-// the task's stdout or stderr.
+// handleOperatorSandboxLogs handles GET /api/v1/operator/sandboxes/{sandbox_id}/logs, the owner's
+// call for any user's sandbox.
 func (s *Server) handleOperatorSandboxLogs(c *call) (answer, error) {
-	stream := c.query.Enum("stream", "stdout", []string{"stdout", "stderr"})
-	tail := c.query.Integer("tail", defaultTail, -1, maxTail)
-	if err := c.check(); err != nil {
-		return answer{}, err
-	}
-	v, row, err := c.ownedSandbox("read logs")
+	wanted, err := c.logRequest()
 	if err != nil {
 		return answer{}, err
 	}
-	return c.sandboxLog(v, row, stream, tail, false)
+	act := "read logs"
+	if wanted.part.Follow {
+		act = "follow logs"
+	}
+	v, row, err := c.ownedSandbox(act)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.sandboxLog(v, row, wanted)
 }
 
 // ownedConversationBody is a conversation in the operator API, without what was said in it.

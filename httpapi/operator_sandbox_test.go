@@ -62,7 +62,7 @@ func TestOperator_SandboxesOfAllUsers(t *testing.T) {
 		!strings.Contains(body, `"nomad_client":"m1"`) || strings.Contains(body, h.secrets.last(fsm.SandboxKeyPath(bobs))["key"]) {
 		t.Errorf("shown: %s", body)
 	}
-	if body := string(h.do(h.root, "GET", path+"/logs", "").want(t, 200).body); body != "stdout of "+bobs {
+	if body := string(h.do(h.root, "GET", path+"/logs", "").want(t, 200).body); body != "==> stdout <==\nstdout of "+bobs+"\n==> stderr <==\nstderr of "+bobs {
 		t.Errorf("logs %q", body)
 	}
 	h.do(h.root, "POST", path+"/pause", "").want(t, 200).is(t, `{"success":true}`)

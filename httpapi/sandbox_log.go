@@ -26,13 +26,39 @@ const logGrace = 2 * time.Second
 // logWriteTime is how long a client may take to read a chunk.
 const logWriteTime = time.Minute
 
+// The streams of a task. streamAll is both.
+const (
+	streamAll    = "all"
+	streamStdout = "stdout"
+	streamStderr = "stderr"
+)
+
+// The runs whose log can be read: each start of a sandbox is one.
+const (
+	runLast     = "last"
+	runPrevious = "previous"
+)
+
+// logRequest is what a request for a log asks for.
+type logRequest struct {
+	stream string
+	part   LogPart
+}
+
+// logRequest reads the query.
+func (c *call) logRequest() (logRequest, error) {
+	r := logRequest{stream: c.query.Enum("stream", streamAll, []string{streamAll, streamStdout, streamStderr})}
+	r.part.Tail = c.query.Integer("tail", defaultTail, -1, maxTail)
+	r.part.Follow = c.query.Boolean("follow")
+	r.part.Previous = c.query.Enum("run", runLast, []string{runLast, runPrevious}) == runPrevious
+	return r, c.check()
+}
+
 // handleSandboxLogs handles GET /api/v1/sandboxes/{sandbox_id}/logs, which upstream does not have:
-// the end of the task's stdout or stderr and, with follow, what the task writes from then on.
+// the end of what the task wrote and, with follow, what it writes from then on.
 func (s *Server) handleSandboxLogs(c *call) (answer, error) {
-	stream := c.query.Enum("stream", "stdout", []string{"stdout", "stderr"})
-	tail := c.query.Integer("tail", defaultTail, -1, maxTail)
-	follow := c.query.Boolean("follow")
-	if err := c.check(); err != nil {
+	wanted, err := c.logRequest()
+	if err != nil {
 		return answer{}, err
 	}
 	v, err := c.view()
@@ -43,34 +69,63 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 	if row == nil {
 		return answer{}, response.NotFound()
 	}
-	return c.sandboxLog(v, row, stream, tail, follow)
+	return c.sandboxLog(v, row, wanted)
 }
 
 // sandboxLog streams a sandbox's log to whoever may read it.
-func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, stream string, tail int64, follow bool) (answer, error) {
+func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, wanted logRequest) (answer, error) {
 	s := c.server
 	if s.cfg.Logs == nil {
 		return answer{}, response.Error(http.StatusNotImplemented, "This installation can't read the logs of sandboxes")
 	}
 	requestInfoOf(c.r.Context()).Sandbox = row.ID
 	// RequestTimeout does not apply: a log may be followed for hours.
-	session, err := s.proxy.OpenLog(c.r.Context(), row.ID, follow)
+	session, err := s.proxy.OpenLog(c.r.Context(), row.ID, wanted.part.Follow)
 	if err != nil {
 		return answer{}, err
 	}
-	log, err := s.cfg.Logs.Logs(session.Context(), v.ClusterID(), row.ID, stream, tail, follow)
+	log, err := s.openLog(session.Context(), v.ClusterID(), row.ID, wanted)
 	if err != nil {
 		session.End()
-		return answer{}, response.NotFoundAs(err, "The sandbox has no logs yet")
+		missing := "The sandbox has no logs yet"
+		if wanted.part.Previous {
+			missing = "The logs of an earlier run of the sandbox are not kept"
+		}
+		return answer{}, response.NotFoundAs(err, missing)
 	}
 	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
 		defer session.End()
 		defer log.Close()
-		if follow {
-			go s.proxy.EndWith(session, row.ID, c.who.user, c.who.credential, logGrace)
+		if wanted.part.Follow {
+			go s.proxy.EndWith(session, row, c.who.user, c.who.credential, logGrace)
 		}
 		return copyLog(session.Context(), w, log)
 	}}, nil
+}
+
+// openLog opens the streams of a sandbox's log.
+func (s *Server) openLog(ctx context.Context, cluster, sandbox string, wanted logRequest) (io.ReadCloser, error) {
+	names := []string{wanted.stream}
+	if wanted.stream == streamAll {
+		names = []string{streamStdout, streamStderr}
+	}
+	var streams []taskStream
+	for _, name := range names {
+		part := wanted.part
+		part.Stream = name
+		log, err := s.cfg.Logs.Logs(ctx, cluster, sandbox, part)
+		if err != nil {
+			return nil, errors.Join(err, joinedStreams{streams: streams}.Close())
+		}
+		streams = append(streams, taskStream{name, log})
+	}
+	switch {
+	case len(streams) == 1:
+		return streams[0].log, nil
+	case wanted.part.Follow:
+		return followStreams(streams), nil
+	}
+	return joinStreams(streams)
 }
 
 // copyLog copies the log as it arrives. It ends when the client does not read for logWriteTime.

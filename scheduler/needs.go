@@ -157,13 +157,24 @@ func (j Job) Owns(birth string) bool {
 // Logs reads the output of a sandbox's task; scheduler/nomad and scheduler/process implement it
 // beside Runner.
 type Logs interface {
-	// Logs returns the newest task's stream, "stdout" or "stderr", from tail bytes before its end
-	// (0 from the end, negative for all that is kept). With follow it continues until ctx ends,
-	// the task has ended and all is read, or the caller closes it; without, it ends at the
-	// present end. The backend bounds old output. A sandbox without a job or logs is
-	// CodeNotFound. The caller closes the reader; only job.SandboxID and job.ClusterID are
-	// needed.
-	Logs(ctx context.Context, job Job, stream string, tail int64, follow bool) (io.ReadCloser, error)
+	// Logs returns a part of what the sandbox's task wrote. The backend bounds old output. A
+	// sandbox without a job, without logs or without an earlier run is CodeNotFound. The caller
+	// closes the reader; only job.SandboxID and job.ClusterID are needed.
+	Logs(ctx context.Context, job Job, part LogPart) (io.ReadCloser, error)
+}
+
+// LogPart says which part of a task's output is read.
+type LogPart struct {
+	// Stream is "stdout" or "stderr".
+	Stream string
+	// Tail is where the part begins, in bytes before the end: 0 from the end, negative for all that
+	// is kept.
+	Tail int64
+	// Follow continues until the context ends, the task has ended and all is read, or the caller
+	// closes the reader. Without it the part ends at the present end.
+	Follow bool
+	// Previous is the run before the newest one: each start of the sandbox is a run.
+	Previous bool
 }
 
 // Observed is what a Runner sees of one job.

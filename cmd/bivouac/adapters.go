@@ -15,8 +15,8 @@ import (
 type sandboxLogs struct{ logs scheduler.Logs }
 
 // Logs reads what a sandbox's task wrote.
-func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID, stream string, tail int64, follow bool) (io.ReadCloser, error) {
-	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, stream, tail, follow)
+func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID string, part httpapi.LogPart) (io.ReadCloser, error) {
+	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, scheduler.LogPart(part))
 }
 
 // agentServers implements httpapi.Agents with agent.Client.

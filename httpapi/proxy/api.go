@@ -66,7 +66,7 @@ func (v *Session) End() { v.end() }
 // EndWith waits for a reason to end a session, ends it and returns. The reasons are a key that is no
 // longer good, a node without a leader and, after grace, a sandbox that no longer should run or has
 // another owner.
-func (d *Proxy) EndWith(v *Session, sandboxID, user string, by fsm.Credential, grace time.Duration) {
+func (d *Proxy) EndWith(v *Session, of *fsm.Sandbox, user string, by fsm.Credential, grace time.Duration) {
 	again := time.NewTicker(recheckInterval)
 	defer again.Stop()
 	for {
@@ -82,7 +82,7 @@ func (d *Proxy) EndWith(v *Session, sandboxID, user string, by fsm.Credential, g
 			v.cancel(errRevoked())
 			return
 		}
-		if row := now.SandboxAny(sandboxID); row == nil || row.UserID != user || row.Desired != fsm.DesiredRunning {
+		if row := now.SandboxAny(of.ID); row == nil || row.UserID != of.UserID || row.Desired != fsm.DesiredRunning {
 			select {
 			case <-time.After(grace):
 				v.cancel(errMoved())

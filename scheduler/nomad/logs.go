@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,15 +33,16 @@ const (
 
 // Logs implements scheduler.Logs with Nomad's file API through its servers: a node of ours need
 // not reach the Nomad clients.
-func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tail int64, follow bool) (io.ReadCloser, error) {
+func (r *Runner) Logs(ctx context.Context, job scheduler.Job, part scheduler.LogPart) (io.ReadCloser, error) {
+	stream, tail := part.Stream, part.Tail
 	if stream != "stdout" && stream != "stderr" {
 		return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", stream)
 	}
-	alloc, err := r.newestAlloc(ctx, job)
+	alloc, err := r.runOf(ctx, job, part.Previous)
 	if err != nil {
 		return nil, err
 	}
-	follow = follow && !ended(alloc.ClientStatus)
+	follow := part.Follow && !ended(alloc.ClientStatus)
 	place := logPlace{origin: "start"}
 	switch {
 	case tail > 0:
@@ -56,8 +59,9 @@ func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tai
 	return lr, noLogs(job, err)
 }
 
-// newestAlloc returns the allocation whose log it is. A stopped job still has its allocations.
-func (r *Runner) newestAlloc(ctx context.Context, job scheduler.Job) (*api.AllocationListStub, error) {
+// runOf returns the allocation whose log it is: the newest one, or the one before. A stopped job
+// still has its allocations, until Nomad collects them as garbage.
+func (r *Runner) runOf(ctx context.Context, job scheduler.Job, previous bool) (*api.AllocationListStub, error) {
 	id := jobID(job.SandboxID)
 	cur, err := r.info(ctx, id)
 	if err != nil {
@@ -70,16 +74,16 @@ func (r *Runner) newestAlloc(ctx context.Context, job scheduler.Job) (*api.Alloc
 	if err != nil {
 		return nil, err
 	}
-	var newest *api.AllocationListStub
-	for _, a := range allocs {
-		if newest == nil || a.CreateIndex > newest.CreateIndex {
-			newest = a
-		}
-	}
-	if newest == nil {
+	slices.SortFunc(allocs, func(a, b *api.AllocationListStub) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
+	switch {
+	case previous && len(allocs) > 1:
+		return allocs[1], nil
+	case previous:
+		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no earlier run of sandbox %s", job.SandboxID)
+	case len(allocs) == 0:
 		return nil, noLogs(job, errNotFound)
 	}
-	return newest, nil
+	return allocs[0], nil
 }
 
 // allocations lists those of a job that Nomad still has; none is not an error.

@@ -23,7 +23,7 @@ func (b *bench) shellJob(script string) scheduler.Job {
 
 // readLog reads the log to its end.
 func (b *bench) readLog(job scheduler.Job, stream string, tail int64) (string, error) {
-	r, err := b.r.Logs(b.Context(), job, stream, tail, false)
+	r, err := b.r.Logs(b.Context(), job, scheduler.LogPart{Stream: stream, Tail: tail})
 	if err != nil {
 		return "", err
 	}
@@ -61,6 +61,36 @@ func TestLogs_TailOfARunningAndOfAStoppedTask(t *testing.T) {
 	look()
 }
 
+// TestLogs_OfThePreviousRun: after a resume the output of the run before can be read.
+func TestLogs_OfThePreviousRun(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	job := b.shellJob("echo run; ls | wc -l; touch been; exec sleep 1000")
+	previous := func() (string, error) {
+		r, err := b.r.Logs(b.Context(), job, scheduler.LogPart{Stream: "stdout", Tail: -1, Previous: true})
+		if err != nil {
+			return "", err
+		}
+		text, err := io.ReadAll(r)
+		return string(text), errors.Join(err, r.Close())
+	}
+	b.must(b.r.Start(t.Context(), job))
+	b.wantLog(job, "stdout", -1, "run\n0\n")
+	if _, err := previous(); fsm.CodeOf(err) != fsm.CodeNotFound {
+		t.Errorf("of the first run: %v", err)
+	}
+	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
+	job.ModifyIndex, job.RevertTo, job.HasVersion = o.ModifyIndex, o.Version, true
+	b.paused(job)
+	o = b.look(job, "stopped", func(o scheduler.Observed) bool { return o.Stopped && o.Live == 0 })
+	job.ModifyIndex = o.ModifyIndex
+	b.must(b.r.Start(t.Context(), job))
+	b.wantLog(job, "stdout", -1, "run\n1\n")
+	if got, err := previous(); got != "run\n0\n" || err != nil {
+		t.Errorf("of the run before: %q, %v", got, err)
+	}
+}
+
 func TestLogs_FollowEndsWithTheTask(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -68,9 +98,9 @@ func TestLogs_FollowEndsWithTheTask(t *testing.T) {
 	b.must(b.r.Start(t.Context(), job))
 	b.wantLog(job, "stdout", -1, "first\n")
 	o := b.look(job, "placement", func(o scheduler.Observed) bool { return o.Placement != nil })
-	whole, err := b.r.Logs(t.Context(), job, "stdout", -1, true)
+	whole, err := b.r.Logs(t.Context(), job, scheduler.LogPart{Stream: "stdout", Tail: -1, Follow: true})
 	b.must(err)
-	fresh, err := b.r.Logs(t.Context(), job, "stdout", 0, true)
+	fresh, err := b.r.Logs(t.Context(), job, scheduler.LogPart{Stream: "stdout", Follow: true})
 	b.must(err)
 	b.must(os.WriteFile(filepath.Join(o.Placement.Workspace, "go"), nil, 0o600))
 	b.must(expect(whole, "first\nsecond\n"))
@@ -105,9 +135,9 @@ func TestLogs_FollowerThatWaits_EndsWithItsCallerOrClose(t *testing.T) {
 	b.must(b.r.Start(t.Context(), job))
 	b.wantLog(job, "stdout", -1, "up\n")
 	ctx, cancel := context.WithCancel(t.Context())
-	left, err := b.r.Logs(ctx, job, "stdout", -1, true)
+	left, err := b.r.Logs(ctx, job, scheduler.LogPart{Stream: "stdout", Tail: -1, Follow: true})
 	b.must(err)
-	closed, err := b.r.Logs(t.Context(), job, "stdout", -1, true)
+	closed, err := b.r.Logs(t.Context(), job, scheduler.LogPart{Stream: "stdout", Tail: -1, Follow: true})
 	b.must(err)
 	b.must(errors.Join(expect(left, "up\n"), expect(closed, "up\n")))
 	got := make(chan error, 2)
@@ -143,12 +173,12 @@ func TestLogs_WhatHasNone(t *testing.T) {
 		"unknown": {SandboxID: "nobody", ClusterID: b.cluster}, "never placed": full, "another cluster's": other,
 	} {
 		for _, follow := range []bool{false, true} {
-			if _, err := b.r.Logs(t.Context(), job, "stdout", 100, follow); fsm.CodeOf(err) != fsm.CodeNotFound {
+			if _, err := b.r.Logs(t.Context(), job, scheduler.LogPart{Stream: "stdout", Tail: 100, Follow: follow}); fsm.CodeOf(err) != fsm.CodeNotFound {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 	}
-	if _, err := b.r.Logs(t.Context(), foreign, "stdin", 100, false); fsm.CodeOf(err) != fsm.CodeInvalid {
+	if _, err := b.r.Logs(t.Context(), foreign, scheduler.LogPart{Stream: "stdin", Tail: 100}); fsm.CodeOf(err) != fsm.CodeInvalid {
 		t.Errorf("a stream that does not exist: %v", err)
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 var _ scheduler.Logs = (*Runner)(nil)
 
-// Logs implements scheduler.Logs. A follower slower than the task misses output that the
+// Logs implements scheduler.Logs. The newest run is read with what is kept of those before. A follower slower than the task misses output that the
 // bounded files have dropped and continues with the oldest that is kept.
-func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tail int64, follow bool) (io.ReadCloser, error) {
+func (r *Runner) Logs(ctx context.Context, job scheduler.Job, part scheduler.LogPart) (io.ReadCloser, error) {
 	r.mu.Lock()
 	sb, closed := r.sandboxes[job.SandboxID], r.closed
 	r.mu.Unlock()
@@ -29,20 +29,40 @@ func (r *Runner) Logs(ctx context.Context, job scheduler.Job, stream string, tai
 	if st := sb.snapshot(); st.SandboxID == "" || st.ClusterID != job.ClusterID {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no job of sandbox %s", job.SandboxID)
 	}
-	switch stream {
+	var s *stream
+	switch part.Stream {
 	case "stdout":
-		return sb.out.stdout.reader(ctx, tail, follow), nil
+		s = sb.out.stdout
 	case "stderr":
-		return sb.out.stderr.reader(ctx, tail, follow), nil
+		s = sb.out.stderr
+	default:
+		return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", part.Stream)
 	}
-	return nil, fsm.Errorf(fsm.CodeInvalid, "a task has the streams stdout and stderr, not %q", stream)
+	if !part.Previous {
+		return s.reader(ctx, part.Tail, part.Follow), nil
+	}
+	if sb.out.runs() < 2 {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "there is no earlier run of sandbox %s", job.SandboxID)
+	}
+	return s.formerReader(ctx, part.Tail), nil
 }
 
-// reader reads a stream from tail bytes before its end; see scheduler.Logs.
+// reader reads a stream from tail bytes before its end; see scheduler.LogPart.
 func (s *stream) reader(ctx context.Context, tail int64, follow bool) io.ReadCloser {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first, end := s.base-s.old, s.base+s.size
+	return s.readerOf(ctx, s.base-s.old, s.base+s.size, tail, follow)
+}
+
+// formerReader reads what the run before the newest one wrote.
+func (s *stream) formerReader(ctx context.Context, tail int64) io.ReadCloser {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readerOf(ctx, max(s.formerBegan, s.base-s.old), s.began, tail, false)
+}
+
+// readerOf reads the positions from first to end.
+func (s *stream) readerOf(ctx context.Context, first, end, tail int64, follow bool) io.ReadCloser {
 	r := &streamReader{ctx: ctx, s: s, at: first, until: end, follow: follow, closed: make(chan struct{})}
 	if tail >= 0 {
 		r.at = max(first, end-tail)

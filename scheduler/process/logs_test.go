@@ -20,7 +20,7 @@ import (
 
 func logs(t *testing.T, r *Runner, stream string, tail int64) string {
 	t.Helper()
-	rc, err := r.Logs(ctx, testJob("s1"), stream, tail, false)
+	rc, err := r.Logs(ctx, testJob("s1"), scheduler.LogPart{Stream: stream, Tail: tail})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +54,13 @@ func TestLogs_OfATask(t *testing.T) {
 		"no sandbox": {testJob("other"), "stdout", fsm.CodeNotFound}, "stream": {testJob("s1"), "stdin", fsm.CodeInvalid},
 		"another cluster's": {scheduler.Job{SandboxID: "s1", ClusterID: "c2"}, "stdout", fsm.CodeNotFound},
 	} {
-		if _, err := r.Logs(ctx, c.job, c.stream, 0, false); fsm.CodeOf(err) != c.code {
+		if _, err := r.Logs(ctx, c.job, scheduler.LogPart{Stream: c.stream}); fsm.CodeOf(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 
 	// A follower sees new output, and the end when the task is stopped.
-	rc, err := r.Logs(ctx, testJob("s1"), "stdout", -1, true)
+	rc, err := r.Logs(ctx, testJob("s1"), scheduler.LogPart{Stream: "stdout", Tail: -1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,57 @@ func TestLogs_OfATask(t *testing.T) {
 	if err := r.Remove(ctx, nowJob(r, "s1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Logs(ctx, testJob("s1"), "stdout", 0, false); fsm.CodeOf(err) != fsm.CodeNotFound {
+	if _, err := r.Logs(ctx, testJob("s1"), scheduler.LogPart{Stream: "stdout"}); fsm.CodeOf(err) != fsm.CodeNotFound {
 		t.Errorf("of a removed sandbox: %v", err)
+	}
+}
+
+// TestLogs_OfThePreviousRun: a start begins a run, also after a restart of this program.
+func TestLogs_OfThePreviousRun(t *testing.T) {
+	dir := t.TempDir()
+	r := newRunner(t, dir, "talk")
+	previous := func(tail int64) (string, error) {
+		rc, err := r.Logs(ctx, testJob("s1"), scheduler.LogPart{Stream: "stdout", Tail: tail, Previous: true})
+		if err != nil {
+			return "", err
+		}
+		defer rc.Close()
+		b, err := io.ReadAll(rc)
+		return string(b), err
+	}
+	begin := func(say string) {
+		t.Helper()
+		job := nowJob(r, "s1")
+		o := start(t, r, job)
+		resp, err := client.Get(access.AgentURL(o.Placement) + "/?say=" + say)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		waitFor(t, "the output", func() bool { return strings.HasSuffix(logs(t, r, "stdout", -1), say+"\n") })
+		if err := r.Stop(ctx, nowJob(r, "s1")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, r, "s1", "its end", func(o scheduler.Observed) bool { return o.Live == 0 })
+	}
+	begin("one")
+	if _, err := previous(-1); fsm.CodeOf(err) != fsm.CodeNotFound {
+		t.Errorf("before the second run: %v", err)
+	}
+	begin("two")
+	if got, err := previous(-1); got != "to stdout\none\n" || err != nil {
+		t.Errorf("after the second run: %q, %v", got, err)
+	}
+	if got, err := previous(4); got != "one\n" || err != nil {
+		t.Errorf("its end: %q, %v", got, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r = newRunner(t, dir, "talk")
+	begin("three")
+	if got, err := previous(-1); !strings.HasSuffix(got, "to stdout\ntwo\n") || err != nil {
+		t.Errorf("after a restart: %q, %v", got, err)
 	}
 }
 

@@ -20,6 +20,15 @@ type output struct {
 
 	mu   sync.Mutex
 	tail []byte
+	// started counts the runs, with one for those of an earlier program.
+	started int
+}
+
+// runs returns how many runs there were.
+func (o *output) runs() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.started
 }
 
 // newOutput keeps at most limit bytes on disk. It creates no file; the output of an earlier
@@ -29,6 +38,9 @@ func newOutput(dir string, limit int64) *output {
 	// Each of the two streams has two files.
 	o.stdout = newStream(filepath.Join(dir, "stdout.log"), max(limit/4, 1))
 	o.stderr = newStream(filepath.Join(dir, "stderr.log"), max(limit/4, 1))
+	if o.stdout.size+o.stderr.size > 0 {
+		o.started = 1
+	}
 	return o
 }
 
@@ -36,6 +48,7 @@ func newOutput(dir string, limit int64) *output {
 func (o *output) open() error {
 	o.mu.Lock()
 	o.tail = nil
+	o.started++
 	o.mu.Unlock()
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return err
@@ -99,6 +112,8 @@ type stream struct {
 	running bool
 	// The previous file holds positions base-old to base, the current one base to base+size.
 	base, old, size int64
+	// began is the position at which the newest run began, formerBegan that of the run before.
+	began, formerBegan int64
 	// changed is closed and replaced at every change.
 	changed chan struct{}
 }
@@ -129,6 +144,7 @@ func (s *stream) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file, s.size, s.running = f, st.Size(), true
+	s.began, s.formerBegan = s.base+s.size, s.began
 	return nil
 }
 
