@@ -16,9 +16,12 @@ func TestCommands_NameWhatIsNotThere(t *testing.T) {
 	defer server.Close()
 	env := map[string]string{"BIVOUAC_ADDR": server.URL, "BIVOUAC_API_KEY": "bvk_x"}
 	for args, want := range map[string]string{
-		"keys enable 99":                         "there is no operator/keys/99/enable",
-		"operator orphans delete job nope --yes": "there is no operator/orphans/job/nope",
-		"operator accept-workspace nope --yes":   "there is no operator/sandboxes/nope/accept-workspace",
+		"keys enable 99":                             "there is no operator/keys/99/enable",
+		"operator orphans delete job nope --yes":     "there is no operator/orphans/job/nope",
+		"sandboxes show nope":                        "there is no operator/sandboxes/nope",
+		"sandboxes rotate-key nope":                  "there is no operator/sandboxes/nope/rotate-key",
+		"conversations delete nope --user ada --yes": "there is no operator/app-conversations/nope",
+		"operator accept-workspace nope --yes":       "there is no operator/sandboxes/nope/accept-workspace",
 	} {
 		code, _, stderr := runCommand(t, env, strings.Fields(args)...)
 		if code != exitFailed || !strings.Contains(stderr, want) {

@@ -63,6 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
+		p.conversationsCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.completionCommand(), p.versionCommand(),
 		p.sandboxAgentCommand())
 	usageArgs(root)

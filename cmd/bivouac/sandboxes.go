@@ -12,8 +12,8 @@ import (
 const sandboxesPath = "/api/v1/operator/sandboxes"
 
 func (p *program) sandboxesCommand() *cobra.Command {
-	return groupCommand("sandboxes", "List, pause, resume and delete any user's sandboxes, and replace their keys",
-		p.sandboxesListCommand(),
+	return groupCommand("sandboxes", "List, show, pause, resume and delete any user's sandboxes, read their logs, replace their keys",
+		p.sandboxesListCommand(), p.sandboxesShowCommand(), p.sandboxesLogsCommand(),
 		p.sandboxActCommand("pause", "Pause any user's sandbox", http.MethodPost, "/pause", "pauses"),
 		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume", "resumes"),
 		p.sandboxActCommand("rotate-key", "Replace the key of any user's sandbox; a running one starts again", http.MethodPost, "/rotate-key", "gets another key"),
@@ -52,21 +52,9 @@ log each such call with the id of the key.`,
 			if err != nil {
 				return err
 			}
-			list := []ownedSandbox{}
-			for after := ""; ; {
-				var page struct {
-					Items      []ownedSandbox `json:"items"`
-					NextPageID *string        `json:"next_page_id"`
-				}
-				query := url.Values{"user": {user}, "page_id": {after}}
-				if err := p.waiting(cmd, c, http.MethodGet, sandboxesPath+"?"+query.Encode(), nil, &page); err != nil {
-					return err
-				}
-				list = append(list, page.Items...)
-				if page.NextPageID == nil {
-					break
-				}
-				after = *page.NextPageID
+			list, err := listAll[ownedSandbox](cmd, p, c, sandboxesPath, user)
+			if err != nil {
+				return err
 			}
 			if api.asJSON {
 				return printJSON(p.stdout, list)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -169,9 +170,19 @@ const downloadStall = 5 * time.Minute
 // Download gets a response of any length and duration, which the caller closes. size is -1 if
 // unknown. It fails if the node sends nothing for five minutes.
 func (c *Client) Download(ctx context.Context, path string) (body io.ReadCloser, size int64, err error) {
+	return c.download(ctx, path, downloadStall)
+}
+
+// Follow is Download for what may be silent for as long as it likes, such as a log.
+func (c *Client) Follow(ctx context.Context, path string) (io.ReadCloser, error) {
+	body, _, err := c.download(ctx, path, math.MaxInt64)
+	return body, err
+}
+
+func (c *Client) download(ctx context.Context, path string, pause time.Duration) (body io.ReadCloser, size int64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stall := time.AfterFunc(downloadStall, func() { cancel(fmt.Errorf("%s sent nothing for %s", c.Address, downloadStall)) })
-	d := &downloaded{cancel: cancel, stall: stall, ctx: ctx}
+	stall := time.AfterFunc(pause, func() { cancel(fmt.Errorf("%s sent nothing for %s", c.Address, pause)) })
+	d := &downloaded{cancel: cancel, stall: stall, pause: pause, ctx: ctx}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Address+path, nil)
 	if err != nil {
 		return nil, 0, fmt.Errorf("making the request: %w", err)
@@ -196,19 +207,20 @@ func (c *Client) Download(ctx context.Context, path string) (body io.ReadCloser,
 	return nil, 0, newError(c.Address, resp.StatusCode, answer)
 }
 
-// downloaded is a response body that fails when no data arrives for downloadStall.
+// downloaded is a response body that fails when no data arrives for pause.
 type downloaded struct {
 	io.ReadCloser
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stall  *time.Timer
+	pause  time.Duration
 }
 
 // Read implements io.Reader.
 func (d *downloaded) Read(b []byte) (int, error) {
 	n, err := d.ReadCloser.Read(b)
 	if n > 0 {
-		d.stall.Reset(downloadStall)
+		d.stall.Reset(d.pause)
 	}
 	if err != nil && !errors.Is(err, io.EOF) && d.ctx.Err() != nil {
 		err = context.Cause(d.ctx)

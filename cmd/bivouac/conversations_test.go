@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// operatorsAPI answers an operator's calls about what users have, and records them.
+func operatorsAPI(t *testing.T) (env map[string]string, asked func() string) {
+	t.Helper()
+	var calls []string
+	const sandbox = `{"id":"sb1","user_id":"ada","sandbox_spec_id":"small","status":"ERROR","status_detail":"no room","isolation":"standard","nomad_client":null,"created_at":"2026-11-23T01:02:03Z"}`
+	const talk = `{"id":"c%d","user_id":"ada","sandbox_id":"sb1","title":%s,"created_at":"2026-11-23T01:02:03Z","updated_at":"2026-11-23T01:02:04Z"}`
+	mux := http.NewServeMux()
+	answer := func(pattern, body string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			calls = append(calls, r.Method+" "+r.URL.RequestURI())
+			fmt.Fprint(w, body)
+		})
+	}
+	answer("GET /api/v1/operator/sandboxes/sb1", sandbox)
+	answer("GET /api/v1/operator/sandboxes/sb1/logs", "a line\n")
+	answer("GET /api/v1/operator/app-conversations/c1", fmt.Sprintf(talk, 1, `"A title"`))
+	answer("DELETE /api/v1/operator/app-conversations/c1", `{"success":true}`)
+	mux.HandleFunc("GET /api/v1/operator/app-conversations", func(w http.ResponseWriter, r *http.Request) {
+		calls = append(calls, r.Method+" "+r.URL.RequestURI())
+		if r.URL.Query().Get("page_id") == "" {
+			fmt.Fprintf(w, `{"items":[`+talk+`],"next_page_id":"next"}`, 1, `"A title"`)
+			return
+		}
+		fmt.Fprintf(w, `{"items":[`+talk+`],"next_page_id":null}`, 2, "null")
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return map[string]string{"BIVOUAC_ADDR": server.URL, "BIVOUAC_API_KEY": "bvk_x"}, func() string {
+		defer func() { calls = nil }()
+		return strings.Join(calls, "\n")
+	}
+}
+
+func TestCommands_WhatUsersHave(t *testing.T) {
+	env, asked := operatorsAPI(t)
+	for _, c := range []struct{ args, calls, prints string }{
+		{
+			"sandboxes show sb1", "GET /api/v1/operator/sandboxes/sb1",
+			"id            sb1\nuser          ada\nspec          small\nstatus        ERROR\ndetail        no room\nisolation     standard\nnomad client  -\ncreated       2026-11-23T01:02:03Z\n",
+		},
+		{"sandboxes show sb1 --json", "GET /api/v1/operator/sandboxes/sb1", `"status_detail": "no room"`},
+		{"sandboxes logs sb1", "GET /api/v1/operator/sandboxes/sb1/logs?stream=all&tail=65536", "a line\n"},
+		{"sandboxes logs -f --tail 0 sb1", "GET /api/v1/operator/sandboxes/sb1/logs?follow=true&stream=all&tail=0", "a line\n"},
+		{"sandboxes logs --previous --stream stderr sb1", "GET /api/v1/operator/sandboxes/sb1/logs?run=previous&stream=stderr&tail=65536", "a line\n"},
+		{
+			"conversations list --all",
+			"GET /api/v1/operator/app-conversations?page_id=&user=\nGET /api/v1/operator/app-conversations?page_id=next&user=",
+			"ID  USER  SANDBOX  CREATED               UPDATED               TITLE\nc1  ada   sb1      2026-11-23T01:02:03Z  2026-11-23T01:02:04Z  A title\nc2  ada   sb1      2026-11-23T01:02:03Z  2026-11-23T01:02:04Z  -\n",
+		},
+		{
+			"conversations list --user ada --json",
+			"GET /api/v1/operator/app-conversations?page_id=&user=ada\nGET /api/v1/operator/app-conversations?page_id=next&user=ada", `"id": "c2"`,
+		},
+		{"conversations show c1 --user ada", "GET /api/v1/operator/app-conversations/c1?user=ada", "title    A title\n"},
+		{"conversations show c1 --user ada --json", "GET /api/v1/operator/app-conversations/c1?user=ada", `"title": "A title"`},
+		{"conversations delete c1 --user ada --yes", "DELETE /api/v1/operator/app-conversations/c1?user=ada", "conversation c1 is deleted\n"},
+		{"conversations delete c1 --user ada --yes --json", "DELETE /api/v1/operator/app-conversations/c1?user=ada", `"conversation": "c1"`},
+	} {
+		code, stdout, stderr := runCommand(t, env, strings.Fields(c.args)...)
+		if calls := asked(); code != exitOK || calls != c.calls || !strings.Contains(stdout, c.prints) {
+			t.Errorf("%s: exit %d, called\n%s\nprinted\n%s%s", c.args, code, calls, stdout, stderr)
+		}
+	}
+	if code, _, stderr := runCommand(t, env, "conversations", "delete", "c1", "--user", "ada"); code == exitOK || asked() != "" {
+		t.Errorf("without an answer: exit %d: %s", code, stderr)
+	}
+}
