@@ -8,36 +8,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 )
 
 // stopNode is how long a node may take to transfer leadership and finish its requests.
 const stopNode = 30 * time.Second
 
-// stackParts are the folders of a stack, each with its program, in the order in which they are
-// stopped. The nodes are stopped together.
-func stackParts() (balancer string, nodes []string, nomad, vault string) {
-	for i := range stackNodes {
-		nodes = append(nodes, nodeName(i))
-	}
-	return "haproxy", nodes, "nomad", "vault"
-}
+// stackParts are the folders of a stack with a program other than a node, in the order in which they
+// are stopped. The nodes are stopped together.
+func stackParts() (balancer, nomad, vault string) { return "haproxy", "nomad", "vault" }
 
 // running reports whether any program of a stack in dir runs.
 func running(dir string) bool {
-	balancer, nodes, nomad, vault := stackParts()
+	balancer, nomad, vault := stackParts()
 	for _, part := range []string{balancer, nomad, vault} {
 		if findProcess(filepath.Join(dir, part), part) != nil {
 			return true
 		}
 	}
-	for _, n := range nodes {
-		if findProcess(filepath.Join(dir, n), "bivouac") != nil {
-			return true
-		}
-	}
-	return false
+	return len(serversOf(dir)) > 0
 }
 
 // ReadStack reads the stack.json that Up left in dir.
@@ -64,17 +53,11 @@ func Down(dir string, progress io.Writer) error {
 		fmt.Fprintln(progress, "no stack is up")
 		return nil
 	}
-	balancer, nodes, nomad, vault := stackParts()
+	balancer, nomad, vault := stackParts()
 	var errs []error
 	fmt.Fprintln(progress, "stopping HAProxy and the nodes")
 	errs = append(errs, findProcess(filepath.Join(dir, balancer), balancer).stop(2*time.Second))
-	var wg sync.WaitGroup
-	failed := make([]error, len(nodes))
-	for i, n := range nodes {
-		wg.Go(func() { failed[i] = findProcess(filepath.Join(dir, n), "bivouac").stop(stopNode) })
-	}
-	wg.Wait()
-	errs = append(errs, failed...)
+	errs = append(errs, stopServers(dir))
 
 	fmt.Fprintln(progress, "stopping the sandboxes and Nomad")
 	n := &Nomad{Dir: filepath.Join(dir, nomad), proc: findProcess(filepath.Join(dir, nomad), nomad)}

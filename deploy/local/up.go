@@ -288,10 +288,7 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 	if err := writeFile(config, []byte(filled), 0o600); err != nil {
 		return nil, err
 	}
-	p, err := command{
-		name: "bivouac", dir: b.path(name), detach: true,
-		path: b.path("bin", "bivouac"), args: []string{"server", "--config", config},
-	}.start()
+	p, err := startServer(b.stack.Dir, name)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"bivouac.dev/bivouac/deploy/local"
@@ -168,6 +169,7 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	keepsKeys(t, s, api)
 	keepsDrivers(t, s)
 	keepsNetwork(t, s)
+	restartsNodes(t, s)
 
 	// The program accepts the operators' example configuration; only its files are missing.
 	root, err := local.Root()
@@ -190,6 +192,38 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("%s is still there", dir)
 	}
+}
+
+// restartsNodes kills two nodes. One is started again as the commands do, the other by hand.
+func restartsNodes(t *testing.T, s *local.Stack) {
+	t.Helper()
+	for _, n := range s.Nodes[1:] {
+		if err := syscall.Kill(n.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"", "node-2 runs already\n"} {
+		said := &progress{}
+		eventually(t, "the node is started", func() error {
+			said.text.Reset()
+			n, err := local.StartNode(t.Context(), s.Dir, "node-2", said)
+			if err == nil && (n.Name != "node-2" || n.Pid == s.Nodes[1].Pid || said.String() != want) {
+				err = errorf("%+v after %q", n, said)
+			}
+			return err
+		})
+	}
+	if _, err := local.StartNode(t.Context(), s.Dir, "node-4", io.Discard); err == nil {
+		t.Error("a node that the stack does not have was started")
+	}
+	byHand := exec.Command(filepath.Join(s.Dir, "bin", "bivouac"), "server", "--config", "node.hcl")
+	byHand.Dir = filepath.Join(s.Dir, "node-3")
+	if err := byHand.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = byHand.Wait() }()
+	api := client{t, s.Nodes[2].HTTP, ""}
+	eventually(t, "the node that was started by hand is ready", func() error { return api.do(http.MethodGet, "/ready", new(any)) })
 }
 
 // keepsKeys checks that a job with a sandbox's name gets the sandbox's key in the stack's

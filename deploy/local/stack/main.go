@@ -17,9 +17,11 @@ import (
 )
 
 const usage = `usage: stack [-dir DIR] up|down|status|tools
+       stack [-dir DIR] start NODE
 
   up      start Vault, Nomad, three Bivouac nodes and, when installed, HAProxy
   down    stop all of it and the sandboxes, and remove DIR
+  start   start one node again that has ended: node-1, node-2 or node-3
   status  say where everything is
   tools   build Nomad and Vault into the cache, if they are missing
 `
@@ -36,7 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.Usage = func() { fmt.Fprint(stderr, usage) }
 	dir := flags.String("dir", "", "where its files are; default .stack in the tree")
-	if err := flags.Parse(args); err != nil || flags.NArg() != 1 {
+	if err := flags.Parse(args); err != nil || flags.NArg() != wanted(flags.Arg(0)) {
 		if err == nil {
 			flags.Usage()
 		}
@@ -54,6 +56,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch flags.Arg(0) {
 	case "up":
 		err = up(ctx, *dir, stdout)
+	case "start":
+		err = start(ctx, *dir, flags.Arg(1), stdout)
 	case "down":
 		err = local.Down(*dir, stdout)
 	case "status":
@@ -85,6 +89,23 @@ func tools(ctx context.Context, stdout io.Writer) error {
 		}
 		fmt.Fprintf(stdout, "%-6s %s\n", name, path)
 	}
+	return nil
+}
+
+// wanted is how many arguments a command has, itself included.
+func wanted(command string) int {
+	if command == "start" {
+		return 2
+	}
+	return 1
+}
+
+func start(ctx context.Context, dir, name string, stdout io.Writer) error {
+	n, err := local.StartNode(ctx, dir, name, stdout)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%-10s %s  (pid %d, log %s)\n", n.Name, n.HTTP, n.Pid, n.Log)
 	return nil
 }
 
