@@ -27,14 +27,16 @@ func TestRotateKey(t *testing.T) {
 			behind.serve(echoes)
 			h.raised()
 			secrets := pathSandboxes + "/" + h.id + "/settings/secrets"
-			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL+"/?tkn="+h.key, "", "Host", h.host("VSCODE")).want(t, 303))
+			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
 			requests := map[string]func() reply{
 				"a command": func() reply {
 					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey, h.key)
 				},
-				"a token in the query": func() reply { return h.ask("GET", h.front.URL+"/x?tkn="+h.key, "", "Host", h.host("WORKER_1")) },
-				"secrets":              func() reply { return h.do(h.key, "GET", secrets, "") },
-				"a cookie":             func() reply { return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", cookie) },
+				"a page": func() reply {
+					return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("WORKER_1"), proxy.HeaderKey, h.key)
+				},
+				"secrets":  func() reply { return h.do(h.key, "GET", secrets, "") },
+				"a cookie": func() reply { return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", cookie) },
 			}
 			for what, ask := range requests {
 				if got := ask(); got.status/100 == 4 {
@@ -42,6 +44,10 @@ func TestRotateKey(t *testing.T) {
 				}
 			}
 			h.do(h.alice, "POST", pathSandboxes+"/"+h.id+"/ports/WORKER_1/share", "{}").want(t, 200)
+			_, code, there := strings.Cut(h.shown("VSCODE"), "#"+proxy.FragmentCode+"=")
+			if !there {
+				t.Fatal("the page's URL has no code")
+			}
 			stream := h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key)
 			h.rotations(h.id)[by]().want(t, 200).is(t, `{"success":true}`)
 			if code := ended(t, stream); code == -1 {
@@ -53,6 +59,7 @@ func TestRotateKey(t *testing.T) {
 					t.Errorf("%s: %d %s", what, got.status, got.body)
 				}
 			}
+			h.ask("POST", h.front.URL+"/.bivouac/open", fmt.Sprintf(`{"code":%q}`, code), "Host", h.host("VSCODE")).want(t, 401)
 			if n := behind.count() - arrived; n != 0 {
 				t.Errorf("%d requests went through", n)
 			}

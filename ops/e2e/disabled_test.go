@@ -110,12 +110,12 @@ func (p *person) open(t *testing.T) {
 	}
 	servePage(t, p.drill, p.address(t, "WORKER_1"))
 	testcluster.Eventually(t, "the page opens", func() error {
-		a, err := p.page(p.f.Nodes[0], "/?tkn="+p.key, "")
+		a, err := p.page(p.f.Nodes[0], "/", "X-Session-API-Key", p.key)
 		if err != nil {
 			return err
 		}
 		defer a.Body.Close()
-		if a.StatusCode != http.StatusSeeOther || len(a.Cookies()) == 0 {
+		if a.StatusCode != http.StatusOK || len(a.Cookies()) == 0 {
 			return fmt.Errorf("%s with %d cookies", a.Status, len(a.Cookies()))
 		}
 		p.cookie = a.Cookies()[0].Name + "=" + a.Cookies()[0].Value
@@ -185,16 +185,14 @@ func servePage(t, drill *testing.T, address string) {
 	drill.Cleanup(func() { _ = srv.Close() })
 }
 
-// page requests a path of the page's host through a node, without following redirects.
-func (p *person) page(n *testcluster.Node, path, cookie string) (*http.Response, error) {
+// page requests a path of the page's host through a node, with a header.
+func (p *person) page(n *testcluster.Node, path, name, value string) (*http.Response, error) {
 	r, err := http.NewRequest(http.MethodGet, n.Base+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	r.Host = p.host
-	if cookie != "" {
-		r.Header.Set("Cookie", cookie)
-	}
+	r.Header.Set(name, value)
 	return http.DefaultTransport.RoundTrip(r)
 }
 
@@ -228,7 +226,7 @@ func (p *person) ways() map[string]func(*testcluster.Node) (int, error) {
 		"the sandbox's key":                    with(p.key, p.at("/api/conversations/count")),
 		"the sandbox's key for user's secrets": with(p.key, "/api/v1/sandboxes/"+p.id+"/settings/secrets"),
 		"the browser's cookie": func(n *testcluster.Node) (int, error) {
-			a, err := p.page(n, "/", p.cookie)
+			a, err := p.page(n, "/", "Cookie", p.cookie)
 			if err != nil {
 				return 0, err
 			}
@@ -302,7 +300,7 @@ func (p *person) stream(t *testing.T, n *testcluster.Node) streams {
 			return err
 		})
 	}
-	a, err := p.page(n, "/events", p.cookie)
+	a, err := p.page(n, "/events", "Cookie", p.cookie)
 	if err != nil || a.StatusCode != http.StatusOK {
 		t.Fatalf("the event stream through %s: %v %v", n.Name, a, err)
 	}
@@ -358,6 +356,7 @@ func TestDisabledUser(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{Config: disabledConfig, Specs: disabledSpecs})
 	alice, bob := newPerson(t, f, "alice"), newPerson(t, f, "bob")
 	bobs := bob.streamEverywhere(t)
+	t.Run("Operated", func(t *testing.T) { operated(t, bob) })
 	t.Run("KeyReplaced", func(t *testing.T) { replacedKey(t, alice) })
 	t.Run("Disabled", func(t *testing.T) { disabledUser(t, alice) })
 	for _, s := range bobs {
@@ -372,6 +371,26 @@ func TestDisabledUser(t *testing.T) {
 	bob.everyWay(t, "bob all the time", bob.ways(), opens)
 	t.Run("NoLeader", func(t *testing.T) { noLeader(t, bob) })
 	t.Run("Purged", func(t *testing.T) { purgedUser(t, alice, bob) })
+}
+
+// operated reads what a user has by the operators' commands.
+func operated(t *testing.T, p *person) {
+	run := func(args ...string) string {
+		t.Helper()
+		return p.f.Run(t, append(args, "--address", p.f.Nodes[1].Base, "--api-key-file", p.f.KeyFile)...)
+	}
+	for want, args := range map[string][]string{
+		"status        RUNNING\n":                      {"sandboxes", "show", p.id},
+		"conversation created":                         {"sandboxes", "logs", p.id}, // the agent server writes to stderr
+		"ID  USER  SANDBOX  CREATED  UPDATED  TITLE\n": {"conversations", "list", "--user", p.name},
+	} {
+		testcluster.Eventually(t, strings.Join(args, " "), func() error {
+			if out := run(args...); !strings.Contains(out, want) {
+				return fmt.Errorf("it printed %q, without %q", out, want)
+			}
+			return nil
+		})
+	}
 }
 
 // replacedKey gives a running and a paused sandbox another key.
@@ -399,6 +418,10 @@ func replacedKey(t *testing.T, p *person) {
 		t.Errorf("its file holds %q: %v", text, err)
 	}
 	p.everyWay(t, "by the new key", p.ways(), opens)
+	out := f.Run(t, "sandboxes", "logs", "--previous", p.id, "--address", f.Nodes[1].Base, "--api-key-file", f.KeyFile)
+	if !strings.Contains(out, "conversation created") {
+		t.Errorf("the run before wrote %q", out)
+	}
 	old.everyWay(t, "by the old key", ways, closes)
 
 	p.Change(t, p.id, "pause")
