@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -126,4 +127,26 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 	if err := asks(0, r.nodes[1].cfg.TLS); err != nil {
 		t.Errorf("another node is refused: %v", err)
 	}
+}
+
+// A node that lost its leader and whose certificate expired says so: peers refuse it until it has
+// another.
+func TestReal_AnExpiredCertificateIsNamed(t *testing.T) {
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r.startAll()
+	r.kill(2)
+	r.nodes[2].cfg.TLS = r.issue("n2", "n2", r.ca, -time.Hour)
+	r.start(2)
+	want := "its certificate expired on"
+	var err error
+	eventually(t, func() bool { err = r.nodes[2].node.Ready(); return err != nil && strings.Contains(err.Error(), want) },
+		func() string { return fmt.Sprintf("it says %v, want %q", err, want) })
+	pair, err := peernet.Issue(r.ca, "n2", []string{"127.0.0.1"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := peernet.WritePair(r.nodes[2].cfg.TLS, pair, replaceFile); err != nil {
+		t.Fatal(err)
+	}
+	r.ready(2)
 }

@@ -75,6 +75,8 @@ type Config struct {
 	// for none.
 	Differs func(*fsm.View) []string
 
+	// Expired names the node's certificates that have expired, for /ready; nil for none.
+	Expired func(now time.Time) []string
 	// Membership serves the operator routes about members; nil disables them.
 	Membership Membership
 	// Snapshots configures saving and restoring the whole state.

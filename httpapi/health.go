@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/disk"
@@ -31,8 +32,8 @@ const (
 )
 
 // handleReady handles GET /ready: 503 with the reason while this node can't serve the mode's
-// requests. During a hold the response has the header X-Bivouac-Hold; a hold does not make a node
-// unready.
+// requests. During a hold the response has the header X-Bivouac-Hold, with expired certificates
+// X-Bivouac-Expired; neither makes a node unready.
 func (s *Server) handleReady(c *call) (answer, error) {
 	mode := c.query.Enum("mode", readyWrite, []string{readyWrite, readyStale, readyProxy})
 	status := c.query.Enum("refuse", "503", []string{"503", "404"})
@@ -46,14 +47,19 @@ func (s *Server) handleReady(c *call) (answer, error) {
 		}
 		return answer{}, refusal
 	}
-	if v, err := c.viewWith(cluster.Stale); err == nil && v.Hold() != nil {
-		return answer{stream: func(w http.ResponseWriter) error {
+	v, err := c.viewWith(cluster.Stale)
+	return answer{stream: func(w http.ResponseWriter) error {
+		if err == nil && v.Hold() != nil {
 			w.Header().Set("X-Bivouac-Hold", "true")
-			response.WriteJSON(w, http.StatusOK, []byte(`"OK"`))
-			return nil
-		}}, nil
-	}
-	return ok("OK")
+		}
+		if s.cfg.Expired != nil {
+			if names := s.cfg.Expired(c.now); len(names) > 0 {
+				w.Header().Set("X-Bivouac-Expired", strings.Join(names, ", "))
+			}
+		}
+		response.WriteJSON(w, http.StatusOK, []byte(`"OK"`))
+		return nil
+	}}, nil
 }
 
 // ready returns why this node can't serve the mode's requests.

@@ -124,12 +124,13 @@ func newApp(p parts) (*app, error) {
 		}
 		return differences(installationOf(v.Installation()), own)
 	}
-	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
-	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
+	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}
-	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
+	p.api.Expired = dates.expiredNames
+	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
+	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}

@@ -120,6 +120,16 @@ func (c *certificates) run(ctx context.Context) error {
 	}
 }
 
+// expiredNames are the certificates that have expired, by the names of their metrics.
+func (c *certificates) expiredNames(now time.Time) (names []string) {
+	for _, d := range c.dated {
+		if !now.Before(d.expires()) {
+			names = append(names, d.name)
+		}
+	}
+	return names
+}
+
 // warn logs each certificate that has expired or will soon: at once, and then once a day.
 func (c *certificates) warn(now time.Time) {
 	for _, d := range c.dated {

@@ -117,6 +117,9 @@ func TestCertificates_AreWarnedOfInTime(t *testing.T) {
 			}
 		}
 		warn(30 * day)
+		if got := d.c.expiredNames(begin.Add(30 * day)); len(got) != 1 || got[0] != "peer" || len(d.c.expiredNames(begin.Add(29*day))) != 0 {
+			t.Errorf("expired: %v", got)
+		}
 		if d.lines("level=ERROR", "certificate has expired") != 1 {
 			t.Errorf("no error at its end:\n%s", d.log.String())
 		}
