@@ -10,6 +10,12 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
+// errSealed and errUnreachable are ErrUnavailable too.
+var (
+	errSealed      = fmt.Errorf("%w: vault is sealed", ErrUnavailable)
+	errUnreachable = fmt.Errorf("%w: vault is not reachable", ErrUnavailable)
+)
+
 // unavailable returns an ErrUnavailable with a reason.
 func unavailable(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnavailable, fmt.Sprintf(format, args...))
@@ -28,7 +34,7 @@ func explain(err error) error {
 	if !errors.As(err, &resp) {
 		// No response: refused, cut off, timed out, or the caller cancelled. The text holds at most the
 		// method and the URL.
-		return fmt.Errorf("%w: vault is not reachable: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	said := strings.Join(resp.Errors, "; ")
 	switch {
@@ -41,7 +47,7 @@ func explain(err error) error {
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(said, "Upgrading"):
 		return unavailable("vault's KV mount is being upgraded")
 	case resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(said, "sealed"):
-		return unavailable("vault is sealed")
+		return errSealed
 	case retryable(resp.StatusCode):
 		return unavailable("vault answered %d: %.200s", resp.StatusCode, said)
 	case resp.StatusCode == http.StatusRequestEntityTooLarge:

@@ -291,7 +291,7 @@ func (v *Vault) serverTime(ctx context.Context, s *session) (time.Time, error) {
 	case !health.Initialized:
 		return time.Time{}, unavailable("vault is not initialised")
 	case health.Sealed:
-		return time.Time{}, unavailable("vault is sealed")
+		return time.Time{}, errSealed
 	}
 	return time.Unix(health.ServerTimeUTC, 0), nil
 }

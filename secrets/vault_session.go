@@ -89,6 +89,10 @@ func (v *Vault) session(ctx context.Context) (*session, error) {
 // new error, and every operation returns it.
 func (v *Vault) Run(ctx context.Context) error {
 	defer v.http.CloseIdleConnections()
+	ctx, cancel := context.WithCancel(ctx)
+	probed := make(chan struct{})
+	go func() { defer close(probed); v.probe(ctx) }()
+	defer func() { cancel(); <-probed }()
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = loginRetryMin, loginRetryMax
 	said := ""
@@ -197,8 +201,8 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 		return
 	}
 	v.sessions.set(s, nil)
-	v.metrics.session.Set(1)
-	defer v.metrics.session.Set(0)
+	v.metrics.loggedIn.Store(true)
+	defer v.metrics.loggedIn.Store(false)
 	v.warnOfExpiry(ctx, s)
 	v.warnOfPolicy(ctx, s)
 

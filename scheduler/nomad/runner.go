@@ -10,7 +10,6 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/expirable"
 	"github.com/hashicorp/nomad/api"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -23,7 +22,8 @@ type Runner struct {
 	cfg    Config
 	log    *slog.Logger
 	client *api.Client
-	calls  *prometheus.HistogramVec
+	// metrics are of the calls.
+	metrics *metrics
 	// made caches volumes by id.
 	made *lru.Cache[string, madeVolume]
 	// homes caches the clients of volumes, by the volume's id.
@@ -78,17 +78,10 @@ func New(cfg Config) (*Runner, error) {
 		cfg: cfg, log: cfg.Logger, client: client, made: made, homes: homes, seen: seen,
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
-		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "bivouac_nomad_call_duration_seconds",
-			Help:    "Duration of calls of Nomad's API, by call and outcome.",
-			Buckets: []float64{.001, .002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
-		}, []string{"call", "outcome"}),
 	}
-	if cfg.Registerer != nil {
-		if err := cfg.Registerer.Register(r.calls); err != nil {
-			end()
-			return nil, err
-		}
+	if r.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		end()
+		return nil, err
 	}
 	return r, nil
 }
@@ -105,22 +98,13 @@ func (r *Runner) call(ctx context.Context, op string, fn func(ctx context.Contex
 	defer cancel()
 	begin := time.Now()
 	fault.At("before", op)
-	err := mapError(op, fn(ctx))
+	raw := fn(ctx)
+	err := mapError(op, raw)
 	fault.At("after", op)
 	if denied := (*scheduler.Denied)(nil); errors.As(err, &denied) {
 		denied.Path, denied.Capability = r.cfg.missing(op)
 	}
-	outcome := "ok"
-	switch {
-	case err == nil:
-	case errors.Is(err, errNotFound):
-		outcome = "not_found"
-	case fsm.CodeOf(err) == fsm.CodeConflict:
-		outcome = "conflict"
-	default:
-		outcome = "failed"
-	}
-	r.calls.WithLabelValues(op, outcome).Observe(time.Since(begin).Seconds())
+	r.metrics.observe(op, begin, raw, err)
 	return err
 }
 
