@@ -76,6 +76,7 @@ e2e: tools build ## the end-to-end tests on the real stack, in their short form 
 golden: ## rewrite golden files; read the diff as you read code
 	$(GO) test ./fsm -run TestScripts -rewrite
 	$(GO) test ./httpapi ./scheduler/nomad -update
+	$(GO) test ./cmd/bivouac -run TestMetrics -update
 
 .PHONY: release
 release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist

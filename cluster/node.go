@@ -43,6 +43,9 @@ type Node struct {
 	metrics *metrics
 	// credentials are the peer port's; nil in clustertest.
 	credentials *peernet.Credentials
+	// born is when the node was made. onDisk is what noteDisk last saw.
+	born   time.Time
+	onDisk atomic.Pointer[diskNote]
 
 	// raft is nil until Run has started it.
 	raft  atomic.Pointer[raft.Raft]
@@ -144,7 +147,11 @@ func NewWith(
 		notify: make(chan bool, 1), pauses: make(chan leadPause), broken: make(chan error, 1),
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
+	n.born = time.Now()
 	n.metrics = newMetrics(n)
+	n.onDisk.Store(&diskNote{})
+	n.storage.Logs = timedLogs{storage.Logs, n.metrics.logWrite}
+	n.raftFSM.took = n.metrics.apply
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
@@ -222,6 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	tasks.Go(func() { n.boundLog(n.stopping, r) })
 	tasks.Go(func() { n.announceCommits(n.stopping, r) })
+	tasks.Go(func() { n.noteDisk(n.stopping) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 

@@ -6,8 +6,10 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -20,6 +22,8 @@ import (
 // covers these.
 type raftFSM struct {
 	store *fsm.Store
+	// took observes the seconds of each batch; nil does not.
+	took prometheus.Observer
 	// failed is closed when an entry can't be decoded or applied. From then on nothing is applied and
 	// no snapshot is taken. Raft would count the entry as applied, and a snapshot would make the gap
 	// permanent.
@@ -74,6 +78,9 @@ func (m *raftFSM) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0
 // transaction. The response to an entry is an error, or a []applied with one element for each
 // command.
 func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
+	if m.took != nil {
+		defer func(begin time.Time) { m.took.Observe(time.Since(begin).Seconds()) }(time.Now())
+	}
 	responses := make([]any, len(logs))
 	var run []int // the entries gathered for one transaction
 	var entries []fsm.Entry

@@ -54,6 +54,14 @@ func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	if c == Stale {
 		return n.store.View(), nil
 	}
+	begin := time.Now()
+	v, err := n.linearizableView(ctx)
+	n.metrics.readDuration.Observe(time.Since(begin).Seconds())
+	return v, err
+}
+
+// linearizableView is View for Linearizable.
+func (n *Node) linearizableView(ctx context.Context) (*fsm.View, error) {
 	if !n.calls.Enter() {
 		return nil, errStopping()
 	}

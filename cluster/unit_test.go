@@ -226,7 +226,7 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
-	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds", "bivouac_raft_state"); err != nil || count != 3+4 {
+	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds", "bivouac_raft_state"); err != nil || count != 8+4 {
 		t.Errorf("%d series, %v", count, err)
 	}
 	unregister()

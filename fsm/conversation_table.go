@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"iter"
 	"time"
 
 	"github.com/hashicorp/go-memdb"
@@ -53,6 +54,11 @@ func (f *ConversationFilter) takes(c *Conversation) bool {
 		return false
 	}
 	return f.TitleContains == "" || c.Title != nil && containsFold(*c.Title, f.TitleContains)
+}
+
+// AllConversations iterates every conversation of every user.
+func (v *View) AllConversations() iter.Seq[*Conversation] {
+	return withPrefix[Conversation](v.txn, tableConversations, indexID, nil)
 }
 
 // Conversation finds a user's conversation.

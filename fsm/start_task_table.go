@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -43,6 +44,11 @@ func (v *View) StartTask(userID, id string) *StartTask {
 		return nil
 	}
 	return t
+}
+
+// AllStartTasks iterates every start task of every user.
+func (v *View) AllStartTasks() iter.Seq[*StartTask] {
+	return withPrefix[StartTask](v.txn, tableStartTasks, indexID, nil)
 }
 
 // OpenStartTasks lists the unfinished tasks of all users, oldest first.

@@ -23,6 +23,20 @@ type View struct {
 	keys uint64
 }
 
+// Rows returns the number of rows of each table.
+func (v *View) Rows() map[string]int {
+	rows := map[string]int{}
+	for name := range schema().Tables {
+		rows[name] = 0
+		found, err := v.txn.Get(name, indexID+"_prefix", []byte(nil))
+		must(err)
+		for found.Next() != nil {
+			rows[name]++
+		}
+	}
+	return rows
+}
+
 // Index returns the Raft log index of the view.
 func (v *View) Index() uint64 { return v.index }
 

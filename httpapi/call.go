@@ -297,6 +297,7 @@ func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
 		ctx = c.ctx()
 	}
 	v, err := c.server.cluster.View(ctx, consistency)
+	c.server.metrics.read(consistency, err)
 	if err != nil {
 		return nil, fmt.Errorf("reading: %w", err)
 	}

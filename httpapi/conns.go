@@ -135,7 +135,7 @@ func (c *connections) drop(conn net.Conn) {
 // refuse closes a connection, after a 503 if the client can read one. The text fits the kernel's
 // send buffer.
 func (c *connections) refuse(conn net.Conn) {
-	c.metrics.refused.Inc()
+	c.metrics.refuse()
 	if c.plain {
 		_ = conn.SetWriteDeadline(time.Now().Add(refusalTime)) // closed all the same without one
 		_, _ = conn.Write([]byte(refusalText))                 // the client may have left
@@ -225,7 +225,7 @@ func (s *Server) keepHealth(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		s.metrics.refused.Inc()
+		s.metrics.refuse()
 		w.Header().Set("Connection", "close")
 		refusal := &response.HTTPError{Status: http.StatusServiceUnavailable, Text: tooManyConnections, RetryAfter: time.Second}
 		response.FailureOf(refusal, response.FormatDetail, "").Write(w)

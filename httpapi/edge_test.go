@@ -355,9 +355,9 @@ func TestEdge_AccessLogAndMetrics(t *testing.T) {
 	}
 	got := string(h.do("", "GET", "/metrics", "").want(t, 200).body)
 	for _, want := range []string{
-		`bivouac_http_requests_total{method="GET",route="/api/v1/sandboxes/search",status="200"} 1`,
-		`bivouac_http_requests_total{method="POST",route="/api/v1/sandboxes/:sandbox_id/pause",status="404"} 1`,
-		`bivouac_http_requests_total{method="GET",route="unknown",status="404"} 1`,
+		`bivouac_http_requests_total{class="2xx",method="GET",route="/api/v1/sandboxes/search"} 1`,
+		`bivouac_http_requests_total{class="4xx",method="POST",route="/api/v1/sandboxes/:sandbox_id/pause"} 1`,
+		`bivouac_http_requests_total{class="4xx",method="GET",route="unknown"} 1`,
 		`bivouac_http_request_duration_seconds_count{route="/api/v1/sandboxes/search"} 1`,
 		`bivouac_http_requests_in_flight 1`,
 	} {

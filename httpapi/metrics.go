@@ -2,8 +2,15 @@ package httpapi
 
 import (
 	"errors"
+	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
 // metrics are the API's metrics. Labels hold route patterns instead of paths, which bounds their
@@ -12,45 +19,176 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight prometheus.Gauge
+	draining prometheus.Gauge
 	// connections are open. refused got a 503; dropped gave way to a newcomer.
 	connections      prometheus.Gauge
 	refused, dropped prometheus.Counter
 	// unlogged counts the failed requests without a log line.
 	unlogged prometheus.Counter
+	// reads counts reads of the state by consistency and outcome.
+	reads *prometheus.CounterVec
+	// limits counts what limits refused, by the limit's name.
+	limits *prometheus.CounterVec
+	// all and good are the pair of the service level objective.
+	all, good, clientErrors prometheus.Counter
+	// objective are the routes that the pair counts.
+	objective map[string]bool
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+// sloLatency is within what an answer must be given to count as good.
+const sloLatency = time.Second
+
+// routeUnknown stands for the requests without a route of the table.
+const routeUnknown = "unknown"
+
+// Names of limits that are not in the state.
+const (
+	limitRate         = "rate_per_second"
+	limitBody         = "body_size"
+	limitSnapshotSize = "snapshot_size"
+	limitConnections  = "connections"
+)
+
+func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_http_requests_total",
-			Help: "Requests served, by route pattern, method and status.",
-		}, []string{"route", "method", "status"}),
+			Help: "Requests served, by route pattern, method and class of the status.",
+		}, []string{"route", "method", "class"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_http_request_duration_seconds",
 			Help:    "Time to serve a request, by route pattern.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"route"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_http_requests_in_flight",
 			Help: "Requests being served now.",
 		}),
+		draining: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_draining",
+			Help: "1 while the node finishes its requests before it stops.",
+		}),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_http_connections",
 			Help: "Open connections of clients.",
 		}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_http_connections_refused_total",
-			Help: "Connections answered 503 because limits { connections } or connections_per_address was reached.",
-		}),
-		unlogged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_http_requests_not_logged_total",
-			Help: "Failed requests without a line in the log, of which there are at most ten a second.",
-		}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_http_connections_dropped_total",
-			Help: "Connections without a request in progress that were closed for new ones.",
-		}),
+		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_reads_total",
+			Help: "Reads of the state for requests, by consistency and outcome.",
+		}, []string{"consistency", "outcome"}),
+		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_limits_hit_total",
+			Help: "Requests and connections that a limit refused, by the limit's name.",
+		}, []string{"limit"}),
+		refused: counter("bivouac_http_connections_refused_total",
+			"Connections answered 503 because limits { connections } or connections_per_address was reached."),
+		unlogged: counter("bivouac_http_requests_not_logged_total",
+			"Failed requests without a line in the log, of which there are at most ten a second."),
+		dropped: counter("bivouac_http_connections_dropped_total",
+			"Connections without a request in progress that were closed for new ones."),
+		all: counter("bivouac_slo_requests_total",
+			"Requests that count for the service level objective: answered without a client error, on routes with a key, but not transfers, logs and what agent servers answer."),
+		good: counter("bivouac_slo_good_requests_total",
+			"Requests of bivouac_slo_requests_total that were answered without a server error and within a second."),
+		clientErrors: counter("bivouac_slo_client_errors_total",
+			"Requests on routes of the service level objective that were answered 4xx, which count neither as good nor as bad."),
+		objective: map[string]bool{},
 	}
+	m.start(table)
 	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight),
-		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped), r.Register(m.unlogged))
+		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped), r.Register(m.unlogged),
+		r.Register(m.draining), r.Register(m.limits), r.Register(m.reads), r.Register(m.all), r.Register(m.good), r.Register(m.clientErrors))
+}
+
+// start makes the series of all known labels, so that they exist before their first event.
+func (m *metrics) start(table []route) {
+	for _, r := range table {
+		for _, class := range []string{"2xx", "4xx", "5xx"} {
+			m.requests.WithLabelValues(r.path, r.method, class)
+		}
+		m.duration.WithLabelValues(r.path)
+		m.objective[r.path] = m.objective[r.path] || counts(r)
+	}
+	for _, path := range []string{routeUnknown, proxy.Path} {
+		for _, class := range []string{"2xx", "4xx", "5xx"} {
+			m.requests.WithLabelValues(path, http.MethodGet, class)
+		}
+		m.duration.WithLabelValues(path)
+	}
+	for _, consistency := range []string{"linearizable", "stale"} {
+		m.reads.WithLabelValues(consistency, "ok")
+		m.reads.WithLabelValues(consistency, "failed")
+	}
+	for _, scope := range []string{fsm.LimitOfUser, fsm.LimitOfInstallation} {
+		for _, name := range []string{fsm.LimitRunning, fsm.LimitTotal, fsm.LimitStarts, fsm.LimitCPU, fsm.LimitMemory, fsm.LimitState} {
+			m.limits.WithLabelValues(scope + name)
+		}
+	}
+	for _, name := range []string{limitRate, limitBody, limitSnapshotSize, limitConnections} {
+		m.limits.WithLabelValues(name)
+	}
+}
+
+// counts reports whether a route's requests count for the service level objective. The time of the
+// others is the client's, the agent server's or the size's.
+func counts(r route) bool {
+	if r.access == open || r.upload {
+		return false
+	}
+	switch r.name {
+	case "snapshot.save", "sandbox.logs", "sandbox.operator_logs", "conversation.send_message":
+		return false
+	}
+	return true
+}
+
+// served records a request that was answered.
+func (m *metrics) served(route, method string, status int, took time.Duration, err error) {
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status/100)+"xx").Inc()
+	m.duration.WithLabelValues(route).Observe(took.Seconds())
+	m.limited(route, status, err)
+	switch {
+	case !m.objective[route]:
+	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
+		m.clientErrors.Inc()
+	default:
+		m.all.Inc()
+		if status < http.StatusInternalServerError && took <= sloLatency {
+			m.good.Inc()
+		}
+	}
+}
+
+// read records one read of the state.
+func (m *metrics) read(consistency cluster.Consistency, err error) {
+	labels := []string{"linearizable", "ok"}
+	if consistency == cluster.Stale {
+		labels[0] = "stale"
+	}
+	if err != nil {
+		labels[1] = "failed"
+	}
+	m.reads.WithLabelValues(labels...).Inc()
+}
+
+// limited counts the limit that refused a request, if one did.
+func (m *metrics) limited(route string, status int, err error) {
+	var e *fsm.Error
+	switch {
+	case errors.As(err, &e) && e.Code == fsm.CodeLimit && e.Limit != "":
+		m.limits.WithLabelValues(e.Limit).Inc()
+	case status == http.StatusRequestEntityTooLarge && route == pathOperator+"/restore":
+		m.limits.WithLabelValues(limitSnapshotSize).Inc()
+	case status == http.StatusRequestEntityTooLarge && m.objective[route]:
+		m.limits.WithLabelValues(limitBody).Inc()
+	}
+}
+
+// refuse counts a connection that got no place.
+func (m *metrics) refuse() {
+	m.refused.Inc()
+	m.limits.WithLabelValues(limitConnections).Inc()
 }

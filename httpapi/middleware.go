@@ -73,7 +73,7 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (s *Server) accessLog(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		ex := &proxy.RequestInfo{ID: requestID(r), Route: "unknown", Address: s.clientAddress(r)}
+		ex := &proxy.RequestInfo{ID: requestID(r), Route: routeUnknown, Address: s.clientAddress(r)}
 		h := w.Header()
 		h.Set(response.HeaderRequestID, ex.ID)
 		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
@@ -118,8 +118,7 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 		w.status = http.StatusOK
 	}
 	method := knownMethod(r.Method)
-	s.metrics.requests.WithLabelValues(ex.Route, method, strconv.Itoa(w.status)).Inc()
-	s.metrics.duration.WithLabelValues(ex.Route).Observe(took.Seconds())
+	s.metrics.served(ex.Route, method, w.status, took, ex.Err)
 	level := levelOf(method, ex.Route, w.status)
 	if !s.log.Enabled(r.Context(), level) {
 		return

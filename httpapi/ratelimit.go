@@ -47,6 +47,7 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 		}
 		client := rateOf(s.rates, requestInfoOf(r.Context()).Address, s.cfg.RatePerSecond)
 		if !client.hard.Allow() {
+			s.metrics.limits.WithLabelValues(limitRate).Inc()
 			response.FailureOf(response.TooManyRequests(), response.FormatDetail, "").Write(w)
 			return
 		}

@@ -63,7 +63,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the HTTP API: %w", err)
 	}
-	m, err := newMetrics(cfg.Registerer)
+	m, err := newMetrics(cfg.Registerer, routes())
 	if err != nil {
 		return nil, fmt.Errorf("registering the HTTP API's metrics: %w", err)
 	}
@@ -116,7 +116,10 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Drain makes /ready fail, and every response closes its connection (HTTP/2: GOAWAY), so that load
 // balancers and clients go to other nodes. Requests and new streams are served until Run's context
 // ends. Call it before that if balancers need time to notice.
-func (s *Server) Drain() { s.draining.Store(true) }
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.metrics.draining.Set(1)
+}
 
 // Run serves on every listener until ctx ends. Then it closes the listeners, closes the agent
 // servers' WebSockets with 1012, and waits for requests in progress and other upgraded connections,

@@ -86,14 +86,53 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		Name: "bivouac_sandboxes_idle_unknown",
 		Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: they are not paused as idle.",
 	})
+	m.begin()
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store}} {
+	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store},
+		reasonCollector{store}, unconvergedCollector{store}, &rowCollector{store: store}} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// begin makes the series of all known labels, so that they exist before their first event.
+func (m *metrics) begin() {
+	for _, start := range []string{"cold", "warm", "resume", "pool"} {
+		for _, stage := range []string{"accepted", "placed", "running"} {
+			m.start.WithLabelValues(stage, start)
+		}
+	}
+	m.start.WithLabelValues("claimed", "warm")
+	m.start.WithLabelValues("bound", "warm")
+	for _, reason := range reasons() {
+		m.failures.WithLabelValues(reason)
+	}
+	m.pass.WithLabelValues("sandbox")
+	m.pass.WithLabelValues("listing")
+	for _, outcome := range []string{"ok", "failed"} {
+		for _, step := range []Step{StepStart, StepRaise, StepTakeOver, StepStop, StepRemove, StepStopOrphan, StepRemoveOrphan, StepAdopt} {
+			m.steps.WithLabelValues(string(step), outcome)
+		}
+		m.pauses.WithLabelValues(outcome)
+	}
+	m.claims.WithLabelValues("hit")
+	m.claims.WithLabelValues("miss")
+	for _, reason := range []string{fsm.PausedByIdle, fsm.PausedByMaxRunning} {
+		m.expired.WithLabelValues(fsm.ExpirePause, reason)
+	}
+	m.expired.WithLabelValues(fsm.ExpireDelete, fsm.ReasonPausedTooLong)
+}
+
+// reasons are the reasons of an ERROR.
+func reasons() []string {
+	return []string{
+		fsm.ReasonNoCapacity, fsm.ReasonImage, fsm.ReasonDriver, fsm.ReasonCrashed, fsm.ReasonHealth,
+		fsm.ReasonWorkspace, fsm.ReasonSecretStore, fsm.ReasonScheduler, fsm.ReasonStartTimeout,
+		fsm.ReasonForeignJob, fsm.ReasonSpec, fsm.ReasonAgentRejected, fsm.ReasonHeld,
+	}
 }
 
 // startKind returns the label "start": how the sandbox comes to run.

@@ -80,6 +80,7 @@ func TestPool_FilledClaimedAndRefilled(t *testing.T) {
 			# HELP bivouac_pool_claims_total First starts of sandboxes whose spec has a warm pool, by outcome: hit (a member was claimed) or miss.
 			# TYPE bivouac_pool_claims_total counter
 			bivouac_pool_claims_total{outcome="hit"} 1
+			bivouac_pool_claims_total{outcome="miss"} 0
 		`
 		if err := testutil.GatherAndCompare(w.reg, strings.NewReader(want), "bivouac_pool_claims_total"); err != nil {
 			t.Error(err)

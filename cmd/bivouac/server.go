@@ -86,6 +86,9 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	if err != nil {
 		return err
 	}
+	if err := cluster.CollectLibrary(made.registry); err != nil {
+		return fmt.Errorf("collecting Raft's metrics: %w", err)
+	}
 	if made.listener, err = listen(cfg.HTTP.Address); err != nil {
 		return err
 	}
@@ -107,6 +110,7 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 		return err
 	}
 	life.start("Vault session", made.vault.Run)
+	life.start("Nomad probe", made.nomad.Probe)
 	life.start("reload", func(ctx context.Context) error { return p.reloadLevel(ctx, configFile, level, log, service) })
 	return node.run(ctx)
 }
@@ -143,6 +147,7 @@ type serverParts struct {
 func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	log = log.With("node", c.NodeName)
 	registry := newRegistry(readBuildInfo())
+	registry.MustRegister(newDiskCollector(c.DataDir, c.Backup.Dir))
 	vault, err := secrets.NewVault(c.vaultConfig(log, registry))
 	if err != nil {
 		return serverParts{}, err

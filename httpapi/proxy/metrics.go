@@ -46,7 +46,22 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Upgraded connections, other than agent servers' WebSockets, that were open when a stop's drain_timeout ended.",
 		}),
 	}
+	m.start()
 	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes), r.Register(m.cut))
+}
+
+// start makes the series of all known labels, so that they exist before their first event.
+func (m *metrics) start() {
+	for _, port := range []string{fsm.PortAgentServer, PortVSCode, PortWorker1, PortWorker2, "other", "none"} {
+		for _, class := range []string{"1xx", "2xx", "3xx", "4xx", "5xx"} {
+			m.requests.WithLabelValues(port, class)
+		}
+		m.streams.WithLabelValues(port)
+		m.bytes.WithLabelValues(port, "in")
+		m.bytes.WithLabelValues(port, "out")
+	}
+	m.wakes.WithLabelValues("done")
+	m.wakes.WithLabelValues("failed")
 }
 
 func (m *metrics) wake(err error) {
