@@ -77,6 +77,7 @@ golden: ## rewrite golden files; read the diff as you read code
 	$(GO) test ./fsm -run TestScripts -rewrite
 	$(GO) test ./httpapi ./scheduler/nomad -update
 	$(GO) test ./cmd/bivouac -run TestMetrics -update
+	$(GO) run ./ops/watch/generate
 
 .PHONY: release
 release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist

@@ -13,12 +13,13 @@ import (
 func (p *program) runbookCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "runbook [NAME]",
+		Use:   "runbook [NAME|ALERT]",
 		Short: "Print a runbook: what to do when something is wrong",
-		Long: `Print a runbook in Markdown. Without NAME, list the runbooks. They are part of the
-program, and need neither a cluster nor a network.`,
+		Long: `Print a runbook in Markdown, by its name or by the name of an alert. Without a name,
+list the runbooks. They are part of the program, and need neither a cluster nor a network.`,
 		Example: `  bivouac runbook
-  bivouac runbook disk | less`,
+  bivouac runbook disk | less
+  bivouac runbook BivouacVaultUnavailable`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeRunbook,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -32,9 +33,19 @@ program, and need neither a cluster nor a network.`,
 	return cmd
 }
 
+// allRunbooks lists the runbooks, those of alerts last.
+func allRunbooks() ([]runbooks.Runbook, error) {
+	list, err := runbooks.List()
+	if err != nil {
+		return nil, err
+	}
+	alerts, err := runbooks.Alerts()
+	return append(list, alerts...), err
+}
+
 // completeRunbook completes the name of a runbook, with its title beside it.
 func completeRunbook(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	list, err := runbooks.List()
+	list, err := allRunbooks()
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -46,7 +57,7 @@ func completeRunbook(_ *cobra.Command, args []string, _ string) ([]cobra.Complet
 }
 
 func (p *program) listRunbooks(asJSON bool) error {
-	list, err := runbooks.List()
+	list, err := allRunbooks()
 	if err != nil {
 		return err
 	}

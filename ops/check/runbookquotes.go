@@ -21,7 +21,7 @@ var foreign = []string{
 // shellWords start a code span that is a command line, not a message.
 var shellWords = []string{
 	"bivouac", "nomad", "vault", "systemctl", "journalctl", "ls", "df", "cat", "cp", "mv", "tar", "chown", "sha256sum",
-	"openssl", "dmesg", "smartctl", "sudo", "POST",
+	"openssl", "dmesg", "smartctl", "sudo", "POST", "iostat", "du",
 }
 
 var (
@@ -38,9 +38,13 @@ func RunbookQuotes(files []*File) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	alerts, err := runbooks.Alerts()
+	if err != nil {
+		return []string{err.Error()}
+	}
 	texts := messages(files)
 	var found []string
-	for _, r := range list {
+	for _, r := range append(list, alerts...) {
 		page, err := runbooks.Read(r.Name)
 		if err != nil {
 			return []string{err.Error()}

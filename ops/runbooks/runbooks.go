@@ -12,8 +12,11 @@ import (
 	"strings"
 )
 
-//go:embed *.md
+//go:embed *.md alerts/*.md
 var files embed.FS
+
+// alertsDir has a page for each alert of ops/alerts, named as the alert.
+const alertsDir = "alerts/"
 
 // index is the folder's index page; it is no runbook.
 const index = "README.md"
@@ -28,9 +31,14 @@ type Runbook struct {
 	Text string `json:"text,omitempty"`
 }
 
-// List returns the name and title of every runbook, sorted by name.
-func List() ([]Runbook, error) {
-	names, err := fs.Glob(files, "*.md")
+// List returns the name and title of every runbook but those of alerts, sorted by name.
+func List() ([]Runbook, error) { return list("*.md") }
+
+// Alerts returns the name and title of the runbook of every alert, sorted by name.
+func Alerts() ([]Runbook, error) { return list(alertsDir + "*.md") }
+
+func list(pattern string) ([]Runbook, error) {
+	names, err := fs.Glob(files, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("listing the runbooks: %w", err)
 	}
@@ -49,8 +57,16 @@ func List() ([]Runbook, error) {
 	return list, nil
 }
 
-// Read returns one runbook. The error for an unknown name lists the known ones.
+// Read returns one runbook, by its name or the name of an alert. The error for an unknown name
+// lists the known ones.
 func Read(name string) (Runbook, error) {
+	alerts, err := Alerts()
+	if err != nil {
+		return Runbook{}, err
+	}
+	if slices.ContainsFunc(alerts, func(r Runbook) bool { return r.Name == name }) {
+		return read(alertsDir + name + ".md")
+	}
 	list, err := List()
 	if err != nil {
 		return Runbook{}, err

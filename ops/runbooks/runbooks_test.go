@@ -74,3 +74,33 @@ func TestPages_HaveOneShape(t *testing.T) {
 		}
 	}
 }
+
+func TestAlerts_HaveOneShapeAndAreFoundByName(t *testing.T) {
+	list, err := Alerts()
+	if err != nil || len(list) < 12 {
+		t.Fatalf("%d pages, %v", len(list), err)
+	}
+	for _, r := range list {
+		page, err := Read(r.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for n, line := range strings.Split(page.Text, "\n") {
+			if strings.HasPrefix(line, "## ") {
+				found = append(found, line)
+			}
+			if len([]rune(line)) > 100 {
+				t.Errorf("alerts/%s.md:%d: longer than 100 columns", r.Name, n+1)
+			}
+		}
+		if want := "## Meaning\n## Impact\n## Diagnosis\n## What to do"; strings.Join(found, "\n") != want || !strings.HasPrefix(page.Title, r.Name+": ") {
+			t.Errorf("alerts/%s.md: title %q, headings %q", r.Name, page.Title, found)
+		}
+		for _, named := range regexp.MustCompile("bivouac runbook ([a-z-]+)`").FindAllStringSubmatch(page.Text, -1) {
+			if _, err := Read(named[1]); err != nil {
+				t.Errorf("alerts/%s.md: %v", r.Name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package watch
+
+import (
+	"fmt"
+	"time"
+)
+
+// Alerts returns the alerting rules.
+func Alerts(s Scale) []Alert {
+	return append(append(nodeAlerts(s), stackAlerts(s)...), workAlerts(s)...)
+}
+
+// nodeAlerts are about the nodes and Raft.
+func nodeAlerts(s Scale) []Alert {
+	quarter := s.window(15 * time.Minute)
+	return []Alert{
+		{
+			Name: "BivouacNodeDown", For: 2 * time.Minute, Severity: Ticket,
+			Expr:        `up{` + job + `} == 0`,
+			Summary:     "The node {{ $labels.instance }} does not answer",
+			Description: "A cluster of three bears the loss of one node. A second one stops all writes.",
+		},
+		{
+			Name: "BivouacNoLeader", For: time.Minute, Severity: Page,
+			Expr:        `max by (job) (bivouac_raft_leader_known{` + job + `}) == 0 or count by (job) (up{` + job + `} == 0) == on (job) count by (job) (up{` + job + `})`,
+			Summary:     "No node knows a leader",
+			Description: "Writes and linearizable reads fail. Running sandboxes go on.",
+		},
+		{
+			Name: "BivouacNodeNotReady", For: 5 * time.Minute, Severity: Ticket,
+			Expr:        `bivouac_raft_ready{` + job + `} == 0 and on (job, instance) bivouac_draining{` + job + `} == 0`,
+			Summary:     "The node {{ $labels.instance }} runs and is not ready",
+			Description: "Its /ready says why. Load balancers leave it out.",
+		},
+		{
+			Name: "BivouacLeaderUnstable", For: 0, Severity: Ticket,
+			Expr:        fmt.Sprintf(`max by (job) (increase(bivouac_raft_leader_changes_total{%s}[%s])) > 5`, job, quarter),
+			Summary:     "The leader changed {{ $value | humanize }} times in 15 minutes",
+			Description: "Each change makes writes wait. A slow disk, a busy machine or a bad network is the usual cause.",
+		},
+		{
+			Name: "BivouacMemberLags", For: 5 * time.Minute, Severity: Ticket,
+			Expr:        `bivouac_raft_peer_lag_entries{` + job + `} > 5000`,
+			Summary:     "The member {{ $labels.peer }} lags {{ $value }} entries behind",
+			Description: "It is away or too slow. The cluster bears one failure less.",
+		},
+		{
+			Name: "BivouacLogWritesSlow", For: 10 * time.Minute, Severity: Ticket,
+			Expr:        `instance:bivouac_raft_log_write_duration_seconds:p99_5m{` + job + `} > 0.25`,
+			Summary:     "Writes to the log of {{ $labels.instance }} take {{ $value | humanizeDuration }} (p99)",
+			Description: "A majority waits for its disks with every write. At 30 s a node stops.",
+		},
+		{
+			Name: "BivouacDiskFillsUp", For: 5 * time.Minute, Severity: Page,
+			Expr:        fmt.Sprintf(`bivouac_disk_free_bytes{%[1]s} / bivouac_disk_size_bytes{%[1]s} < 0.10 or bivouac_disk_free_bytes{%[1]s,dir="data"} < 1e9`, job),
+			Summary:     "The file system of {{ $labels.dir }} on {{ $labels.instance }} is nearly full",
+			Description: "A node stops when it can't write its log.",
+		},
+		{
+			Name: "BivouacCertificateExpires", For: time.Hour, Severity: Ticket,
+			Expr:        fmt.Sprintf(`bivouac_certificate_expiry_timestamp_seconds{%s} - time() < %s`, job, s.seconds(7*24*time.Hour)),
+			Summary:     "The certificate {{ $labels.name }} of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
+			Description: "A node whose certificate has expired is cut off from the others.",
+		},
+	}
+}
+
+// stackAlerts are about what Bivouac uses, and about backups.
+func stackAlerts(s Scale) []Alert {
+	return []Alert{
+		{
+			Name: "BivouacVaultUnavailable", For: 2 * time.Minute, Severity: Page,
+			Expr:        `bivouac_secret_store_reachable{` + job + `} == 0`,
+			Summary:     "{{ $labels.instance }} can't use Vault",
+			Description: "Vault is sealed or away. Starts, resumes and changes of secrets answer 503 or wait.",
+		},
+		{
+			Name: "BivouacVaultLoginFails", For: 2 * time.Minute, Severity: Page,
+			Expr:        `bivouac_secret_store_session{` + job + `} == 0 and bivouac_secret_store_reachable{` + job + `} == 1`,
+			Summary:     "{{ $labels.instance }} is not logged in to Vault",
+			Description: "Vault answers and refuses the AppRole login, or the token was revoked.",
+		},
+		{
+			Name: "BivouacNomadUnavailable", For: 2 * time.Minute, Severity: Page,
+			Expr:        `bivouac_nomad_reachable{` + job + `} == 0`,
+			Summary:     "{{ $labels.instance }} can't use Nomad",
+			Description: "Nomad does not answer or has no leader. Sandboxes run on; none starts, pauses or ends.",
+		},
+		{
+			Name: "BivouacBackupTooOld", For: 15 * time.Minute, Severity: Page,
+			// The age is NaN, which differs from itself, while there is no backup at all.
+			Expr: fmt.Sprintf(`min by (job) (bivouac_backup_age_seconds{%[1]s}) > %[2]s or max by (job) (bivouac_backup_age_seconds{%[1]s} != bivouac_backup_age_seconds{%[1]s})`,
+				job, s.seconds(3*time.Hour)),
+			Summary:     "The newest backup is {{ $value | humanizeDuration }} old, or there is none",
+			Description: "A disaster now costs all that came after it.",
+		},
+		{
+			Name: "BivouacHold", For: 5 * time.Minute, Severity: Page,
+			Expr:        `max by (job) (bivouac_hold{` + job + `}) == 1`,
+			Summary:     "The cluster is in a hold",
+			Description: "The leader does nothing by itself until an operator releases the hold.",
+		},
+		{
+			Name: "BivouacStateNearLimit", For: 5 * time.Minute, Severity: Ticket,
+			Expr:        `max by (job) (bivouac_state_bytes{` + job + `}) / (max by (job) (bivouac_state_limit_bytes{` + job + `}) > 0) > 0.85`,
+			Summary:     "The state has {{ $value | humanizePercentage }} of what it may have",
+			Description: "At the limit, requests that add something are answered 429.",
+		},
+	}
+}
+
+// workAlerts are about requests and sandboxes.
+func workAlerts(s Scale) []Alert {
+	quarter := s.window(15 * time.Minute)
+	const day = 24 * time.Hour
+	return []Alert{
+		{
+			Name: "BivouacErrorBudgetBurnsFast", For: 2 * time.Minute, Severity: Page,
+			Expr:        burn(14.4, time.Hour, 5*time.Minute) + " or " + burn(6, 6*time.Hour, 30*time.Minute),
+			Summary:     "Requests fail or are slow: {{ $value | humanizePercentage }} of them are bad",
+			Description: "At this rate the budget of a month (0.1 %) is gone within five days, or within two.",
+		},
+		{
+			Name: "BivouacErrorBudgetBurnsSlowly", For: 15 * time.Minute, Severity: Ticket,
+			Expr:        burn(3, day, 2*time.Hour) + " or " + burn(1, 3*day, 6*time.Hour),
+			Summary:     "Too many requests fail or are slow: {{ $value | humanizePercentage }}",
+			Description: "At this rate the budget of a month (0.1 %) does not last.",
+		},
+		{
+			Name: "BivouacSandboxesFail", For: 0, Severity: Ticket,
+			Expr:        fmt.Sprintf(`sum by (job, reason) (increase(bivouac_sandbox_failures_total{%s}[%s])) > 3`, job, quarter),
+			Summary:     "{{ $value | humanize }} sandboxes failed in 15 minutes: {{ $labels.reason }}",
+			Description: "They are in ERROR and say why in their status_detail.",
+		},
+		{
+			Name: "BivouacSandboxStuck", For: 5 * time.Minute, Severity: Ticket,
+			Expr:        fmt.Sprintf(`max by (job, wish) (bivouac_sandboxes_unconverged_oldest_seconds{%s}) > %s`, job, s.seconds(15*time.Minute)),
+			Summary:     "A sandbox has waited {{ $value | humanizeDuration }} to be {{ $labels.wish }}",
+			Description: "The scheduler tries and does not get there, or does not run.",
+		},
+		{
+			Name: "BivouacOrphans", For: time.Hour, Severity: Ticket,
+			Expr:        `max by (job, kind, reason) (bivouac_orphans{` + job + `,reason!="policy"}) > 0`,
+			Summary:     "{{ $value }} of kind {{ $labels.kind }} in Nomad without a sandbox ({{ $labels.reason }})",
+			Description: "They take room. Strangers are never removed by themselves.",
+		},
+		{
+			Name: "BivouacRemovalsBraked", For: 0, Severity: Page,
+			Expr:        `max by (job, kind) (bivouac_removals_braked{` + job + `}) == 1`,
+			Summary:     "The leader stopped removing by itself: {{ $labels.kind }}",
+			Description: "More was to be removed within an hour than removals_per_hour allows. That may be a mistake.",
+		},
+	}
+}

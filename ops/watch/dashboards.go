@@ -1,0 +1,166 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Panel is one graph or number. Its queries use $__rate_interval as a range.
+type Panel struct {
+	Title, Unit string
+	// Stat shows the last value as a number instead of a graph.
+	Stat    bool
+	Queries []Query
+}
+
+// Query is one expression and the legend of its series.
+type Query struct{ Expr, Legend string }
+
+// Row is a heading with its panels.
+type Row struct {
+	Title  string
+	Panels []Panel
+}
+
+// Dashboard is one page.
+type Dashboard struct {
+	// Name is the name of the file, and part of the id that links keep.
+	Name, Title string
+	Rows        []Row
+}
+
+// Units of Grafana.
+const (
+	count   = "short"
+	seconds = "s"
+	size    = "bytes"
+	perSec  = "reqps"
+	ratio   = "percentunit"
+	flag    = "bool_on_off"
+	date    = "dateTimeAsIso"
+)
+
+func graph(title, unit string, queries ...Query) Panel {
+	return Panel{Title: title, Unit: unit, Queries: queries}
+}
+
+func number(title, unit string, queries ...Query) Panel {
+	return Panel{Title: title, Unit: unit, Stat: true, Queries: queries}
+}
+
+// rate is the sum of a counter's rates by labels.
+func rate(by, series string) string {
+	return fmt.Sprintf("sum by (%s) (rate(%s[$__rate_interval]))", by, series)
+}
+
+// quantile is a quantile of a histogram by labels; by may be "".
+func quantile(q float64, by, series string) string {
+	if by != "" {
+		by += ", "
+	}
+	return fmt.Sprintf("histogram_quantile(%g, sum by (%sle) (rate(%s[$__rate_interval])))", q, by, series)
+}
+
+// The shape of Grafana's JSON, as far as these dashboards need it.
+type (
+	grafanaDashboard struct {
+		UID           string            `json:"uid"`
+		Title         string            `json:"title"`
+		Tags          []string          `json:"tags"`
+		Timezone      string            `json:"timezone"`
+		Editable      bool              `json:"editable"`
+		SchemaVersion int               `json:"schemaVersion"`
+		Version       int               `json:"version"`
+		Refresh       string            `json:"refresh"`
+		Time          map[string]string `json:"time"`
+		Templating    grafanaVariables  `json:"templating"`
+		Panels        []grafanaPanel    `json:"panels"`
+	}
+	grafanaVariables struct {
+		List []grafanaVariable `json:"list"`
+	}
+	grafanaVariable struct {
+		Name  string `json:"name"`
+		Label string `json:"label"`
+		Type  string `json:"type"`
+		Query string `json:"query"`
+	}
+	grafanaSource struct {
+		Type string `json:"type"`
+		UID  string `json:"uid"`
+	}
+	grafanaPanel struct {
+		ID          int              `json:"id"`
+		Type        string           `json:"type"`
+		Title       string           `json:"title"`
+		GridPos     map[string]int   `json:"gridPos"`
+		Datasource  *grafanaSource   `json:"datasource,omitempty"`
+		Targets     []grafanaTarget  `json:"targets,omitempty"`
+		FieldConfig *grafanaDefaults `json:"fieldConfig,omitempty"`
+		Collapsed   bool             `json:"collapsed,omitempty"`
+	}
+	grafanaTarget struct {
+		RefID        string        `json:"refId"`
+		Datasource   grafanaSource `json:"datasource"`
+		Expr         string        `json:"expr"`
+		LegendFormat string        `json:"legendFormat"`
+	}
+	grafanaDefaults struct {
+		Defaults  map[string]any `json:"defaults"`
+		Overrides []any          `json:"overrides"`
+	}
+)
+
+// The grid of Grafana has 24 columns.
+const (
+	columns     = 24
+	graphWidth  = 8
+	graphHeight = 7
+	statWidth   = 4
+	statHeight  = 4
+)
+
+// render writes a dashboard as Grafana's JSON.
+func (d Dashboard) render() ([]byte, error) {
+	source := grafanaSource{Type: "prometheus", UID: "${datasource}"}
+	page := grafanaDashboard{
+		UID: "bivouac-" + d.Name, Title: "Bivouac: " + d.Title, Tags: []string{"bivouac"}, Timezone: "browser",
+		Editable: true, SchemaVersion: 39, Version: 1, Refresh: "30s", Time: map[string]string{"from": "now-3h", "to": "now"},
+		Templating: grafanaVariables{List: []grafanaVariable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}}},
+	}
+	id, y := 0, 0
+	next := func() int { id++; return id }
+	for _, row := range d.Rows {
+		page.Panels = append(page.Panels, grafanaPanel{
+			ID: next(), Type: "row", Title: row.Title, GridPos: map[string]int{"x": 0, "y": y, "w": columns, "h": 1},
+		})
+		y++
+		x, high := 0, 0
+		for _, p := range row.Panels {
+			kind, w, h := "timeseries", graphWidth, graphHeight
+			if p.Stat {
+				kind, w, h = "stat", statWidth, statHeight
+			}
+			if x+w > columns {
+				x, y, high = 0, y+high, 0
+			}
+			panel := grafanaPanel{
+				ID: next(), Type: kind, Title: p.Title, GridPos: map[string]int{"x": x, "y": y, "w": w, "h": h}, Datasource: &source,
+				FieldConfig: &grafanaDefaults{Defaults: map[string]any{"unit": p.Unit}, Overrides: []any{}},
+			}
+			for i, q := range p.Queries {
+				panel.Targets = append(panel.Targets, grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: q.Expr, LegendFormat: q.Legend})
+			}
+			page.Panels = append(page.Panels, panel)
+			x, high = x+w, max(high, h)
+		}
+		y += high
+	}
+	var out strings.Builder
+	text := json.NewEncoder(&out)
+	text.SetEscapeHTML(false)
+	text.SetIndent("", "  ")
+	err := text.Encode(page)
+	return []byte(out.String()), err
+}

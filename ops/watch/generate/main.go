@@ -1,0 +1,21 @@
+// Command generate writes the rules and the dashboards: `go run ./ops/watch/generate`. With -scale
+// 60 every time in the rules is a sixtieth, for drills.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"bivouac.dev/bivouac/ops/watch"
+)
+
+func main() {
+	scale := flag.Int("scale", 1, "divide all times in the rules by this")
+	out := flag.String("o", "ops", "the folder that gets alerts/ and dashboards/")
+	flag.Parse()
+	if err := watch.Write(*out, watch.Scale(*scale)); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
