@@ -67,7 +67,7 @@ func scraped(t *testing.T, f *testcluster.Cluster) {
 		}
 		targets = append(targets, strings.TrimPrefix(n.Base, "http://"))
 	}
-	server := f.StartPrometheus(t, targets)
+	server := f.StartPrometheus(t, targets, nil)
 	for _, query := range []string{"up == 1", "sum by (instance) (bivouac_sandboxes)"} {
 		testcluster.Eventually(t, "Prometheus answers "+query, func() error { return answered(server, query, targets) })
 	}

@@ -1,9 +1,34 @@
 package watch
 
+import (
+	"fmt"
+	"strings"
+)
+
 // Dashboards returns the pages. What is read from the replicated store is the same on every node,
 // so its panels take the max.
 func Dashboards() []Dashboard {
 	return []Dashboard{oncallPage(), clusterPage(), apiPage(), sandboxPage(), conversationPage()}
+}
+
+// PanelQuery is one query of a panel, ready for Prometheus.
+type PanelQuery struct{ Where, Expr string }
+
+// PanelQueries returns the queries of all panels. interval stands for $__rate_interval.
+func PanelQueries(interval string) (list []PanelQuery) {
+	for _, d := range Dashboards() {
+		for _, row := range d.Rows {
+			for _, p := range row.Panels {
+				for i, q := range p.Queries {
+					list = append(list, PanelQuery{
+						Where: fmt.Sprintf("%s: %s (%c)", d.Name, p.Title, 'A'+i),
+						Expr:  strings.ReplaceAll(q.Expr, "$__rate_interval", interval),
+					})
+				}
+			}
+		}
+	}
+	return list
 }
 
 func oncallPage() Dashboard {

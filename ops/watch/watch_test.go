@@ -76,14 +76,8 @@ func queries() map[string]string {
 	for _, a := range Alerts(1) {
 		all["alert "+a.Name] = a.Expr
 	}
-	for _, d := range Dashboards() {
-		for _, row := range d.Rows {
-			for _, p := range row.Panels {
-				for i, q := range p.Queries {
-					all[fmt.Sprintf("%s: %s, %d", d.Name, p.Title, i)] = strings.ReplaceAll(q.Expr, "$__rate_interval", "1m")
-				}
-			}
-		}
+	for _, p := range PanelQueries("1m") {
+		all[p.Where] = p.Expr
 	}
 	return all
 }

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// StartPrometheus starts a Prometheus that scrapes the targets every second and returns a
-// client of it. It ends with the test. Without an installed Prometheus the test is skipped.
-func (f *Cluster) StartPrometheus(t testing.TB, targets []string) Client {
+// StartPrometheus starts a Prometheus that scrapes the targets every second, with the rules, if
+// any, and returns a client of it. It ends with the test. Without an installed Prometheus the test is skipped.
+func (f *Cluster) StartPrometheus(t testing.TB, targets []string, rules []byte) Client {
 	t.Helper()
 	binary, err := exec.LookPath("prometheus")
 	Need(t, "prometheus", err == nil)
@@ -22,11 +22,13 @@ func (f *Cluster) StartPrometheus(t testing.TB, targets []string) Client {
 	must(t, os.WriteFile(config, []byte(fmt.Sprintf(`global:
   scrape_interval: 1s
   scrape_timeout: 1s
+rule_files: ["rules.yml"]
 scrape_configs:
   - job_name: bivouac
     static_configs:
       - targets: ["%s"]
 `, strings.Join(targets, `", "`))), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "rules.yml"), rules, 0o600))
 	address := freeAddress(t)
 	out, err := os.Create(filepath.Join(dir, "log"))
 	must(t, err)
