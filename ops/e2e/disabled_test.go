@@ -380,9 +380,9 @@ func operated(t *testing.T, p *person) {
 		return p.f.Run(t, append(args, "--address", p.f.Nodes[1].Base, "--api-key-file", p.f.KeyFile)...)
 	}
 	for want, args := range map[string][]string{
-		"status        RUNNING\n":                      {"sandboxes", "show", p.id},
-		"conversation created":                         {"sandboxes", "logs", p.id}, // the agent server writes to stderr
-		"ID  USER  SANDBOX  CREATED  UPDATED  TITLE\n": {"conversations", "list", "--user", p.name},
+		"status        RUNNING\n":                    {"sandboxes", "show", p.id},
+		"conversation created":                       {"sandboxes", "logs", p.id}, // the agent server writes to stderr
+		"ID  USER  SANDBOX  CREATED  UPDATED  TITLE": {"conversations", "list", "--user", p.name},
 	} {
 		testcluster.Eventually(t, strings.Join(args, " "), func() error {
 			if out := run(args...); !strings.Contains(out, want) {
