@@ -25,6 +25,10 @@ func replaceFile(path string, data []byte, mode os.FileMode) error {
 // write fails, and no connection of Raft's shows a former certificate any more.
 func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	for _, n := range r.nodes {
+		// A machine that is busy with other tests costs no leader either, so a lost one is the renewal's.
+		n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout, n.cfg.LeaderLeaseTimeout = 5*time.Second, 5*time.Second, 4*time.Second
+	}
 	r.startAll()
 	leader := r.leader()
 	term := r.nodes[leader].node.Status().Term
