@@ -51,6 +51,8 @@ func newSiege(t *testing.T) *siege {
 		t.Log("haproxy is not installed: only the node itself is attacked")
 		return s
 	}
+	// A node without a leader is not ready for streams.
+	h.cluster.set(func(c *fakeCluster) { c.contact = time.Now().Add(time.Hour) })
 	proxy, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: t.TempDir(), Nodes: []string{node}})
 	if err != nil {
 		t.Fatal(err)
