@@ -16,14 +16,14 @@ import (
 const progressDelay = 2 * time.Second
 
 // printTable writes rows under a heading in aligned columns. An empty cell becomes "-", so that
-// every row has as many words as the heading.
+// every row has as many words as the heading. What is not printable is replaced.
 func printTable(w io.Writer, heading []string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(heading, "\t"))
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, c := range row {
-			cells[i] = orDash(c)
+			cells[i] = orDash(printable(c))
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}

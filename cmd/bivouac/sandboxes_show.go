@@ -117,20 +117,20 @@ func (p *program) printLog(ctx context.Context, c *client.Client, path string) e
 		return err
 	}
 	defer log.Close()
-	if _, err := io.Copy(p.stdout, log); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+	if _, err := io.Copy(p.stdout, printableLog(log, p.stdout)); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("reading the log from %s: %w", c.Address, err)
 	}
 	return nil
 }
 
-// printFacts prints the names and values of one object.
+// printFacts prints the names and values of one object. What is not printable is replaced.
 func printFacts(w io.Writer, facts [][2]string) error {
 	width := 0
 	for _, f := range facts {
 		width = max(width, len(f[0]))
 	}
 	for _, f := range facts {
-		if _, err := fmt.Fprintf(w, "%-*s  %s\n", width, f[0], orDash(f[1])); err != nil {
+		if _, err := fmt.Fprintf(w, "%-*s  %s\n", width, f[0], orDash(printable(f[1]))); err != nil {
 			return err
 		}
 	}
