@@ -145,8 +145,8 @@ func TestHAProxy_TLSOnBothSides(t *testing.T) {
 	}
 }
 
-// nginx starts nginx with the installed file, on a free port.
-func nginx(t *testing.T, nodes []string) (address string) {
+// nginx starts nginx with the installed file, on a free port. log is its access log.
+func nginx(t *testing.T, nodes []string) (address, log string) {
 	t.Helper()
 	binary, err := exec.LookPath("nginx")
 	if err != nil {
@@ -196,7 +196,69 @@ func nginx(t *testing.T, nodes []string) (address string) {
 		}
 		return err
 	})
-	return "http://" + address
+	return "http://" + address, filepath.Join(dir, "bivouac.log")
+}
+
+// verboseHAProxy runs the configuration in dir once more, so that the log has each request too: the
+// shipped file logs from "notice" on.
+func verboseHAProxy(t *testing.T, dir string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(dir, "haproxy.cfg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "verbose.cfg")
+	text := strings.Replace(string(raw), " local0 notice", " local0 info", 1)
+	log, err := os.Create(filepath.Join(dir, "haproxy.log"))
+	if err != nil || text == string(raw) || os.WriteFile(config, []byte(text), 0o600) != nil {
+		t.Fatalf("no configuration to run: %v", err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	cmd := exec.Command(local.HAProxyInstalled(), "-db", "-f", config)
+	cmd.Stdout = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// TestBalancers_LogNoCredentialOfAnAddress: the shipped files log a page's path without the pass in
+// it, and no query.
+func TestBalancers_LogNoCredentialOfAnAddress(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	srv := httptest.NewServer(http.HandlerFunc(echo))
+	t.Cleanup(srv.Close)
+	nodes := []string{strings.TrimPrefix(srv.URL, "http://")}
+	dir := t.TempDir()
+	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	verboseHAProxy(t, dir)
+	base, log := nginx(t, nodes)
+	for balancer, log := range map[string]string{h.Address: h.Log, base: log} {
+		eventually(t, log+" has the request", func() error {
+			res, err := http.Get(balancer + "/sandboxes/s1/WORKER_1/.bivouac/canary-pass/a/page?session_api_key=canary-key")
+			if err != nil {
+				return err
+			}
+			_ = res.Body.Close()
+			raw, err := os.ReadFile(log)
+			if err == nil && !strings.Contains(string(raw), "/sandboxes/s1/WORKER_1/.bivouac/-/a/page ") {
+				err = errorf("it has %q", raw)
+			}
+			if strings.Contains(string(raw), "canary") {
+				t.Fatalf("a credential is in %s: %s", log, raw)
+			}
+			return err
+		})
+	}
 }
 
 // TestNginx_ShippedFile: requests go to both nodes, or to the one that is left; what is private is
@@ -210,7 +272,7 @@ func TestNginx_ShippedFile(t *testing.T) {
 		t.Cleanup(srv.Close)
 		servers, nodes = append(servers, srv), append(nodes, strings.TrimPrefix(srv.URL, "http://"))
 	}
-	base := nginx(t, nodes)
+	base, _ := nginx(t, nodes)
 	served := func() {
 		t.Helper()
 		for range 10 {
