@@ -2,19 +2,27 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // canaries generates secret values that can be recognized wherever they leak.
-type canaries struct{ values []string }
+type canaries struct {
+	values []string
+	// names says what a value is that doesn't name itself.
+	names map[string]string
+}
 
 // value returns a new canary; what names its field.
 func (c *canaries) value(what string) string {
@@ -63,19 +71,74 @@ func (c *canaries) conversation() map[string]any {
 	}
 }
 
-// leak returns the first canary in b, in plain text or in a usual encoding.
+// issued adds a credential that the product made. Text around it ("bvk_", an id) is not secret.
+func (c *canaries) issued(t testing.TB, what, value string) {
+	t.Helper()
+	if len(value) < 16 {
+		t.Fatalf("%s is %q", what, value)
+	}
+	c.values = append(c.values, value)
+	if c.names == nil {
+		c.names = map[string]string{}
+	}
+	c.names[value] = what
+}
+
+// leak returns the first canary in b, in plain text or in a usual encoding, also compressed.
 func (c *canaries) leak(b []byte) string {
-	for _, v := range c.values {
-		for _, form := range []string{v, base64.StdEncoding.EncodeToString([]byte(v))[:16], hex.EncodeToString([]byte(v)[:12])} {
-			if form == hex.EncodeToString([]byte("canary-"))[:14] {
-				continue
-			}
-			if bytes.Contains(b, []byte(form)) {
-				return v
-			}
-		}
+	for _, what := range c.leaks(b) {
+		return what
 	}
 	return ""
+}
+
+// leaks returns all canaries in b, those that were issued by their names.
+func (c *canaries) leaks(b []byte) (list []string) {
+	texts := append([][]byte{b}, unzipped(b)...)
+	for _, v := range c.distinct() {
+		within := slices.ContainsFunc(forms(v), func(form string) bool {
+			return slices.ContainsFunc(texts, func(text []byte) bool { return bytes.Contains(text, []byte(form)) })
+		})
+		if within {
+			list = append(list, cmp.Or(c.names[v], v))
+		}
+	}
+	return list
+}
+
+// distinct returns the values without repetitions.
+func (c *canaries) distinct() []string {
+	return slices.Compact(slices.Sorted(slices.Values(c.values)))
+}
+
+// forms returns the encodings in which a value is looked for. In base64 it may begin at any byte
+// of a group of three.
+func forms(v string) []string {
+	list := []string{v, hex.EncodeToString([]byte(v))}
+	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before := range 3 {
+			text := enc.EncodeToString([]byte(strings.Repeat("x", before) + v))
+			list = append(list, text[(8*before+5)/6:len(text)-2])
+		}
+	}
+	return list
+}
+
+// unzipped returns what is compressed with gzip anywhere in b, as in a file of a snapshot.
+func unzipped(b []byte) (texts [][]byte) {
+	magic := []byte{0x1f, 0x8b, 0x08}
+	for {
+		at := bytes.Index(b, magic)
+		if at < 0 {
+			return texts
+		}
+		b = b[at:]
+		if zip, err := gzip.NewReader(bytes.NewReader(b)); err == nil {
+			text, _ := io.ReadAll(zip) // behind it is what is no gzip
+			texts = append(texts, text)
+		}
+		b = b[len(magic):]
+	}
 }
 
 // search reads every file below dir and fails the test for each leak.

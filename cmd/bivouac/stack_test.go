@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -194,84 +192,6 @@ func (s *stack) keepsFiles(t *testing.T) {
 	for spec, dir := range s.specs {
 		t.Run(spec, func(t *testing.T) { lifeOfASandbox(t, s.all(), spec, dir) })
 	}
-}
-
-// noSecretOutsideVault sends canaries through every field and then looks for them in everything
-// that the nodes wrote and Nomad received. It also looks for a sandbox's own key.
-func (s *stack) noSecretOutsideVault(t *testing.T) {
-	var c canaries
-	tasks := c.answers(t, s.nodes[2].caller)
-	task, err := s.nodes[0].startTask(tasks[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	info := s.nodes[0].awaitSandbox(t, *task.SandboxID, "RUNNING")
-	c.values = append(c.values, *info.SessionAPIKey)
-
-	eventually(t, "every node has a snapshot", func() error {
-		for _, n := range s.nodes {
-			found, err := filepath.Glob(filepath.Join(n.dir, "data", "snapshots", "*", "*"))
-			if err == nil && len(found) == 0 {
-				err = errors.New(n.name + " has none")
-			}
-			if err != nil {
-				// Writes lead to a snapshot.
-				_, err2 := s.nodes[0].try(http.MethodPost, "/api/settings", c.settings())
-				return errors.Join(err, err2)
-			}
-		}
-		return nil
-	})
-	for _, n := range s.nodes {
-		if files := c.search(t, n.dir); files < 3 {
-			t.Errorf("only %d files of %s were searched", files, n.name)
-		}
-		if v := c.leak([]byte(n.process.stdout.String() + n.process.stderr.String())); v != "" {
-			t.Errorf("%s logged %s", n.name, v)
-		}
-	}
-	sandboxes, err := s.nodes[0].sandboxes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	searched := 0
-	for _, job := range s.jobs(t) {
-		if s.searchJob(t, c, job.ID) {
-			searched++
-		}
-	}
-	if len(sandboxes) == 0 || searched < len(sandboxes) {
-		t.Errorf("%d jobs were searched, of %d sandboxes", searched, len(sandboxes))
-	}
-	var volumes json.RawMessage
-	if err := s.nomad.Do(t.Context(), http.MethodGet, "volumes?type=host", nil, &volumes); err != nil {
-		t.Fatal(err)
-	}
-	if v := c.leak(volumes); v != "" {
-		t.Errorf("a volume of Nomad holds %s", v)
-	}
-	s.deleteAll(t)
-}
-
-// searchJob looks for canaries in everything that Nomad has about the job. It returns false if
-// the job was deleted meanwhile.
-func (s *stack) searchJob(t *testing.T, c canaries, id string) bool {
-	t.Helper()
-	for _, path := range []string{"job/%s", "job/%s/versions", "job/%s/allocations", "job/%s/evaluations"} {
-		var raw json.RawMessage
-		err := s.nomad.Do(t.Context(), http.MethodGet, fmt.Sprintf(path, url.PathEscape(id)), nil, &raw)
-		var status *local.StatusError
-		if errors.As(err, &status) && status.Status == http.StatusNotFound {
-			return false
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v := c.leak(raw); v != "" {
-			t.Errorf("%s of Nomad holds %s", fmt.Sprintf(path, id), v)
-		}
-	}
-	return true
 }
 
 // deleteAll deletes every sandbox and waits until Nomad has no job of them.
