@@ -86,6 +86,14 @@ func TestAPIWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d requests, of which %d good (%d of them answered 2xx), %d looks at what is B's; statuses %v, the 401s to %v", report.Requests, report.Good, report.Passed, report.Snapshots, report.Statuses, report.Refused)
+	var never []string
+	for id := range report.Operations {
+		if report.Succeeded[id] == 0 {
+			never = append(never, id)
+		}
+	}
+	slices.Sort(never)
+	t.Logf("%d operations, of which these were never answered 2xx: %v", len(report.Operations), never)
 	for _, f := range report.Failures {
 		t.Error(f)
 	}

@@ -76,6 +76,14 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 			bad("%s is in the answer", what)
 		}
 	}
+	if r.op.id == "sandbox.share" || r.elsewhere {
+		return // a repetition has the token again
+	}
+	for _, token := range w.shareTokens() {
+		if strings.Contains(text, token) {
+			bad("the token of a share is in the answer")
+		}
+	}
 }
 
 // judgeAccess checks that a key gives access to nothing but its own.

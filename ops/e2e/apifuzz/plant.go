@@ -18,6 +18,15 @@ func Plant(nodes []string, operator string) (*World, error) {
 	// Secrets are unique to a run, so that an earlier run's leftovers don't count.
 	mark := fmt.Sprintf("%08x", rand.Uint32())
 	w.of["user"], w.of["secret"] = []string{"walk-c"}, []string{"CUSTOM", "GITHUB_TOKEN"}
+	w.of["owner"] = []string{"walk-a", "walk-a", "walk-a", "walk-b"}
+	w.of["port"] = []string{"WORKER_1", "worker-1", "AGENT_SERVER", "VSCODE", "8000"}
+	pages := map[string]any{"id": "pages", "template": map[string]any{
+		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500, "memory": 512,
+		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}, // a port that can be shared
+	}}
+	if err := w.call(operator, "POST", "/api/v1/operator/specs", map[string]any{"specs": []any{pages}}, nil); err != nil {
+		return nil, err
+	}
 	for _, name := range []string{"walk-a", "walk-b", "walk-c"} {
 		p := person{name: name, secret: "s3cret" + mark + name[5:], private: "pr1vate" + mark + name[5:], mcp: "mcpcanary" + mark + name[5:]}
 		var key struct{ Key string }
@@ -100,8 +109,14 @@ func (w *World) furnish(p *person) error {
 
 // Secrets are the texts that must not be in any log, or in any file but the secret store's.
 func (w *World) Secrets() map[string]string {
-	return map[string]string{
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := map[string]string{
 		"A's secret": w.a.secret, "B's secret": w.b.secret, "A's MCP secret": w.a.mcp, "B's MCP secret": w.b.mcp,
 		"A's key": w.a.key, "B's key": w.b.key, "the operator's key": w.operator, "the key of A's sandbox": w.a.sandboxKey, "the key of B's sandbox": w.b.sandboxKey,
 	}
+	for i, key := range w.issued {
+		all[fmt.Sprintf("the key or token %d that was issued", i+1)] = key
+	}
+	return all
 }

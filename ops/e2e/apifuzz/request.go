@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,9 +59,18 @@ type maker struct {
 // next generates the next request.
 func (m *maker) next() *request {
 	op := pick(m.rng, m.list)
+	if m.rng.IntN(100) < 12 { // most requests remove something, or take it away from A
+		op = m.founding(op)
+	}
 	r := &request{op: op, caller: m.world.callerOf(m.rng, op.access), node: pick(m.rng, m.world.nodes), method: op.method, header: map[string]string{}, sound: true}
 	g := &generator{rng: m.rng, secret: m.world.secretOf(r.caller), mcpSecret: m.world.mcpSecretOf(r.caller)}
-	g.ids = func(name string) string { return m.world.idOf(m.rng, r.caller, op.access, name) }
+	g.ids = func(name string) string {
+		id := m.world.idOf(m.rng, r.caller, op.access, name)
+		if removes(op.id) && m.world.isMain(id) && m.rng.IntN(20) > 0 {
+			return "nosuch"
+		}
+		return id
+	}
 	m.target(r, g)
 	m.bodyOf(r, g)
 	if m.rng.IntN(100) < 8 {
@@ -75,6 +85,21 @@ func (m *maker) next() *request {
 		r.header["X-Session-API-Key"] = r.caller.key
 	}
 	return r
+}
+
+// removes reports whether an operation takes away what most others need to get to their end.
+func removes(id string) bool {
+	return slices.Contains([]string{"sandbox.delete", "sandbox.pause", "sandbox.rotate_key", "sandbox.operator_delete", "sandbox.operator_pause",
+		"sandbox.operator_rotate_key", "conversation.delete", "conversation.operator_delete"}, id)
+}
+
+// founding returns an operation that makes what the others need.
+func (m *maker) founding(other *operation) *operation {
+	id := pick(m.rng, []string{"sandbox.create", "conversation.start", "sandbox.resume", "sandbox.share"})
+	if i := slices.IndexFunc(m.list, func(op *operation) bool { return op.id == id }); i >= 0 {
+		return m.list[i]
+	}
+	return other
 }
 
 // target fills in path, query and the described headers.

@@ -36,6 +36,8 @@ type Report struct {
 	// Refused counts the 401s by caller.
 	Refused    map[string]int
 	Operations map[string]int
+	// Succeeded counts the 2xx by operation.
+	Succeeded map[string]int
 	// Good is the number of valid requests, Passed the number of those with a 2xx.
 	Good, Passed int
 	Snapshots    int
@@ -75,7 +77,7 @@ func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
 	}
 	ctx, stop := context.WithTimeout(ctx, cfg.For)
 	defer stop()
-	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Refused: map[string]int{}, Operations: map[string]int{}}}
+	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Refused: map[string]int{}, Operations: map[string]int{}, Succeeded: map[string]int{}}}
 	transport := &http.Transport{MaxIdleConnsPerHost: cfg.Workers, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	run.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -135,6 +137,7 @@ func (k *walk) note(r *request, a answer, err error, fault string) {
 		k.report.Good++
 		if a.status/100 == 2 {
 			k.report.Passed++
+			k.report.Succeeded[r.op.id]++
 		}
 	}
 	k.report.Failures = append(k.report.Failures, found...)

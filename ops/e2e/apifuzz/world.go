@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,6 +25,9 @@ type World struct {
 
 	mu     sync.Mutex
 	tokens []string
+	// issued are the credentials in answers to A and the operator: keys, and shares' tokens.
+	issued []string
+	shares []string
 	// of holds ids by kind: A's, and some that no one has.
 	of map[string][]string
 }
@@ -65,6 +69,12 @@ func kindOf(name string) string {
 		return "key"
 	case "secret_name":
 		return "secret"
+	case "port":
+		return "port"
+	case "owner":
+		return "owner"
+	case "share_id":
+		return "share"
 	}
 	return ""
 }
@@ -75,6 +85,8 @@ func (w *World) nameOf(op *operation, p *openapi3.Parameter) string {
 		return p.Name
 	}
 	switch {
+	case strings.HasSuffix(op.path, "/share"):
+		return "share_id"
 	case strings.Contains(op.path, "/start-tasks"):
 		return "task_ids"
 	case strings.Contains(op.path, "/app-conversations"):
@@ -111,6 +123,9 @@ func (w *World) idOf(rng *rand.Rand, c caller, access, name string) string {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if main := map[string]string{"sandbox": w.a.sandbox, "conversation": w.a.conversation}[kind]; main != "" && rng.IntN(100) < 25 {
+		return main
+	}
 	if own := w.of[kind]; len(own) > 0 && rng.IntN(100) < 85 {
 		return own[len(own)-1-rng.IntN(min(len(own), 12))]
 	}
@@ -127,10 +142,46 @@ func (w *World) learn(op *operation, c caller, body []byte) {
 		return
 	}
 	kind := map[string]string{"sandbox.create": "sandbox", "sandbox.search": "sandbox", "conversation.search": "conversation", "conversation.list": "conversation",
-		"conversation.start": "task", "start_task.search": "task", "api_key.create": "key"}[op.id]
+		"conversation.start": "task", "start_task.search": "task", "api_key.create": "key", "sandbox.share": "share", "sandbox.shares": "share"}[op.id]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gather(v, kind)
+	w.gatherCredentials(v)
+}
+
+// mostIssued bounds the credentials that are searched for.
+const mostIssued = 300
+
+// gatherCredentials collects the keys and the shares' tokens of an answer.
+func (w *World) gatherCredentials(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			w.gatherCredentials(e)
+		}
+	case map[string]any:
+		for name, e := range v {
+			text, _ := e.(string)
+			switch _, token, linked := strings.Cut(text, "#bivouac="); {
+			case name == "url" && linked && v["expires_at"] != nil:
+				w.shares, text = append(w.shares, token), token
+			case name == "key" || name == "session_api_key":
+			default:
+				w.gatherCredentials(e)
+				continue
+			}
+			if len(text) >= 20 && len(w.issued) < mostIssued && !slices.Contains(w.issued, text) {
+				w.issued = append(w.issued, text)
+			}
+		}
+	}
+}
+
+// shareTokens returns the tokens of the shares that A made.
+func (w *World) shareTokens() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.shares)
 }
 
 func (w *World) gather(v any, kind string) {
@@ -182,6 +233,13 @@ func (w *World) ofSandbox() caller {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return caller{name: "A's sandbox", key: w.a.sandboxKey, who: "sandbox", sandbox: w.a.sandbox}
+}
+
+// isMain reports whether the id is A's present sandbox or its first conversation.
+func (w *World) isMain(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return id == w.a.sandbox || id == w.a.conversation
 }
 
 // renewSandbox chooses another sandbox of A's after the current key became invalid: A's requests
