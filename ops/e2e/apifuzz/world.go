@@ -81,6 +81,9 @@ func kindOf(name string) string {
 
 // nameOf tells parameters apart that share a wire name ("id", "ids").
 func (w *World) nameOf(op *operation, p *openapi3.Parameter) string {
+	if p.Name == "user" && strings.Contains(op.path, "/operator/") {
+		return "owner"
+	}
 	if p.Name != "id" && p.Name != "ids" {
 		return p.Name
 	}
