@@ -20,11 +20,13 @@ func Plant(nodes []string, operator string) (*World, error) {
 	w.of["user"], w.of["secret"] = []string{"walk-c"}, []string{"CUSTOM", "GITHUB_TOKEN"}
 	w.of["owner"] = []string{"walk-a", "walk-a", "walk-a", "walk-b"}
 	w.of["port"] = []string{"WORKER_1", "worker-1", "AGENT_SERVER", "VSCODE", "8000"}
-	pages := map[string]any{"id": "pages", "template": map[string]any{
+	template := map[string]any{
 		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500, "memory": 512,
 		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}, // a port that can be shared
-	}}
-	if err := w.call(operator, "POST", "/api/v1/operator/specs", map[string]any{"specs": []any{pages}}, nil); err != nil {
+	}
+	// The default of `bivouac dev`, and the one that operators' requests change.
+	specs := []any{map[string]any{"id": "local", "template": template}, map[string]any{"id": "walk", "template": template}}
+	if err := w.call(operator, "POST", "/api/v1/operator/specs", map[string]any{"specs": specs}, nil); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"walk-a", "walk-b", "walk-c"} {
@@ -50,11 +52,11 @@ func Plant(nodes []string, operator string) (*World, error) {
 			w.b = p
 		}
 	}
-	var specs struct{ Items []struct{ ID string } }
-	if err := w.call(w.a.key, "GET", "/api/v1/sandbox-specs/search", nil, &specs); err != nil {
+	var page struct{ Items []struct{ ID string } }
+	if err := w.call(w.a.key, "GET", "/api/v1/sandbox-specs/search", nil, &page); err != nil {
 		return nil, err
 	}
-	for _, one := range specs.Items {
+	for _, one := range page.Items {
 		w.of["spec"] = append(w.of["spec"], one.ID)
 	}
 	return w, nil

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -357,12 +358,13 @@ func (w *World) as(key string) testcluster.Client {
 // snapshot returns all of B's objects as B sees them, one line per request.
 func (w *World) snapshot() (string, error) {
 	var lines []string
+	code := regexp.MustCompile(`#bivouac=[^"]*`) // another one after five minutes
 	ask := func(key, path string) error {
 		var text string
 		if err := w.call(key, http.MethodGet, path, nil, &text); err != nil {
 			return err
 		}
-		lines = append(lines, path+" "+text)
+		lines = append(lines, path+" "+code.ReplaceAllString(text, "#bivouac="))
 		return nil
 	}
 	for _, path := range []string{"/api/settings", "/api/v1/app-conversations/search", "/api/v1/app-conversations?ids=" + w.b.conversation, "/api/v1/app-conversations/count",
