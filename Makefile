@@ -63,13 +63,16 @@ test: check tools build ## check, then all tests with the race detector, the rea
 	@# What makes the packages is one too.
 	$(GO) test -C deploy/release ./...
 
+.PHONY: e2e
+e2e: tools build ## the end-to-end tests on the real stack, in their short form (drills: the long one)
+	$(GO) test -race -timeout 40m ./ops/e2e
+
 # What has a larger form than the one that make test runs: more random histories, bigger crowds.
 # TestOpen_DamagedFiles (cluster/raftstore) has one too, of tens of minutes, which no target runs.
 LARGE := TestCluster_Chaos_|TestCluster_Forms_WhateverTheStartOrder|TestNode_Read_NeverStale|TestReal_KillNine_|TestReal_AFlood|TestPeerPort_PeersGetIn|TestPolicy_HungServers|TestProbes_.*Starve
 
-.PHONY: e2e
-e2e: tools build ## the end-to-end tests on the real stack, in their short form (drills: the long one)
-	$(GO) test -race -timeout 40m ./ops/e2e
+.PHONY: large
+large: ## the large forms of tests with random histories or crowds, of which make test runs small ones
 	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler
 
 .PHONY: golden
@@ -94,8 +97,8 @@ fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 	$(GO) run ./ops/fuzz -time $(FUZZTIME) -parallel $$(nproc)
 
 .PHONY: drill
-drill: tools ## the long drills, and before them a minute of every fuzz target; one that fails does not keep the others from running
-	@failed=0; $(MAKE) --no-print-directory fuzz || failed=1; $(MAKE) --no-print-directory drills || failed=1; exit $$failed
+drill: tools ## the long drills, and before them a minute of every fuzz target and the large forms; one that fails does not keep the others from running
+	@failed=0; $(MAKE) --no-print-directory fuzz || failed=1; $(MAKE) --no-print-directory large || failed=1; $(MAKE) --no-print-directory drills || failed=1; exit $$failed
 
 .PHONY: drills
 drills: tools ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)
