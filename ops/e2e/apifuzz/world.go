@@ -298,8 +298,8 @@ func (w *World) secretOf(c caller) string {
 
 func (w *World) mcpSecretOf(caller) string { return w.a.mcp }
 
-// tame keeps an operator's requests from ending the run: from deleting the specs, and from
-// running programs.
+// tame keeps an operator's requests from ending the run: from deleting the specs and B's sandbox,
+// and from running programs.
 func (w *World) tame(r *request, v any) {
 	m, is := v.(map[string]any)
 	if !is {
@@ -322,6 +322,8 @@ func (w *World) tame(r *request, v any) {
 		if n, is := m["size"].(int64); is && n > 0 {
 			m["size"] = int64(0)
 		}
+	case "installation.configure": // a policy pauses and deletes what is B's
+		delete(m, "policy")
 	case "api_key.create":
 		if user, is := m["user"].(string); is && user != "" {
 			m["user"] = "walk-c"
@@ -362,7 +364,7 @@ func (w *World) snapshot() (string, error) {
 	ask := func(key, path string) error {
 		var text string
 		if err := w.call(key, http.MethodGet, path, nil, &text); err != nil {
-			return err
+			return fmt.Errorf("%w, after\n%s", err, strings.Join(lines, "\n"))
 		}
 		lines = append(lines, path+" "+code.ReplaceAllString(text, "#bivouac="))
 		return nil
