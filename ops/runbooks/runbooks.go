@@ -87,9 +87,10 @@ func read(file string) (Runbook, error) {
 		return Runbook{}, fmt.Errorf("reading the runbook: %w", err)
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
+	name := strings.TrimSuffix(path.Base(file), ".md")
 	return Runbook{
-		Name:  strings.TrimSuffix(path.Base(file), ".md"),
-		Title: strings.TrimPrefix(first, "# "),
+		Name:  name,
+		Title: strings.TrimPrefix(strings.TrimPrefix(first, "# "), name+": "),
 		Text:  string(text),
 	}, nil
 }
@@ -102,5 +103,5 @@ type UnknownError struct {
 
 // Error implements error.
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("there is no runbook %q; there are %s", e.Name, strings.Join(e.Known, ", "))
+	return fmt.Sprintf("there is no runbook %q; there are %s, and one for each alert", e.Name, strings.Join(e.Known, ", "))
 }

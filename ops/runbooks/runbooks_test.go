@@ -94,7 +94,7 @@ func TestAlerts_HaveOneShapeAndAreFoundByName(t *testing.T) {
 				t.Errorf("alerts/%s.md:%d: longer than 100 columns", r.Name, n+1)
 			}
 		}
-		if want := "## Meaning\n## Impact\n## Diagnosis\n## What to do"; strings.Join(found, "\n") != want || !strings.HasPrefix(page.Title, r.Name+": ") {
+		if want := "## Meaning\n## Impact\n## Diagnosis\n## What to do"; strings.Join(found, "\n") != want || !strings.HasPrefix(page.Text, "# "+r.Name+": "+page.Title+"\n") {
 			t.Errorf("alerts/%s.md: title %q, headings %q", r.Name, page.Title, found)
 		}
 		for _, named := range regexp.MustCompile("bivouac runbook ([a-z-]+)`").FindAllStringSubmatch(page.Text, -1) {
