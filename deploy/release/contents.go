@@ -34,6 +34,11 @@ func rules() []rule {
 		{"deploy/systemd/*.service", "usr/lib/systemd/system/"},
 		{"deploy/config/node.hcl", "usr/share/bivouac/config/"},
 		{"deploy/docker/*", "usr/share/bivouac/docker/"},
+		{"deploy/nginx/*", "usr/share/bivouac/nginx/"},
+		{"ops/METRICS.md", "usr/share/doc/bivouac/"},
+		{"ops/alerts/*.yml", "usr/share/bivouac/alerts/"},
+		{"ops/dashboards/*.json", "usr/share/bivouac/dashboards/"},
+		{"ops/dashboards/*.y*ml", "usr/share/bivouac/dashboards/"},
 		{"deploy/haproxy/*", "usr/share/bivouac/haproxy/"},
 		{"deploy/nomad/*.hcl", "usr/share/bivouac/nomad/"},
 		{"deploy/nomad/*.sh", "usr/lib/bivouac/"},
@@ -44,30 +49,19 @@ func rules() []rule {
 		{"httpapi/API.*", "usr/share/doc/bivouac/"},
 		{"httpapi/openapi.json", "usr/share/doc/bivouac/"},
 		{"ops/runbooks/*.md", "usr/share/doc/bivouac/runbooks/"},
-	}
-}
-
-// whereThere are rules for files that a tree may lack.
-func whereThere() []rule {
-	return []rule{
-		{"deploy/nginx/*", "usr/share/bivouac/nginx/"},
-		{"deploy/sysctl/*", "usr/share/bivouac/sysctl/"},
-		{"ops/METRICS.*", "usr/share/doc/bivouac/"},
-		{"ops/alerts/*.y*ml", "usr/share/bivouac/alerts/"},
-		{"ops/dashboards/*.json", "usr/share/bivouac/dashboards/"},
-		{"ops/dashboards/*.y*ml", "usr/share/bivouac/dashboards/"},
+		{"ops/runbooks/alerts/*.md", "usr/share/doc/bivouac/runbooks/alerts/"},
 	}
 }
 
 // treeFiles applies the rules to a tree.
 func treeFiles(root string) ([]file, error) {
 	var files []file
-	add := func(r rule, needed bool) error {
+	add := func(r rule) error {
 		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(r.glob)))
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 && needed {
+		if len(found) == 0 {
 			return fmt.Errorf("no file matches %s: change the rules in deploy/release/contents.go", r.glob)
 		}
 		for _, name := range found {
@@ -90,12 +84,7 @@ func treeFiles(root string) ([]file, error) {
 		return nil
 	}
 	for _, r := range rules() {
-		if err := add(r, true); err != nil {
-			return nil, err
-		}
-	}
-	for _, r := range whereThere() {
-		if err := add(r, false); err != nil {
+		if err := add(r); err != nil {
 			return nil, err
 		}
 	}
