@@ -66,6 +66,9 @@ func (m *maker) next() *request {
 	g := &generator{rng: m.rng, secret: m.world.secretOf(r.caller), mcpSecret: m.world.mcpSecretOf(r.caller)}
 	g.ids = func(name string) string {
 		id := m.world.idOf(m.rng, r.caller, op.access, name)
+		if removes(op.id) && r.caller.who == "operator" && id == m.world.b.name {
+			return m.world.a.name // A may name its conversation like B's
+		}
 		if removes(op.id) && m.world.isMain(id) && m.rng.IntN(20) > 0 {
 			return "nosuch"
 		}
