@@ -123,14 +123,14 @@ func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) e
 		return err
 	}
 	sb = up
-	key, err := s.readSecret(ctx, sb.KeyRef, fsm.MemberKey)
+	entry, err := s.sandboxEntry(ctx, sb)
 	if err != nil {
 		return err
 	}
 	// Delivery can't be rolled back, so it no longer depends on the client.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.cfg.RequestTimeout)
 	defer cancel()
-	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), key, id, msg)
+	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), entry[fsm.MemberKey], id, msg)
 	var failed *AgentError
 	switch {
 	case err == nil:

@@ -237,7 +237,7 @@ func (s *fakeSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]str
 	}
 	s.reads++
 	path, version := ref.Path, ref.Version
-	if version < 1 || version > len(s.entries[path]) {
+	if version < 1 || version > len(s.entries[path]) || s.entries[path][version-1] == nil {
 		return nil, fsm.Errorf(fsm.CodeNotFound, "no such secret")
 	}
 	return maps.Clone(s.entries[path][version-1]), nil
@@ -248,6 +248,13 @@ func (s *fakeSecrets) Delete(_ context.Context, path string) error {
 	defer s.mu.Unlock()
 	delete(s.entries, path)
 	return s.err
+}
+
+// deleteFormer deletes the versions of an entry before the last, as the scheduler does.
+func (s *fakeSecrets) deleteFormer(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.entries[path][:len(s.entries[path])-1])
 }
 
 // paths returns the paths that have an entry.

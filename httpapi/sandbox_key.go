@@ -53,7 +53,7 @@ func (c *call) rotateKey(find func(*fsm.View, string) (*fsm.Sandbox, error), ope
 // newKey builds the command that replaces a sandbox's key. The entry's other members stay: the agent
 // server's data is encrypted with one of them.
 func (c *call) newKey(row *fsm.Sandbox, operator bool) (fsm.Body, secretWrites, error) {
-	entry, err := c.server.readEntry(c.ctx(), row.KeyRef)
+	entry, err := c.server.sandboxEntry(c.ctx(), row)
 	if err != nil {
 		return nil, secretWrites{}, err
 	}

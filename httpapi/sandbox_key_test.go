@@ -8,6 +8,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // rotations are the routes by which the key of alice's sandbox is replaced.
@@ -121,5 +122,33 @@ func TestRotateKey_Refused(t *testing.T) {
 	line := fmt.Sprintf(`"msg":"operator acts for a user","act":"rotate the key of a sandbox","key":%d,`, root.ID)
 	if !strings.Contains(h.logs.String(), line) {
 		t.Errorf("the log lacks %s", line)
+	}
+}
+
+// TestRotateKey_FormerEntryIsGone: who read the sandbox's row before another key, and its key after
+// the former entry was deleted, is no internal error.
+func TestRotateKey_FormerEntryIsGone(t *testing.T) {
+	h := newHarness(t).withSpec().raised()
+	id := h.createSandbox(h.alice)
+	share := pathSandboxes + "/" + id + "/ports/VSCODE/share"
+	h.do(h.alice, "POST", share, "{}", "Idempotency-Key", "k").want(t, 200)
+	row := h.cluster.store.View().SandboxAny(id)
+	h.do(h.alice, "POST", pathSandboxes+"/"+id+"/rotate-key", "").want(t, 200)
+	h.secrets.deleteFormer(fsm.SandboxKeyPath(id))
+	entry, err := h.server.sandboxEntry(t.Context(), row)
+	if now := h.secrets.last(fsm.SandboxKeyPath(id)); err != nil || entry[fsm.MemberKey] != now[fsm.MemberKey] {
+		t.Errorf("the entry by the former row: %v, %v", entry, err)
+	}
+	if _, err := h.server.forProxy().SandboxKey(t.Context(), row.KeyRef); response.FailureOf(err, response.FormatDetail, "").Status != 503 {
+		t.Errorf("the proxy's key by the former row: %v", err)
+	}
+	again := h.do(h.alice, "POST", share, "{}", "Idempotency-Key", "k").want(t, 409)
+	if !strings.Contains(string(again.body), "Idempotency-Key") {
+		t.Errorf("the repeated share: %s", again.body)
+	}
+	h.do(h.alice, "DELETE", pathSandboxes+"/"+id, "").want(t, 200)
+	h.do(h.alice, "POST", share, "{}", "Idempotency-Key", "k").want(t, 404)
+	if _, err := h.server.sandboxEntry(t.Context(), row); response.FailureOf(err, response.FormatDetail, "").Status != 404 {
+		t.Errorf("the entry of a deleted sandbox: %v", err)
 	}
 }

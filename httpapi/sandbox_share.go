@@ -3,8 +3,10 @@ package httpapi
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -76,10 +78,14 @@ func (c *call) shared(res fsm.Result, id string) (answer, error) {
 	if res.Sandbox == nil {
 		return answer{}, errEmptyResult(fsm.SandboxShare)
 	}
-	key, err := c.server.readSecret(c.ctx(), res.Sandbox.KeyRef, fsm.MemberKey)
-	if err != nil {
-		return answer{}, err
+	entry, err := c.server.secrets.Read(c.ctx(), res.Sandbox.KeyRef)
+	switch {
+	case fsm.CodeOf(err) == fsm.CodeNotFound: // the recorded result of a repeated request
+		return answer{}, c.endedShare(res.Sandbox)
+	case err != nil:
+		return answer{}, secretFailure(err)
 	}
+	key := entry[fsm.MemberKey]
 	for _, share := range res.Sandbox.Shares {
 		if share.ID == id {
 			at := c.server.linksFor(c.r).proxied(res.Sandbox.ID, share.Port) + "/#" + proxy.FragmentCode + "=" + proxy.ShareToken(key, res.Sandbox.ID, share)
@@ -87,6 +93,22 @@ func (c *call) shared(res fsm.Result, id string) (answer, error) {
 		}
 	}
 	return answer{}, errEmptyResult(fsm.SandboxShare)
+}
+
+// endedShare is the failure of a request whose share ended with the sandbox's key of then.
+func (c *call) endedShare(then *fsm.Sandbox) error {
+	v, err := c.server.cluster.View(c.ctx(), cluster.Linearizable)
+	if err != nil {
+		return err
+	}
+	now := v.Sandbox(c.who.user, then.ID)
+	switch {
+	case now == nil:
+		return response.NotFound()
+	case now.KeyRef == then.KeyRef:
+		return errSecretGone(then.KeyRef, nil)
+	}
+	return response.Error(http.StatusConflict, "This Idempotency-Key made a share that ended when the sandbox got another key. Send another Idempotency-Key.")
 }
 
 // handleSandboxShares handles GET /api/v1/sandboxes/{sandbox_id}/shares: those in force of all

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -95,11 +96,42 @@ func (s *Server) readEntry(ctx context.Context, ref fsm.SecretRef) (map[string]s
 	switch {
 	case fsm.CodeOf(err) == fsm.CodeNotFound:
 		// A row refers to it, so this is not the client's error.
-		return nil, fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
+		return nil, errSecretGone(ref, err)
 	case err != nil:
 		return nil, secretFailure(err)
 	}
 	return data, nil
+}
+
+// errSecretGone is the failure of an entry that a row refers to and the store does not have.
+func errSecretGone(ref fsm.SecretRef, err error) error {
+	return fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
+}
+
+// sandboxEntry returns the entry of a sandbox's key. When another key, or a deletion, took the entry
+// away after the row was read, the row of now decides.
+func (s *Server) sandboxEntry(ctx context.Context, row *fsm.Sandbox) (map[string]string, error) {
+	for {
+		data, err := s.secrets.Read(ctx, row.KeyRef)
+		if fsm.CodeOf(err) != fsm.CodeNotFound {
+			if err != nil {
+				return nil, secretFailure(err)
+			}
+			return data, nil
+		}
+		v, viewErr := s.cluster.View(ctx, cluster.Linearizable)
+		if viewErr != nil {
+			return nil, viewErr
+		}
+		now := v.SandboxAny(row.ID)
+		switch {
+		case now == nil || now.Desired == fsm.DesiredDeleted:
+			return nil, response.NotFound()
+		case now.KeyRef == row.KeyRef:
+			return nil, errSecretGone(row.KeyRef, err)
+		}
+		row = now
+	}
 }
 
 // startSecrets are the secrets of a start task, stored as the member "json" of its entry.

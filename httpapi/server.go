@@ -20,6 +20,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // Server is the HTTP API of one node.
@@ -85,12 +86,27 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	return s, nil
 }
 
+// errKeyChanging is the proxy's refusal when this node does not know of a sandbox's other key yet.
+func errKeyChanging() error {
+	return &response.HTTPError{
+		Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
+		Text: "The sandbox's key is not in the secret store: the sandbox gets another one, or is being deleted. Try again.",
+	}
+}
+
 // forProxy returns what the sandbox proxy needs of s.
 func (s *Server) forProxy() proxy.Server {
 	return proxy.Server{
 		Cluster: s.cluster, Info: requestInfoOf, Seen: s.seenAs, ClientAddress: s.clientAddress,
 		SandboxKey: func(ctx context.Context, ref fsm.SecretRef) (string, error) {
-			return s.readSecret(ctx, ref, fsm.MemberKey)
+			entry, err := s.secrets.Read(ctx, ref)
+			switch {
+			case fsm.CodeOf(err) == fsm.CodeNotFound:
+				return "", errKeyChanging()
+			case err != nil:
+				return "", secretFailure(err)
+			}
+			return entry[fsm.MemberKey], nil
 		},
 		AskCluster:     s.keys.mayAsk,
 		Admitted:       s.admitted,
