@@ -6,52 +6,78 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLogger returns an hclog.Logger that writes hashicorp/raft's messages to logger.
+// raftLogger returns an hclog.Logger that writes hashicorp/raft's messages to logger. Its own level
+// is off, so that it renders nothing itself; the sink asks logger for the level.
 func raftLogger(logger *slog.Logger) hclog.Logger {
-	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclogLevel(logger)})
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Off})
 	l.RegisterSink(logSink{logger})
 	return l
 }
 
 type logSink struct{ logger *slog.Logger }
 
-// Accept implements hclog.SinkAdapter. Keys of the project's closed list stay keys. The library's
-// others become part of the message.
+// Accept implements hclog.SinkAdapter.
 func (s logSink) Accept(name string, level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
 	ctx := context.Background()
 	if !s.logger.Enabled(ctx, l) {
 		return
 	}
-	var text strings.Builder
-	text.WriteString("raft: ")
 	if name != "" {
-		text.WriteString(name + ": ")
+		msg = name + ": " + msg
 	}
-	text.WriteString(msg)
-	var attrs []slog.Attr
+	attrs := make([]slog.Attr, 0, len(args)/2)
 	for i := 0; i+1 < len(args); i += 2 {
-		key, value := fmt.Sprint(args[i]), printable(args[i+1])
-		switch key {
-		case "error", "peer", "term", "index", "address":
-			attrs = append(attrs, slog.String(key, value))
-		default:
-			fmt.Fprintf(&text, " %s=%s", key, value)
-		}
+		attrs = append(attrs, slog.Attr{Key: attrKey(fmt.Sprint(args[i])), Value: attrValue(args[i+1])})
 	}
-	s.logger.LogAttrs(ctx, l, text.String(), attrs...)
+	s.logger.LogAttrs(ctx, l, "raft: "+msg, attrs...)
 }
 
-// printable renders an hclog argument, which may be a format with its values.
-func printable(v any) string {
-	if f, ok := v.(hclog.Format); ok && len(f) > 0 {
-		return fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+// attrKey is the name of a library's key in the log: snake_case, and none that has another meaning
+// there.
+func attrKey(key string) string {
+	var b strings.Builder
+	for i, r := range key {
+		switch {
+		case unicode.IsUpper(r):
+			if i > 0 && !strings.HasSuffix(b.String(), "_") {
+				b.WriteByte('_')
+			}
+			b.WriteRune(unicode.ToLower(r))
+		case unicode.IsLetter(r) || unicode.IsDigit(r):
+			b.WriteRune(r)
+		default:
+			b.WriteByte('_')
+		}
 	}
-	return fmt.Sprint(v)
+	switch key := b.String(); key {
+	case "err":
+		return "error"
+	case "node", "time", "level", "msg":
+		return "raft_" + key
+	default:
+		return key
+	}
+}
+
+// attrValue keeps numbers, truth values and durations. Everything else becomes a text: structs of
+// the library would be objects in JSON.
+func attrValue(v any) slog.Value {
+	switch v := v.(type) {
+	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64, bool, time.Duration:
+		return slog.AnyValue(v)
+	case hclog.Format:
+		if len(v) > 0 {
+			return slog.StringValue(fmt.Sprintf(fmt.Sprint(v[0]), v[1:]...))
+		}
+	}
+	return slog.StringValue(fmt.Sprint(v))
 }
 
 func slogLevel(l hclog.Level) slog.Level {
@@ -64,20 +90,5 @@ func slogLevel(l hclog.Level) slog.Level {
 		return slog.LevelInfo
 	default:
 		return slog.LevelDebug
-	}
-}
-
-// hclogLevel is the lowest level that logger records, so that raft need not format the others.
-func hclogLevel(l *slog.Logger) hclog.Level {
-	ctx := context.Background()
-	switch {
-	case l.Enabled(ctx, slog.LevelDebug):
-		return hclog.Debug
-	case l.Enabled(ctx, slog.LevelInfo):
-		return hclog.Info
-	case l.Enabled(ctx, slog.LevelWarn):
-		return hclog.Warn
-	default:
-		return hclog.Error
 	}
 }

@@ -104,7 +104,7 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
+	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func NewWith(
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, id: id, logger: cfg.Logger.With("node", cfg.NodeName),
+		cfg: cfg, id: id, logger: cfg.Logger,
 		store: store, raftFSM: newRaftFSM(store), storage: storage, network: network,
 		notify: make(chan bool, 1), pauses: make(chan leadPause), broken: make(chan error, 1),
 	}

@@ -112,7 +112,7 @@ func (n *Node) mayReset(v *fsm.View, b *fsm.APIKeyCreateBody) *fsm.Error {
 	file, last := filepath.Join(n.cfg.DataDir, resetFile), strconv.Itoa(v.LastAPIKeyID())
 	allowed, err := readBounded(file, maxResetFile)
 	if err == nil && strings.TrimSpace(string(allowed)) == last {
-		n.logger.Warn("cluster: an operator's key is issued because "+resetFile+" allows it", "file", file)
+		n.logger.Warn("cluster: an operator's key is issued because "+resetFile+" allows it", "path", file)
 		return nil
 	}
 	return fsm.Errorf(fsm.CodeForbidden, "write %s to %s on %s, the leader, and repeat this", last, file, n.cfg.NodeName)

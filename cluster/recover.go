@@ -45,7 +45,7 @@ func OpenRecovery(cfg Config) (*Recovery, error) {
 	if err := mustHoldState(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger.With("node", cfg.NodeName))
+	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}

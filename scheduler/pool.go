@@ -128,7 +128,7 @@ func (p *pools) maintain(ctx context.Context, v *fsm.View, spec *fsm.Spec, membe
 		}
 		if err := p.add(ctx, spec); err != nil {
 			if ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeConflict {
-				p.log.Warn("filling a warm pool failed", "reason", spec.ID, "error", err)
+				p.log.Warn("filling a warm pool failed", "spec", spec.ID, "error", err)
 			}
 			r.fail(now)
 			return r.notBefore

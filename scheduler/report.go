@@ -112,7 +112,7 @@ func (r *reporter) putBack(batch []fsm.Observation) {
 func (r *reporter) count(batch []fsm.Observation) {
 	for _, o := range batch {
 		st := o.Status
-		log := r.log.With("sandbox", o.ID, "status", st.State)
+		log := r.log.With("sandbox", o.ID, "state", st.State)
 		switch st.State {
 		case fsm.SandboxError:
 			log.Warn("sandbox failed", "reason", st.Reason, "error", st.Detail)

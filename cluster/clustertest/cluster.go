@@ -117,7 +117,7 @@ func (c *Cluster) Start(i int) {
 		c.t.Fatalf("%s runs already", m.name)
 	}
 	cfg := cluster.DefaultConfig()
-	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t)
+	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t).With("node", m.name)
 	for _, other := range c.nodes {
 		cfg.RetryJoin = append(cfg.RetryJoin, other.address)
 	}

@@ -184,7 +184,7 @@ func (c *Credentials) look() {
 	changed, err := c.reload()
 	switch {
 	case err == nil && changed:
-		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
+		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile)
 	case err != nil && err.Error() != c.logged:
 		c.logger.Error("cluster: keeping the old certificate: the new files do not load", "error", err)
 	}
@@ -201,7 +201,7 @@ func (c *Credentials) Reload() error {
 	c.changed = [3]time.Time{} // a file system's clock may not have advanced since the last change
 	changed, err := c.reload()
 	if changed && err == nil {
-		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile, "node", c.node)
+		c.logger.Info("cluster: certificate reloaded", "path", c.files.CertFile)
 	}
 	return err
 }

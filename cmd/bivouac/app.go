@@ -187,7 +187,7 @@ func (a *app) run(ctx context.Context) error {
 // drain makes the node unready, transfers leadership, and serves on for drainDelay, so that load
 // balancers notice. It ends early with the error of a part that ends.
 func (a *app) drain(ended <-chan error) error {
-	a.log.Info("node draining", "delay", a.drainDelay)
+	a.log.Info("node draining", "duration", a.drainDelay)
 	a.api.Drain()
 	a.node.HandOver()
 	delay := time.NewTimer(a.drainDelay)

@@ -16,6 +16,8 @@ type devOptions struct {
 	httpPort int
 	nodes    int
 	logLevel string
+	// logFormat is "text", which "" means too, or "json".
+	logFormat string
 	// restore is a saved state to start from, "" for none. keys says what happens to the API
 	// keys in it.
 	restore, keys string
@@ -58,6 +60,7 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 	cmd.Flags().StringVar(&o.restore, "restore", "", "begin with the state of this file of \"operator snapshot save\"")
 	cmd.Flags().StringVar(&o.keys, "keys", "", "what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "what goes to the log file: debug, info, warn or error")
+	cmd.Flags().StringVar(&o.logFormat, "log-format", "text", "how lines of the log file are written: text or json")
 	return cmd
 }
 
@@ -74,6 +77,9 @@ func (o devOptions) check() error {
 	}
 	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {
 		return usagef("--log-level: %w", err)
+	}
+	if err := oneOf("text", "json")(o.logFormat); err != nil {
+		return usagef("--log-format: %w", err)
 	}
 	return o.checkRestore()
 }

@@ -105,7 +105,7 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 		return err
 	}
 	c.life.onStop("the log", func(context.Context) error { return file.Close() })
-	c.log = newLogger(file, "text", logLevel(o.logLevel))
+	c.log = newLogger(file, o.logFormat, logLevel(o.logLevel))
 	if c.key, err = c.layout.loadKey(); err != nil {
 		return err
 	}

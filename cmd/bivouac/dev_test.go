@@ -41,6 +41,12 @@ func startDev(t testing.TB, dir string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runningDev(t, c)
+}
+
+// runningDev runs the nodes of an opened cluster and stops them at the test's end.
+func runningDev(t testing.TB, c *devCluster) *running {
+	t.Helper()
 	r := &running{devCluster: c, failed: startAll(c)}
 	t.Cleanup(func() { r.end(t) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -167,6 +167,6 @@
 //	}
 //	log {
 //	  level                           "debug", "info" (default), "warn", "error"
-//	  format                          "text" (default) or "json"
+//	  format                          "text" (default) or "json"; ops/LOGS.md has the members
 //	}
 package main

@@ -36,6 +36,7 @@ func rules() []rule {
 		{"deploy/docker/*", "usr/share/bivouac/docker/"},
 		{"deploy/nginx/*", "usr/share/bivouac/nginx/"},
 		{"ops/METRICS.md", "usr/share/doc/bivouac/"},
+		{"ops/LOGS.md", "usr/share/doc/bivouac/"},
 		{"ops/alerts/*.yml", "usr/share/bivouac/alerts/"},
 		{"ops/dashboards/*.json", "usr/share/bivouac/dashboards/"},
 		{"ops/dashboards/*.y*ml", "usr/share/bivouac/dashboards/"},

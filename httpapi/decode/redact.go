@@ -45,6 +45,16 @@ func Redact(s string) string {
 	return knownToken.ReplaceAllString(s, "${1}"+redactedPart)
 }
 
+// LogAttr prepares one attribute of a log line: a duration becomes a text with its unit, in JSON too,
+// and credentials are masked. It is a slog.HandlerOptions.ReplaceAttr.
+func LogAttr(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+		return a
+	}
+	return RedactAttr(groups, a)
+}
+
 // RedactAttr redacts one attribute of a log line. It is a slog.HandlerOptions.ReplaceAttr.
 func RedactAttr(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRedact(t *testing.T) {
@@ -52,6 +53,17 @@ func TestHasUserinfo(t *testing.T) {
 
 // TestRedactAttr_EveryKindOfAttribute: a credential is in the message, a text, an error, a list, and
 // a group of attributes.
+func TestLogAttr_DurationsHaveAUnit(t *testing.T) {
+	var out bytes.Buffer
+	slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{ReplaceAttr: LogAttr})).With("with", time.Second).Info("done",
+		"duration", 12500*time.Microsecond, "any", any(time.Minute), "count", 3, "error", errors.New("at https://me:secret@host/"))
+	for _, want := range []string{`"with":"1s"`, `"duration":"12.5ms"`, `"any":"1m0s"`, `"count":3`, `https://****@host`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
+		}
+	}
+}
+
 func TestRedactAttr_EveryKindOfAttribute(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -36,6 +36,7 @@ var rules = []struct {
 	{"sleeps", Sleeps, "fsm/x_test.go", "package fsm\nimport \"time\"\nfunc f() { time.Sleep(1) }", "wait for a condition"},
 	{"docs/name", Docs, "fsm/x.go", "// Package fsm is.\npackage fsm\nfunc Exported() {}", "Exported has no godoc"},
 	{"docs/package", Docs, "fsm/x.go", "package fsm", "no package comment"},
+	{"logs/pairs", Logs, "fsm/x.go", "package fsm\nfunc f(l logger) { l.Warn(\"it took=3 long\") }", "make it an attribute"},
 	{"runbooks/unknown", Runbooks, "fsm/x.go", "package fsm\nvar e = \"see bivouac runbook disc\"", `names the runbook "disc"`},
 	{"runbooks/path", Runbooks, "fsm/x.go", "package fsm\nvar e = \"see ops/runbooks/disk.md\"", "name the command"},
 	{"runbooks/quotes", RunbookQuotes, "fsm/x.go", "package fsm", `no message of the program is "the disk does not answer`},

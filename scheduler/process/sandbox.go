@@ -186,7 +186,7 @@ func (r *Runner) once(ctx context.Context, sb *sandbox, n *run, l launch, mark r
 		AllocID: fmt.Sprintf("%s-%d", mark.Mark[:8], cmd.Process.Pid), NodeID: host,
 		Address: localAddress, Ports: ports, Workspace: l.workspace,
 	}, nil, nil)
-	r.log.Info("sandbox process started", "sandbox", sb.id, "count", cmd.Process.Pid)
+	r.log.Info("sandbox process started", "sandbox", sb.id, "pid", cmd.Process.Pid)
 	err = r.wait(ctx, cmd)
 	return crashed(cmd, err, sb.out.last(l.key, l.sealKey)), false
 }

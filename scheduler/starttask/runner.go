@@ -142,7 +142,7 @@ func (r *Runner) carry(ctx context.Context, userID, id string, began time.Time) 
 		case o.err != nil:
 			if text := o.err.Error(); text != last {
 				last = text
-				log.Warn("start task step failed, retrying", "status", t.Status, "error", o.err)
+				log.Warn("start task step failed, retrying", "state", t.Status, "error", o.err)
 			}
 			r.note(ctx, t, o.err.Error())
 			sleep(ctx, min(pause.NextBackOff(), deadline.Sub(r.now())), nil)
@@ -218,7 +218,7 @@ func (r *Runner) fail(ctx context.Context, log *slog.Logger, t *fsm.StartTask, d
 	_, err := r.propose(ctx, &fsm.StartTaskFailBody{ID: t.ID, Detail: detail})
 	switch {
 	case err == nil:
-		log.Info("start task failed", "status", t.Status, "reason", detail)
+		log.Info("start task failed", "state", t.Status, "reason", detail)
 		r.forget(ctx, t)
 		r.forgetKey(ctx, t, d)
 		return true

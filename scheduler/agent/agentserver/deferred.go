@@ -62,7 +62,7 @@ func (d *Deferred) Serve(ctx context.Context, ln net.Listener) error {
 	if d.cfg.SecretKey == "" {
 		d.logger.Warn("no secret key is set: whoever reaches the server may initialise it", "address", ln.Addr().String())
 	}
-	d.logger.Info("serving", "address", ln.Addr().String(), "status", agent.StateDormant)
+	d.logger.Info("serving", "address", ln.Addr().String(), "state", agent.StateDormant)
 	defer func() {
 		if s := d.current(); s != nil {
 			s.close()

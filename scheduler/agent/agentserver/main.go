@@ -47,7 +47,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		return 1
 	}
 	cfg.Host, cfg.Port, cfg.Version = *host, *port, buildVersion()
-	cfg.Logger = slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{ReplaceAttr: decode.RedactAttr}))
+	cfg.Logger = slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{ReplaceAttr: decode.LogAttr}))
 	if err := serve(ctx, cfg); err != nil {
 		fmt.Fprintln(stderr, "sandbox-agent: "+err.Error())
 		return 1
