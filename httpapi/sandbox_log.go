@@ -61,13 +61,9 @@ func (s *Server) handleSandboxLogs(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	v, err := c.view()
+	v, row, err := c.sandboxOfPath()
 	if err != nil {
 		return answer{}, err
-	}
-	row := v.Sandbox(c.who.user, c.params.ByName("sandbox_id"))
-	if row == nil {
-		return answer{}, response.NotFound()
 	}
 	return c.sandboxLog(v, row, wanted)
 }

@@ -118,13 +118,9 @@ func (s *Server) handleSandboxShares(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	v, err := c.view()
+	_, row, err := c.sandboxOfPath()
 	if err != nil {
 		return answer{}, err
-	}
-	row := v.Sandbox(c.who.user, c.params.ByName("sandbox_id"))
-	if row == nil {
-		return answer{}, response.NotFound()
 	}
 	return c.sharesOf(row, port)
 }
@@ -189,13 +185,9 @@ func (s *Server) handleSandboxUnshare(c *call) (answer, error) {
 
 // portOfSandbox returns the name of the port in the path, which may be in any of its forms.
 func (c *call) portOfSandbox() (string, error) {
-	v, err := c.view()
+	_, row, err := c.sandboxOfPath()
 	if err != nil {
 		return "", err
-	}
-	row := v.Sandbox(c.who.user, c.params.ByName("sandbox_id"))
-	if row == nil {
-		return "", response.NotFound()
 	}
 	port := proxy.PortNamed(row, c.params.ByName("port"))
 	if port == "" || port == fsm.PortAgentServer {
