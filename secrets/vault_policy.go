@@ -15,7 +15,7 @@ var needs = []struct {
 	path         string
 	capabilities []string
 }{
-	{"data/", []string{"create", "update", "read"}},
+	{"data/", []string{"update", "read"}},
 	{"delete/", []string{"update"}},
 	{"undelete/", []string{"update"}},
 	{"destroy/", []string{"update"}},

@@ -234,13 +234,23 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 func (v *Vault) warnOfExpiry(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
+	after, err := v.expiry(ctx, s)
+	switch {
+	case isDenied(err):
+		v.log.Error("vault's mount may delete versions by age: the AppRole's policy does not let the node look", "path", v.cfg.Mount, "error", explain(err))
+	case after != "" && after != "0s":
+		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
+	} // the operations report whatever else is wrong
+}
+
+// expiry returns the mount's delete_version_after, "" without one.
+func (v *Vault) expiry(ctx context.Context, s *session) (string, error) {
 	config, err := s.client.Logical().ReadWithContext(ctx, v.cfg.Mount+"/config")
 	if err != nil || config == nil {
-		return // the operations report what is wrong
+		return "", err
 	}
-	if after, _ := config.Data["delete_version_after"].(string); after != "" && after != "0s" {
-		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
-	}
+	after, _ := config.Data["delete_version_after"].(string)
+	return after, nil
 }
 
 // warnOfPolicy logs what the AppRole's policy lacks, before it is needed.

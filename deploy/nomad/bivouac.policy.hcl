@@ -9,11 +9,13 @@
 # own for each cluster. Give nobody else submit-job or alloc-exec in it, nor a policy
 # of "write": a job "sandbox-<id>" there reads that sandbox's key
 # (deploy/vault/nomad-workloads.hcl). A cluster that is there already stays in the
-# namespace it has, mostly "default": name that here.
+# namespace it has, mostly "default": name that here. host-volume-create implies
+# host-volume-read; host-volume-write would imply host-volume-register, which makes a
+# volume of any folder of a client.
 namespace "sandboxes" {
   capabilities = [
     "submit-job", "read-job", "list-jobs", "read-logs",
-    "host-volume-create", "host-volume-read", "host-volume-write", "host-volume-delete",
+    "host-volume-create", "host-volume-delete",
   ]
 
   # Where leaders note how far the state had come: nomad { variable } of the

@@ -25,20 +25,21 @@
 # logs at its login what is missing here.
 
 # Settings, provider tokens, custom secrets, hand-overs of start tasks, and
-# PREFIX/marker: which cluster works below PREFIX, and how far it has come.
+# PREFIX/marker: which cluster works below PREFIX, and how far it has come. A node writes
+# an entry's metadata first, so its data are never created, only updated.
 path "MOUNT/data/PREFIX/*" {
-  capabilities = ["create", "update", "read"]
+  capabilities = ["update", "read"]
 }
 # What nothing refers to is deleted so that it can be undeleted, and destroyed
 # vault { secret_retention } later. A node that may not undelete deletes nothing.
 path "MOUNT/delete/PREFIX/*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/undelete/PREFIX/*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/destroy/PREFIX/*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/metadata/PREFIX/*" {
   capabilities = ["create", "update", "read", "list", "delete"]
@@ -47,16 +48,16 @@ path "MOUNT/metadata/PREFIX/*" {
 # The sandboxes' own keys lie where Nomad's workload identity lets the job
 # sandbox-<id>, and no other, read them (nomad-workloads.hcl).
 path "MOUNT/data/NOMAD_NAMESPACE/sandbox-*" {
-  capabilities = ["create", "update", "read"]
+  capabilities = ["update", "read"]
 }
 path "MOUNT/delete/NOMAD_NAMESPACE/sandbox-*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/undelete/NOMAD_NAMESPACE/sandbox-*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/destroy/NOMAD_NAMESPACE/sandbox-*" {
-  capabilities = ["create", "update"]
+  capabilities = ["update"]
 }
 path "MOUNT/metadata/NOMAD_NAMESPACE/sandbox-*" {
   capabilities = ["create", "update", "read", "list", "delete"]

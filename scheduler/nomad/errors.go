@@ -25,6 +25,7 @@ const (
 	textInUse          = "in use by allocations"
 	textNoSuchVolume   = "no such volume"
 	textNoPath         = "No path to node"
+	textDenied         = "Permission denied"
 )
 
 // mapError converts an error of the client library into this program's errors: errNotFound, fsm's
@@ -74,6 +75,7 @@ const (
 	opWriteMark   = "write mark"
 	opListClients = "list clients"
 	opReadClient  = "read client"
+	opReadLog     = "read log"
 )
 
 // missing returns the permission that a call without it needs, as Nomad's policies name it.
@@ -94,9 +96,11 @@ func (c Config) missing(op string) (path, capability string) {
 		return path, "host-volume-read"
 	case "list jobs", "list spare jobs":
 		return path, "list-jobs"
-	case "register job", "stop job", "revert job", "deregister job", "tag version", "untag version":
+	case "register job":
+		return path + `, or host_volume "sandbox-*" has no policy "write"`, "submit-job"
+	case "raise job", "stop job", "revert job", "deregister job", "tag version", "untag version":
 		return path, "submit-job"
-	case "list logs", "read logs":
+	case opReadLog:
 		return path, "read-logs"
 	}
 	return path, "read-job"

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -50,8 +51,7 @@ func (r *Runner) Logs(ctx context.Context, job scheduler.Job, part scheduler.Log
 	case tail == 0 && !follow:
 		return io.NopCloser(strings.NewReader("")), nil
 	case tail == 0:
-		// Nomad's "0 from the end" is the begin of its newest file.
-		if place.offset, err = r.logSize(ctx, alloc.ID, stream); err != nil {
+		if place, err = r.logEnd(ctx, alloc.ID, stream); err != nil {
 			return nil, noLogs(job, err)
 		}
 	}
@@ -116,26 +116,33 @@ func ended(clientStatus string) bool {
 	return false
 }
 
-// logSize returns how much of a stream is kept, in bytes.
-func (r *Runner) logSize(ctx context.Context, alloc, stream string) (int64, error) {
-	var files []*api.AllocFileInfo
-	err := r.call(ctx, "list logs", func(ctx context.Context) error {
-		_, err := r.client.Raw().Query("/v1/client/fs/ls/"+url.PathEscape(alloc)+"?path=alloc%2Flogs", &files, query(ctx))
-		return err
-	})
-	var size int64
-	for _, f := range files {
-		if strings.HasPrefix(f.Name, taskName+"."+stream+".") {
-			size += f.Size
-		}
+// logEnd returns where a stream ends now. Nomad's "0 from the end" is the begin of its newest file,
+// so it is one byte before the end, where there is one. Only its log API takes read-logs: to list the
+// files would need read-fs.
+func (r *Runner) logEnd(ctx context.Context, alloc, stream string) (logPlace, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	defer cancel()
+	last := logPlace{origin: "end", offset: 1, skip: 1}
+	lr, err := r.openLog(ctx, alloc, stream, last, false)
+	if err != nil {
+		return logPlace{}, err
 	}
-	return size, err
+	defer lr.Close()
+	switch _, err := io.ReadFull(lr, make([]byte, 1)); {
+	case errors.Is(err, io.EOF):
+		return logPlace{origin: "start"}, nil
+	case err != nil:
+		return logPlace{}, err
+	}
+	return last, nil
 }
 
-// logPlace is where reading begins: an offset in bytes from the start or the end of what is kept.
+// logPlace is where reading begins: an offset in bytes from the start or the end of what is kept. skip
+// is how many bytes from there a follower leaves out.
 type logPlace struct {
 	origin string
 	offset int64
+	skip   int
 }
 
 // openLog opens the stream of frames; CallTimeout bounds the opening, ctx the reading. A task
@@ -157,17 +164,26 @@ func (r *Runner) openLog(ctx context.Context, alloc, stream string, at logPlace,
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err = mapError("read log", err); says(err, "unknown task name") {
+		if err = r.deniedLog(mapError(opReadLog, err)); says(err, "unknown task name") {
 			err = fmt.Errorf("nomad: read log: %w", errNotFound)
 		}
 		return nil, err
 	}
-	lr := &logReader{outer: ctx, cancel: cancel, body: body, dec: json.NewDecoder(body), follow: follow, left: maxLogBytes}
+	text := bufio.NewReader(body)
+	lr := &logReader{outer: ctx, cancel: cancel, body: body, text: text, dec: json.NewDecoder(text), follow: follow, left: maxLogBytes, denied: r.deniedLog}
 	if follow {
-		lr.over = make(chan struct{})
+		lr.over, lr.skip = make(chan struct{}), at.skip
 		lr.watch.Go(func() { r.awaitEnd(own, alloc, lr.over) })
 	}
 	return lr, nil
+}
+
+// deniedLog adds the missing permission to a *scheduler.Denied.
+func (r *Runner) deniedLog(err error) error {
+	if denied := (*scheduler.Denied)(nil); errors.As(err, &denied) {
+		denied.Path, denied.Capability = r.cfg.missing(opReadLog)
+	}
+	return err
 }
 
 // awaitEnd closes over when the allocation has ended or is gone.
@@ -194,9 +210,15 @@ type logReader struct {
 	outer  context.Context //nolint:containedctx // a reader's life is its caller's
 	cancel context.CancelCauseFunc
 	body   io.Closer
+	text   *bufio.Reader // what dec reads
 	dec    *json.Decoder
 	rest   []byte
 	follow bool
+	// skip is how many bytes are still left out.
+	skip int
+	// denied completes the error of a missing permission; opened says that there was a frame.
+	denied func(error) error
+	opened bool
 	// left bounds what is read without follow, in bytes: a task can write faster than we read.
 	left int64
 	// over is closed when the task has ended. Nomad's stream continues even then; two heartbeats,
@@ -217,10 +239,15 @@ func (l *logReader) Read(p []byte) (int, error) {
 			return 0, nil
 		}
 		var f api.StreamFrame
+		if err := l.refused(); err != nil {
+			return 0, err
+		}
 		if err := l.dec.Decode(&f); err != nil {
 			return 0, l.broken(err)
 		}
 		if l.rest = f.Data; len(l.rest) > 0 {
+			n := min(l.skip, len(l.rest))
+			l.rest, l.skip = l.rest[n:], l.skip-n
 			l.quiet = 0
 		} else if l.finished() {
 			return 0, io.EOF
@@ -238,6 +265,19 @@ func (l *logReader) Read(p []byte) (int, error) {
 	l.rest = l.rest[n:]
 	l.left -= int64(n)
 	return n, nil
+}
+
+// refused returns Nomad's refusal, which can be a 200 with the error as its text.
+func (l *logReader) refused() error {
+	if l.opened {
+		return nil
+	}
+	l.opened = true
+	begin, err := l.text.Peek(len(textDenied))
+	if err != nil || string(begin) != textDenied {
+		return nil // reading reports what is wrong
+	}
+	return l.denied(&scheduler.Denied{Detail: "Nomad: " + opReadLog + ": " + textDenied})
 }
 
 // finished counts a heartbeat and reports whether it is the end.

@@ -32,7 +32,7 @@ func ops() []string {
 		opReadMark, opWriteMark, opListClients, opReadClient, opProbe,
 		"create volume", "delete volume", "list volumes", "read volume", "list jobs", "list spare jobs",
 		"read job", "register job", "stop job", "revert job", "deregister job", "raise job", "tag version",
-		"untag version", "read tagged version", "list logs", "list job's allocations",
+		"untag version", "read tagged version", "list job's allocations",
 		"list purged job's allocations", "list what clients run",
 		"list evaluations", "list allocations", "list whole allocations",
 	}
