@@ -76,8 +76,8 @@
 //	                                  their ports; default: the client's main address
 //	  docker_network                  the clients' docker network of containers whose spec says
 //	                                  network_mode = "bridge"; default: docker's own bridge
-//	  token_file                      file with the ACL token
-//	  ca_file, cert_file, key_file    for https
+//	  token_file                      file with the ACL token; read again when it changes
+//	  ca_file, cert_file, key_file    for https; read again when they change
 //	  volume_plugin                   makes the workspace volumes; default "mkdir"
 //	  vault_role                      the tasks' role in Vault; default: Nomad's configuration
 //	  variable                        path of the Nomad variable with the newest state's mark;
@@ -92,7 +92,8 @@
 //	  namespace                       Vault namespace (Enterprise)
 //	  auth_mount                      AppRole's mount; default "approle"
 //	  role_id or role_id_file         one of them required
-//	  secret_id_file                  required
+//	  secret_id_file                  required; the node logs in again when one of both files
+//	                                  changes
 //	  ca_file                         for https
 //	  unreferenced_grace              the age from which an unreferenced secret is
 //	                                  deleted, which can be undone; 15m

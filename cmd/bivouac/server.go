@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -152,11 +150,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	if err != nil {
 		return serverParts{}, err
 	}
-	token, err := readSecretFile(c.Nomad.TokenFile)
-	if err != nil {
-		return serverParts{}, fmt.Errorf("reading Nomad's token: %w", err)
-	}
-	runner, err := nomad.New(c.nomadConfig(token, log, registry))
+	runner, err := nomad.New(c.nomadConfig(log, registry))
 	if err != nil {
 		return serverParts{}, fmt.Errorf("configuring Nomad: %w", err)
 	}
@@ -227,9 +221,9 @@ func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) sec
 	}
 }
 
-func (c Config) nomadConfig(token string, log *slog.Logger, registry *prometheus.Registry) nomad.Config {
+func (c Config) nomadConfig(log *slog.Logger, registry *prometheus.Registry) nomad.Config {
 	n := nomad.DefaultConfig()
-	n.Address, n.Region, n.Namespace, n.Token = c.Nomad.Address, c.Nomad.Region, c.Nomad.Namespace, token
+	n.Address, n.Region, n.Namespace, n.TokenFile = c.Nomad.Address, c.Nomad.Region, c.Nomad.Namespace, c.Nomad.TokenFile
 	n.TLS = nomad.TLSConfig{CAFile: c.Nomad.CAFile, CertFile: c.Nomad.CertFile, KeyFile: c.Nomad.KeyFile}
 	n.Datacenters, n.NodePool = c.Nomad.Datacenters, c.Nomad.NodePool
 	n.HostNetwork, n.DockerNetwork = c.Nomad.HostNetwork, c.Nomad.DockerNetwork
@@ -273,16 +267,4 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 	api.Proxy.Domain, api.Proxy.PublicURL, api.Proxy.Wake = c.Sandboxes.Domain, c.Sandboxes.PublicURL, c.Sandboxes.Wake
 	api.Proxy.MaxStale = c.Sandboxes.MaxStale
 	return api, nil
-}
-
-// readSecretFile reads a file that holds one secret; "" means no file.
-func readSecretFile(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(string(b)), nil
 }

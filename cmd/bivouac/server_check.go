@@ -311,3 +311,15 @@ func causeOf(err error) error {
 	}
 	return err
 }
+
+// readSecretFile reads a file that holds one secret; "" means no file.
+func readSecretFile(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -84,7 +84,8 @@ nomad {
   docker_network = "bivouac"
   # host_network = "sandboxes" # the clients' address for the sandboxes' ports
   #                            # (deploy/nomad/client.hcl); default: their main one
-  # token_file  = "/etc/bivouac/nomad-token" # deploy/nomad/bivouac.policy.hcl
+  # Read again when they change. The policy is deploy/nomad/bivouac.policy.hcl.
+  # token_file  = "/etc/bivouac/nomad-token"
   # ca_file     = "/etc/bivouac/nomad-ca.pem"
   # Where each leader notes how far the state had come, so that one with an older
   # state deletes nothing. The default is "bivouac/" and vault's prefix: clusters

@@ -21,9 +21,11 @@ type Config struct {
 	Namespace string
 	// Token is the ACL token, empty where ACLs are off. It needs the capabilities submit-job,
 	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete in the namespace,
-	// read and write for Variable, and node:read.
-	Token string
-	TLS   TLSConfig
+	// read and write for Variable, and node:read. TokenFile holds it instead, and is read again
+	// when it changes, as the files of TLS are.
+	Token     string
+	TokenFile string
+	TLS       TLSConfig
 
 	// Datacenters and NodePool limit where sandboxes run; empty means any datacenter and the
 	// default pool.
@@ -114,6 +116,9 @@ func (c Config) Validate() error {
 		if err := CheckDockerNetwork(c.DockerNetwork); err != nil {
 			return fmt.Errorf("nomad: docker network %w", err)
 		}
+	}
+	if c.Token != "" && c.TokenFile != "" {
+		return errors.New("nomad: a token and a token file exclude each other")
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		return errors.New("nomad: a TLS certificate and its key go together")

@@ -13,4 +13,6 @@
 // Registering, reverting and stopping all enforce the job's modify index (or version), so a late
 // call of a deposed leader fails. The task reads the sandbox's key from Vault with its own
 // workload identity; no job definition has it.
+//
+// The ACL token and the certificates for Nomad are read again when their files change.
 package nomad

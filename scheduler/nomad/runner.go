@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -50,12 +51,12 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	carrier, err := newTransport(cfg)
+	if err != nil {
+		return nil, err
+	}
 	client, err := api.NewClient(&api.Config{
-		Address: cfg.Address, Region: cfg.Region, Namespace: cfg.Namespace, SecretID: cfg.Token,
-		TLSConfig: &api.TLSConfig{
-			CACert: cfg.TLS.CAFile, ClientCert: cfg.TLS.CertFile, ClientKey: cfg.TLS.KeyFile,
-			TLSServerName: cfg.TLS.ServerName,
-		},
+		Address: cfg.Address, Region: cfg.Region, Namespace: cfg.Namespace, HttpClient: &http.Client{Transport: carrier},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nomad: making the client: %w", err)
