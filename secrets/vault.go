@@ -29,8 +29,8 @@ type VaultConfig struct {
 
 	// AuthMount is the mount of AppRole; "" is "approle".
 	AuthMount string
-	// RoleID or RoleIDFile names the role. SecretIDFile holds its secret id. It is read at every
-	// login, so that it can be replaced while the node runs.
+	// RoleID or RoleIDFile names the role. SecretIDFile holds its secret id. The files are read at
+	// every login, and a login follows when they change.
 	RoleID, RoleIDFile, SecretIDFile string
 
 	// Mount is the mount of KV version 2; "" is "secret". Prefix is Bivouac's folder in it; "" is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ const (
 	loginRetryMax = 5 * time.Second
 	// revokeLimit bounds the revocation of the token when the node stops.
 	revokeLimit = 2 * time.Second
+	// filesPause is how often a session looks whether the AppRole's files have changed.
+	filesPause = 5 * time.Second
 )
 
 // session is one login: a token and the clients that use it.
@@ -26,6 +29,8 @@ type session struct {
 	client *api.Client
 	kv     *api.KVv2
 	login  *api.Secret
+	// files are the AppRole's files as they were before the login, by name.
+	files map[string]os.FileInfo
 	// dead is closed, once, by sessions.drop.
 	dead chan struct{}
 }
@@ -96,8 +101,12 @@ func (v *Vault) Run(ctx context.Context) error {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = loginRetryMin, loginRetryMax
 	said := ""
+	var s *session
 	for {
-		s, err := v.logIn(ctx)
+		var err error
+		if s == nil {
+			s, err = v.logIn(ctx)
+		}
 		if ctx.Err() != nil {
 			v.end(s)
 			return nil
@@ -120,11 +129,13 @@ func (v *Vault) Run(ctx context.Context) error {
 		v.log.Info("logged in to vault", "address", v.cfg.Address, "duration", time.Duration(s.login.Auth.LeaseDuration)*time.Second)
 		said = ""
 		retry.Reset()
-		v.keep(ctx, s)
+		next := v.keep(ctx, s)
 		if ctx.Err() != nil {
 			v.end(s)
+			v.end(next)
 			return nil
 		}
+		s = next
 	}
 }
 
@@ -132,8 +143,11 @@ func (v *Vault) Run(ctx context.Context) error {
 func (v *Vault) logIn(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
+	files, err := v.files()
+	if err != nil {
+		return nil, unavailable("%v", err)
+	}
 	roleID := v.cfg.RoleID
-	var err error
 	if v.cfg.RoleIDFile != "" {
 		if roleID, err = readID(v.cfg.RoleIDFile); err != nil {
 			return nil, err
@@ -159,7 +173,39 @@ func (v *Vault) logIn(ctx context.Context) (*session, error) {
 		return nil, unavailable("vault answered the login without a token")
 	}
 	client.SetToken(login.Auth.ClientToken)
-	return &session{client: client, kv: client.KVv2(v.cfg.Mount), login: login, dead: make(chan struct{})}, nil
+	return &session{client: client, kv: client.KVv2(v.cfg.Mount), login: login, files: files, dead: make(chan struct{})}, nil
+}
+
+// files returns the AppRole's files as they are now, by name.
+func (v *Vault) files() (map[string]os.FileInfo, error) {
+	found := map[string]os.FileInfo{}
+	for _, name := range []string{v.cfg.RoleIDFile, v.cfg.SecretIDFile} {
+		if name == "" {
+			continue
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, err
+		}
+		found[name] = info
+	}
+	return found, nil
+}
+
+// renewed logs in again if one of the AppRole's files is another than the session's. It returns nil
+// if none is. The session stays in use while the new login fails.
+func (v *Vault) renewed(ctx context.Context, s *session) (*session, error) {
+	files, err := v.files()
+	if err != nil {
+		return nil, err
+	}
+	same := maps.EqualFunc(files, s.files, func(is, was os.FileInfo) bool {
+		return os.SameFile(is, was) && is.ModTime().Equal(was.ModTime()) && is.Size() == was.Size()
+	})
+	if same {
+		return nil, nil
+	}
+	return v.logIn(ctx)
 }
 
 // readID reads a role id or secret id.
@@ -193,12 +239,12 @@ func (v *Vault) explainLogin(err error) error {
 }
 
 // keep publishes the session and renews its token until ctx ends, renewal ends or the session is
-// dropped.
-func (v *Vault) keep(ctx context.Context, s *session) {
+// dropped. It returns the next session if the AppRole's files made one.
+func (v *Vault) keep(ctx context.Context, s *session) (next *session) {
 	watcher, err := s.client.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: s.login})
 	if err != nil {
 		v.sessions.set(nil, unavailable("watching the token: %v", err))
-		return
+		return nil
 	}
 	v.sessions.set(s, nil)
 	v.metrics.loggedIn.Store(true)
@@ -209,12 +255,22 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); watcher.Start() }()
 	defer func() { watcher.Stop(); <-ended }()
-	reason := "renewal ended"
+	look := time.NewTicker(filesPause)
+	defer look.Stop()
+	reason, said := "renewal ended", ""
 	for waiting := true; waiting; {
 		select {
 		case <-ctx.Done():
 			v.sessions.set(nil, unavailable("the node is stopping"))
-			return
+			return nil
+		case <-look.C:
+			var err error
+			if next, err = v.renewed(ctx, s); next != nil {
+				reason, waiting = "the files of the AppRole have changed", false
+			} else if err != nil && ctx.Err() == nil && err.Error() != said {
+				said = err.Error()
+				v.log.Error("keeping the old session in vault: the new role id or secret id is of no use", "error", err)
+			}
 		case <-s.dead:
 			reason = "vault does not know the token any more"
 			waiting = false
@@ -228,6 +284,7 @@ func (v *Vault) keep(ctx context.Context, s *session) {
 		}
 	}
 	v.log.Info("logging in to vault again", "reason", reason)
+	return next
 }
 
 // warnOfExpiry logs an error when the mount is set to delete versions by age.

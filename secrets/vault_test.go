@@ -182,6 +182,57 @@ func TestVault_WrongSecretID_SaysSoAndTakesTheNextOne(t *testing.T) {
 	}
 }
 
+// A secret id is replaced while the node runs: a wrong one changes nothing but the log, the right one
+// gets a session of its own, and no operation fails meanwhile.
+func TestVault_NewSecretID_GetsANewSession(t *testing.T) {
+	t.Parallel()
+	server, log := sharedVault(t), &logBuffer{}
+	cfg := config(t, server, local.AppRoleOptions{})
+	cfg.Logger = log.logger()
+	s := run(t, cfg)
+	token := func() string {
+		current, err := s.session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return current.client.Token()
+	}
+	old := token()
+	if err := os.WriteFile(cfg.SecretIDFile, []byte("canary-secret-id"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the wrong one is refused", func() error {
+		if !strings.Contains(log.String(), "keeping the old session in vault") {
+			return errors.New(log.String())
+		}
+		return s.Health(t.Context())
+	})
+	if is := token(); is != old {
+		t.Error("a wrong secret id ended the session")
+	}
+	var made struct {
+		Data struct {
+			SecretID string `json:"secret_id"`
+		}
+	}
+	role := strings.TrimPrefix(cfg.Prefix, "pre/")
+	if err := server.Do(t.Context(), http.MethodPost, "auth/approle/role/"+role+"/secret-id", nil, &made); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cfg.SecretIDFile, []byte(made.Data.SecretID), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a session by the new secret id", func() error {
+		if token() == old {
+			return errors.New("it is the old session")
+		}
+		return nil
+	})
+	if err := s.Health(t.Context()); err != nil || strings.Contains(log.String(), "canary") {
+		t.Errorf("%v; log:\n%s", err, log.String())
+	}
+}
+
 func TestVault_NothingThere_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
