@@ -156,7 +156,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		}
 	}
 	c.writer = w
-	if err := c.read(w, s.cfg.MaxBodyBytes, found.upload); err != nil {
+	if err := c.read(w, s.live.Load().MaxBodyBytes, found.upload); err != nil {
 		return answer{}, err
 	}
 	out, err := found.handle(s, c)

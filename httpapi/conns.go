@@ -52,9 +52,9 @@ type connections struct {
 	ended   sync.WaitGroup
 }
 
-// newConnections applies the configured limits or, if lower, what the process's file descriptors
-// allow. A proxied connection needs two.
-func newConnections(cfg Config, exempt func(host string) bool, m *metrics) *connections {
+// placesOf returns the configured limits or, if lower, what the process's file descriptors allow. A
+// proxied connection needs two.
+func placesOf(cfg Config) places.Limits {
 	limits := places.Limits{Total: cfg.MaxConnections, Each: cfg.MaxConnectionsPerAddress}
 	const kept = reservedFiles + healthPlaces
 	var files syscall.Rlimit
@@ -62,8 +62,12 @@ func newConnections(cfg Config, exempt func(host string) bool, m *metrics) *conn
 		limits.Total = max(1, (int(files.Cur)-kept)/2)
 		limits.Each = min(limits.Each, max(1, limits.Total/leastShare))
 	}
+	return limits
+}
+
+func newConnections(cfg Config, exempt func(host string) bool, m *metrics) *connections {
 	return &connections{
-		room: places.New(limits), health: places.New(places.Limits{Total: healthPlaces, Each: healthShare}),
+		room: places.New(placesOf(cfg)), health: places.New(places.Limits{Total: healthPlaces, Each: healthShare}),
 		exempt: exempt, metrics: m, plain: cfg.TLS == nil, closers: make(chan struct{}, maxClosers),
 	}
 }

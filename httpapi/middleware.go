@@ -197,7 +197,7 @@ func (s *Server) clientAddress(r *http.Request) string {
 	if err != nil {
 		return r.RemoteAddr
 	}
-	if len(s.cfg.TrustedProxies) == 0 {
+	if len(s.live.Load().TrustedProxies) == 0 {
 		return host
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -222,7 +222,7 @@ func (s *Server) trusted(host string) bool {
 	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+	return slices.ContainsFunc(s.live.Load().TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
 // front sends requests for sandboxes to the proxy and all others to next. One CORS policy covers

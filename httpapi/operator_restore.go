@@ -104,7 +104,7 @@ func (c *call) flag(name string) bool {
 
 // receiveSnapshot writes the body to scratch, within the limits of size and rate.
 func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
-	limit := s.cfg.Snapshots.MaxUpload
+	limit := s.live.Load().MaxUpload
 	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
 	if c.r.ContentLength > limit {
 		return tooLarge

@@ -37,15 +37,13 @@ func newRates(perSecond float64) *lru.Cache[string, *clientRate] {
 // limitRate delays requests of a client address above Config.RatePerSecond and refuses them above
 // twice that. Those to the API and to sandboxes count together; health and metrics are exempt.
 func (s *Server) limitRate(next http.Handler) http.Handler {
-	if s.rates == nil {
-		return next
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
+		now := s.live.Load()
+		if now.rates == nil || isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		client := rateOf(s.rates, requestInfoOf(r.Context()).Address, s.cfg.RatePerSecond)
+		client := rateOf(now.rates, requestInfoOf(r.Context()).Address, now.RatePerSecond)
 		if !client.hard.Allow() {
 			s.metrics.limits.WithLabelValues(limitRate).Inc()
 			response.FailureOf(response.TooManyRequests(), response.FormatDetail, "").Write(w)

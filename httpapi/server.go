@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
@@ -37,8 +36,11 @@ type Server struct {
 	router  *router
 	metrics *metrics
 	keys    *authenticator
-	// rates are the rate limiters of client addresses; nil without a limit.
-	rates *lru.Cache[string, *clientRate]
+	// live has the settings that Reload replaces; reloading guards the replacing, and conns, which
+	// Run sets.
+	live      atomic.Pointer[live]
+	reloading sync.Mutex
+	conns     *connections
 	// failures samples the log lines of failed requests.
 	failures failureLog
 	git      *git.Verifier
@@ -70,12 +72,13 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), rates: newRates(cfg.RatePerSecond), started: time.Now(),
+		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), started: time.Now(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		answers:    newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
 	s.lastRequest.Store(s.started.UnixNano())
+	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: newRates(cfg.RatePerSecond)})
 	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool { return cfg.OwnMetrics && r.name == "metrics" }))
 	pages := cfg.Proxy
 	pages.Origins = cfg.CORSOrigins
@@ -142,6 +145,7 @@ func (s *Server) Drain() {
 // for Config.DrainTimeout at most. It returns nil after an orderly shutdown.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	conns := newConnections(s.cfg, s.trusted, s.metrics)
+	s.keep(conns)
 	server := &http.Server{
 		ConnState:         conns.note,
 		ConnContext:       connContext,
@@ -187,7 +191,7 @@ func (s *Server) drain(server *http.Server, conns *connections) error {
 	// These run once the listeners are closed: who is sent away can't come back.
 	server.RegisterOnShutdown(s.proxy.Drain)
 	server.RegisterOnShutdown(conns.closeSilent)
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.live.Load().DrainTimeout)
 	defer cancel()
 	var err error
 	if err = server.Shutdown(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,7 +62,7 @@ type app struct {
 	log        *slog.Logger
 	listener   net.Listener
 	metrics    net.Listener // nil if the API's listener has them
-	drainDelay time.Duration
+	drainDelay atomic.Int64 // a time.Duration
 	systemd    *systemd
 	store      *fsm.Store
 	node       *cluster.Node
@@ -134,11 +135,13 @@ func newApp(p parts) (*app, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))
 	}
-	return &app{
-		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, drainDelay: p.drainDelay, systemd: p.systemd, store: store,
+	a := &app{
+		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, systemd: p.systemd, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
 		backups: backups, dates: dates, differs: p.api.Differs,
-	}, nil
+	}
+	a.drainDelay.Store(int64(p.drainDelay))
+	return a, nil
 }
 
 // run starts the node and runs it until ctx ends or a part fails. Then it stops all parts in
@@ -187,10 +190,11 @@ func (a *app) run(ctx context.Context) error {
 // drain makes the node unready, transfers leadership, and serves on for drainDelay, so that load
 // balancers notice. It ends early with the error of a part that ends.
 func (a *app) drain(ended <-chan error) error {
-	a.log.Info("node draining", "duration", a.drainDelay)
+	wait := time.Duration(a.drainDelay.Load())
+	a.log.Info("node draining", "duration", wait)
 	a.api.Drain()
 	a.node.HandOver()
-	delay := time.NewTimer(a.drainDelay)
+	delay := time.NewTimer(wait)
 	defer delay.Stop()
 	select {
 	case <-delay.C:

@@ -229,7 +229,7 @@ func TestBinary_SecondSignalEndsItAtOnceAndHangupReadsTheLogLevel(t *testing.T) 
 		t.Fatal(err)
 	}
 	n.process.signal(t, syscall.SIGHUP)
-	n.process.awaitLog(t, "log level read again")
+	n.process.awaitLog(t, "log.level = info (was debug)")
 
 	// A request with an unfinished body delays the graceful stop, although it has its response.
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.base, "http://"))

@@ -21,36 +21,38 @@ import (
 // Config is what `bivouac server` reads from its file. doc.go is the
 // reference; keep it and deploy/config/node.hcl in step with this file.
 type Config struct {
-	NodeName        string
-	DataDir         string
-	BootstrapExpect int
-	RetryJoin       []string
+	NodeName        string   `hcl:"node_name"`
+	DataDir         string   `hcl:"data_dir"`
+	BootstrapExpect int      `hcl:"bootstrap_expect"`
+	RetryJoin       []string `hcl:"retry_join"`
 
-	HTTP      HTTPConfig
-	Peer      PeerConfig
-	Raft      RaftConfig
-	Nomad     NomadConfig
-	Vault     VaultConfig
-	Sandboxes SandboxesConfig
+	HTTP      HTTPConfig      `hcl:"http"`
+	Peer      PeerConfig      `hcl:"peer"`
+	Raft      RaftConfig      `hcl:"raft"`
+	Nomad     NomadConfig     `hcl:"nomad"`
+	Vault     VaultConfig     `hcl:"vault"`
+	Sandboxes SandboxesConfig `hcl:"sandboxes"`
 	// Policy is the installation's policy; see fsm.Installation.
-	Policy fsm.Policy
-	Limits LimitsConfig
-	Git    GitConfig
-	CORS   CORSConfig
-	Backup BackupConfig
-	Log    LogConfig
+	Policy fsm.Policy   `hcl:"policy"`
+	Limits LimitsConfig `hcl:"limits"`
+	Git    GitConfig    `hcl:"git"`
+	CORS   CORSConfig   `hcl:"cors"`
+	Backup BackupConfig `hcl:"backup"`
+	Log    LogConfig    `hcl:"log"`
 	// Metrics is the address of the metrics' own listener, "" for the API's.
-	Metrics string
+	Metrics string `hcl:"metrics.address"`
 }
 
 // HTTPConfig configures the API's listener.
 type HTTPConfig struct {
-	Address string
+	Address string `hcl:"address"`
 	// CertFile and KeyFile enable HTTPS. Both are set or neither.
-	CertFile, KeyFile string
+	CertFile string `hcl:"tls.cert_file"`
+	KeyFile  string `hcl:"tls.key_file"`
 	// DrainDelay is how long a stopping node serves on while it is unready. DrainTimeout is passed
 	// to httpapi.Config.
-	DrainDelay, DrainTimeout time.Duration
+	DrainDelay   time.Duration `hcl:"drain_delay"`
+	DrainTimeout time.Duration `hcl:"drain_timeout"`
 }
 
 // drainDelay is the default of http { drain_delay }: HAProxy's checks, a second apart, and some room.
@@ -58,14 +60,18 @@ const drainDelay = 5 * time.Second
 
 // PeerConfig configures the peer port.
 type PeerConfig struct {
-	Address, Advertise        string
-	CAFile, CertFile, KeyFile string
+	Address   string `hcl:"address"`
+	Advertise string `hcl:"advertise"`
+	CAFile    string `hcl:"ca_file"`
+	CertFile  string `hcl:"cert_file"`
+	KeyFile   string `hcl:"key_file"`
 	// CAKeyFile is the CA's key, for a node that renews its certificate itself; "" for none.
-	CAKeyFile string
+	CAKeyFile string `hcl:"ca_key_file"`
 	// PKIMount and PKIRole are those of Vault's PKI, for a node that renews by it; "" for none.
-	PKIMount, PKIRole string
+	PKIMount string `hcl:"vault_pki.mount"`
+	PKIRole  string `hcl:"vault_pki.role"`
 	// CertificateLifetime is how long a renewed certificate is good for.
-	CertificateLifetime time.Duration
+	CertificateLifetime time.Duration `hcl:"certificate_lifetime"`
 }
 
 // renews reports whether the node renews its certificate itself.
@@ -73,40 +79,58 @@ func (c *PeerConfig) renews() bool { return c.CAKeyFile != "" || c.PKIRole != ""
 
 // RaftConfig tunes Raft. A zero field means package cluster's default.
 type RaftConfig struct {
-	LogStore                                              string
-	HeartbeatTimeout, ElectionTimeout, LeaderLeaseTimeout time.Duration
-	SnapshotInterval                                      time.Duration
-	SnapshotThreshold, TrailingLogs                       uint64
-	TrailingBytes                                         int64
-	ProposeTimeout, ReadTimeout                           time.Duration
+	LogStore           string        `hcl:"log_store"`
+	HeartbeatTimeout   time.Duration `hcl:"heartbeat_timeout"`
+	ElectionTimeout    time.Duration `hcl:"election_timeout"`
+	LeaderLeaseTimeout time.Duration `hcl:"leader_lease_timeout"`
+	SnapshotInterval   time.Duration `hcl:"snapshot_interval"`
+	SnapshotThreshold  uint64        `hcl:"snapshot_threshold"`
+	TrailingLogs       uint64        `hcl:"trailing_logs"`
+	TrailingBytes      int64         `hcl:"trailing_bytes"`
+	ProposeTimeout     time.Duration `hcl:"propose_timeout"`
+	ReadTimeout        time.Duration `hcl:"read_timeout"`
 	// DeadAfter and Voters are passed to cluster.Config.
-	DeadAfter time.Duration
-	Voters    int
+	DeadAfter time.Duration `hcl:"dead_after"`
+	Voters    int           `hcl:"voters"`
 }
 
 // NomadConfig is the Nomad cluster that runs the sandboxes.
 type NomadConfig struct {
-	Address, Namespace, Region string
-	Datacenters                []string
-	TokenFile                  string
-	CAFile, CertFile, KeyFile  string
-	NodePool, VolumePlugin     string
-	HostNetwork, DockerNetwork string
-	VaultRole                  string
+	Address       string   `hcl:"address"`
+	Namespace     string   `hcl:"namespace"`
+	Region        string   `hcl:"region"`
+	Datacenters   []string `hcl:"datacenters"`
+	TokenFile     string   `hcl:"token_file"`
+	CAFile        string   `hcl:"ca_file"`
+	CertFile      string   `hcl:"cert_file"`
+	KeyFile       string   `hcl:"key_file"`
+	NodePool      string   `hcl:"node_pool"`
+	VolumePlugin  string   `hcl:"volume_plugin"`
+	HostNetwork   string   `hcl:"host_network"`
+	DockerNetwork string   `hcl:"docker_network"`
+	VaultRole     string   `hcl:"vault_role"`
 	// Variable is the path of this installation's mark; see nomad.Config.
-	Variable  string
-	LostAfter time.Duration
+	Variable  string        `hcl:"variable"`
+	LostAfter time.Duration `hcl:"lost_after"`
 }
 
 // VaultConfig is the Vault that stores secret values.
 type VaultConfig struct {
-	Address, Mount, Prefix, Namespace, AuthMount string
-	RoleID, RoleIDFile, SecretIDFile             string
-	CAFile                                       string
+	Address      string `hcl:"address"`
+	Mount        string `hcl:"mount"`
+	Prefix       string `hcl:"prefix"`
+	Namespace    string `hcl:"namespace"`
+	AuthMount    string `hcl:"auth_mount"`
+	RoleID       string `hcl:"role_id"`
+	RoleIDFile   string `hcl:"role_id_file"`
+	SecretIDFile string `hcl:"secret_id_file"`
+	CAFile       string `hcl:"ca_file"`
 	// UnreferencedGrace is the age from which an unreferenced version is deleted.
 	// SecretRetention is how long it can be undeleted before it is destroyed. CollectInterval
 	// is the pause between two collections.
-	UnreferencedGrace, SecretRetention, CollectInterval time.Duration
+	UnreferencedGrace time.Duration `hcl:"unreferenced_grace"`
+	SecretRetention   time.Duration `hcl:"secret_retention"`
+	CollectInterval   time.Duration `hcl:"collect_interval"`
 }
 
 // SandboxesConfig bounds the lifecycle of sandboxes.
@@ -114,55 +138,63 @@ type SandboxesConfig struct {
 	// These are passed to scheduler.Config: the deadlines of STARTING and of a pause, the time
 	// for a graceful pause of conversations before it, and how long a sandbox may wait for a
 	// client with capacity.
-	StartTimeout, StopTimeout, PauseGrace, PlacementGrace time.Duration
+	StartTimeout   time.Duration `hcl:"start_timeout"`
+	StopTimeout    time.Duration `hcl:"stop_timeout"`
+	PauseGrace     time.Duration `hcl:"pause_grace"`
+	PlacementGrace time.Duration `hcl:"placement_grace"`
 	// OrphanRetention and RemovalsPerHour are passed to scheduler.Config.
-	OrphanRetention time.Duration
-	RemovalsPerHour int
+	OrphanRetention time.Duration `hcl:"orphan_retention"`
+	RemovalsPerHour int           `hcl:"removals_per_hour"`
 	// URL is how clients reach a sandbox's port; see httpapi.Config.SandboxURL.
-	URL string
+	URL string `hcl:"url"`
 	// Domain, PublicURL, Wake and MaxStale configure the sandbox proxy; see proxy.Config.
-	Domain, PublicURL string
-	Wake              bool
-	MaxStale          time.Duration
+	Domain    string        `hcl:"domain"`
+	PublicURL string        `hcl:"public_url"`
+	Wake      bool          `hcl:"wake"`
+	MaxStale  time.Duration `hcl:"max_stale"`
 }
 
 // LimitsConfig bounds the requests of one client and the resources of sandboxes.
 type LimitsConfig struct {
 	// BodySize and SnapshotSize are in bytes. SnapshotSize bounds a file to restore.
-	BodySize, SnapshotSize int64
+	BodySize     int64 `hcl:"body_size"`
+	SnapshotSize int64 `hcl:"snapshot_size"`
 	// RatePerSecond is the request rate of one client address; 0 means no limit.
-	RatePerSecond float64
+	RatePerSecond float64 `hcl:"rate_per_second"`
 	// Connections is the number of open connections; 0 means package httpapi's default.
 	// ConnectionsPerAddress is that of one client address; 0 means no limit.
-	Connections, ConnectionsPerAddress int
+	Connections           int `hcl:"connections"`
+	ConnectionsPerAddress int `hcl:"connections_per_address"`
 	// TrustedProxies are the proxies whose X-Forwarded-For is trusted.
-	TrustedProxies []string
+	TrustedProxies []string `hcl:"trusted_proxies"`
 	// User, Installation and OnLimit are passed to fsm.Installation.
-	User, Installation fsm.Limits
-	OnLimit            fsm.OnLimit
+	User         fsm.Limits  `hcl:"user"`
+	Installation fsm.Limits  `hcl:"installation"`
+	OnLimit      fsm.OnLimit `hcl:"on_limit"`
 }
 
 // GitConfig configures how provider tokens are verified.
 type GitConfig struct {
-	VerifyTokens bool
-	AllowedHosts []string
+	VerifyTokens bool     `hcl:"verify_tokens"`
+	AllowedHosts []string `hcl:"allowed_hosts"`
 }
 
 // CORSConfig lists the web origins that may call the API.
 type CORSConfig struct {
-	Origins []string
+	Origins []string `hcl:"origins"`
 }
 
 // BackupConfig configures the leader's backups; none if Dir is "".
 type BackupConfig struct {
-	Dir      string
-	Interval time.Duration
-	Retain   int
+	Dir      string        `hcl:"dir"`
+	Interval time.Duration `hcl:"interval"`
+	Retain   int           `hcl:"retain"`
 }
 
 // LogConfig configures logging to stderr.
 type LogConfig struct {
-	Level, Format string
+	Level  string `hcl:"level"`
+	Format string `hcl:"format"`
 }
 
 // leastGrace is twice the time that a command may take: a secret is written before the command

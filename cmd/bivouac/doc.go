@@ -15,6 +15,12 @@
 //
 // # Configuration of `bivouac server`
 //
+// SIGHUP reads the file again. At once change: log { level }, http { drain_delay drain_timeout },
+// and of limits body_size, snapshot_size, rate_per_second, connections, connections_per_address
+// and trusted_proxies. The log names every other setting that differs from what the node runs
+// with: it needs a restart. A file with mistakes changes nothing. Certificates, Nomad's token and
+// the files of Vault's AppRole are read again when they change, without a signal.
+//
 // The file of --config is HCL. All unknown members and values out of range are reported at
 // once. Durations are strings such as "250ms" or "2m". Secrets are neither in the file nor in
 // the environment: the file has the paths of files with secrets. deploy/config/node.hcl is a
@@ -105,6 +111,9 @@
 //	  stop_timeout                    how long a pause may take before it is shown in ERROR; 1m
 //	  pause_grace                     how long conversations may take to pause; 20s
 //	  placement_grace                 how long to wait for a client with capacity; 15s
+//	  orphan_retention                how long the workspace of a sandbox that is gone stays; 168h
+//	  removals_per_hour               of sandboxes' remains, of each kind; 0 (default) is the larger
+//	                                  of 5 and a tenth; above it they wait for an operator
 //	  url                             how clients reach a sandbox's port: "proxy" (default), on
 //	                                  any node; or a URL such as "http://{address}:{port}" with
 //	                                  {address}, {port}, {sandbox} and {name} replaced

@@ -33,8 +33,13 @@ cmd/bivouac the reference.
 Nodes with the same bootstrap_expect form a cluster on their first start and
 find each other again afterwards, in any order. SIGTERM and SIGINT make the node
 unready, hand leadership over, serve on for http { drain_delay }, finish the
-requests in progress and stop; a second one ends the process at once. SIGHUP reads the log level again. Certificates are read again
-when their files change.
+requests in progress and stop; a second one ends the process at once.
+
+SIGHUP reads the file again. The log level, limits {} of requests, connections and
+trusted_proxies, and http { drain_delay drain_timeout } change at once; the log
+names what else changed and needs a restart. A file with mistakes changes nothing.
+Certificates, Nomad's token and Vault's secret id are read again when their files
+change, without a signal.
 
 --check starts nothing and asks neither Vault nor Nomad. It checks the file, and
 the modes, contents and dates of the files that it names, and prints a line for
@@ -98,7 +103,7 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	}
 	life.onStop("the Nomad client", func(context.Context) error { made.nomad.Close(); return nil })
 	life.onStop("the HTTP port", func(context.Context) error { made.listener.Close(); return nil })
-	service, err := newSystemd(log, cfg.HTTP.DrainDelay+cfg.HTTP.DrainTimeout+2*stopGrace)
+	service, err := newSystemd(log, stoppingTime(cfg.HTTP.DrainDelay, cfg.HTTP.DrainTimeout))
 	if err != nil {
 		return err
 	}
@@ -109,29 +114,9 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	}
 	life.start("Vault session", made.vault.Run)
 	life.start("Nomad probe", made.nomad.Probe)
-	life.start("reload", func(ctx context.Context) error { return p.reloadLevel(ctx, configFile, level, log, service) })
+	again := &reloader{path: configFile, running: cfg, level: level, node: node, log: made.log}
+	life.start("reload", func(ctx context.Context) error { return again.run(ctx, p.reload) })
 	return node.run(ctx)
-}
-
-// reloadLevel sets the log level from the configuration file at each SIGHUP. A file with
-// mistakes changes nothing.
-func (p *program) reloadLevel(ctx context.Context, configFile string, level *slog.LevelVar, log *slog.Logger, service *systemd) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.reload:
-		}
-		service.reloading()
-		cfg, err := loadConfig(configFile)
-		if err != nil {
-			log.Error("the configuration is not read again", "path", configFile, "error", err)
-		} else {
-			level.Set(logLevel(cfg.Log.Level))
-			log.Info("log level read again", "path", configFile)
-		}
-		service.ready()
-	}
 }
 
 // serverParts are the parts of a node and what `bivouac server` runs beside them.

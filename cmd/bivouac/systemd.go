@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -15,8 +16,8 @@ type systemd struct {
 	log *slog.Logger
 	// watchdog is the time after which systemd ends a node that does not feed it; 0 for none.
 	watchdog time.Duration
-	// stopping is how long a stop may take.
-	stopping time.Duration
+	// stopping is how long a stop may take, a time.Duration.
+	stopping atomic.Int64
 }
 
 // newSystemd reads the environment that systemd gave this process.
@@ -25,7 +26,9 @@ func newSystemd(log *slog.Logger, stopping time.Duration) (*systemd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading systemd's watchdog from the environment: %w", err)
 	}
-	return &systemd{log: log, watchdog: watchdog, stopping: stopping}, nil
+	s := &systemd{log: log, watchdog: watchdog}
+	s.stopping.Store(int64(stopping))
+	return s, nil
 }
 
 func (s *systemd) tell(state string) {
@@ -46,7 +49,7 @@ func (s *systemd) reloading() { s.tell(daemon.SdNotifyReloading) }
 // stop also makes systemd wait for as long as this node's configuration may take to drain.
 func (s *systemd) stop() {
 	if s != nil {
-		s.tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, s.stopping.Microseconds()))
+		s.tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, time.Duration(s.stopping.Load()).Microseconds()))
 	}
 }
 

@@ -31,9 +31,8 @@ type Limits struct {
 
 // Room is a bounded number of places. Create it with New.
 type Room struct {
-	limits Limits
-
 	mu      sync.Mutex
+	limits  Limits
 	all     line
 	origins map[netip.Prefix]*line
 }
@@ -149,6 +148,20 @@ func (p *Place) remove() {
 	if p.origin.count--; p.origin.count == 0 {
 		delete(p.room.origins, p.from)
 	}
+}
+
+// SetLimits bounds the room anew. Who is above a lower limit stays, and gives way to newcomers.
+func (r *Room) SetLimits(limits Limits) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limits = limits
+}
+
+// Limits are the room's.
+func (r *Room) Limits() Limits {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.limits
 }
 
 // Open is how many places are taken.
