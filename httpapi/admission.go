@@ -61,10 +61,13 @@ func newAdmission() *admission {
 	}
 }
 
+// errUserRequests is the cause of a refusal by the admission.
+var errUserRequests = errors.New("the user has too many requests in progress")
+
 // errBusy is the refusal of a request whose user has too many.
 func errBusy() *response.HTTPError {
 	return &response.HTTPError{
-		Status: http.StatusTooManyRequests, RetryAfter: time.Second,
+		Status: http.StatusTooManyRequests, RetryAfter: time.Second, Cause: errUserRequests,
 		Text: "Too many of your requests are in progress on this node; nothing was done. Wait for their answers, or try again.",
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // slowBody is a request whose body does not end before release.
@@ -107,6 +109,9 @@ func TestAdmission_WaitingIsBounded(t *testing.T) {
 		h.do(h.alice, "GET", pathConversations+"/count", "").want(t, http.StatusTooManyRequests)
 		if passed := time.Since(begun); passed != h.server.cfg.RequestTimeout {
 			t.Errorf("it waited for %s", passed)
+		}
+		if n := testutil.ToFloat64(h.server.metrics.limits.WithLabelValues(limitUserRequests)); n != 1 {
+			t.Errorf("%v refusals are counted", n)
 		}
 		for _, b := range blocked {
 			b.end()

@@ -47,6 +47,7 @@ const (
 	limitBody         = "body_size"
 	limitSnapshotSize = "snapshot_size"
 	limitConnections  = "connections"
+	limitUserRequests = "user_requests"
 )
 
 func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
@@ -127,7 +128,7 @@ func (m *metrics) start(table []route) {
 			m.limits.WithLabelValues(scope + name)
 		}
 	}
-	for _, name := range []string{limitRate, limitBody, limitSnapshotSize, limitConnections} {
+	for _, name := range []string{limitRate, limitBody, limitSnapshotSize, limitConnections, limitUserRequests} {
 		m.limits.WithLabelValues(name)
 	}
 }
@@ -180,6 +181,8 @@ func (m *metrics) limited(route string, status int, err error) {
 	switch {
 	case errors.As(err, &e) && e.Code == fsm.CodeLimit && e.Limit != "":
 		m.limits.WithLabelValues(e.Limit).Inc()
+	case errors.Is(err, errUserRequests):
+		m.limits.WithLabelValues(limitUserRequests).Inc()
 	case status == http.StatusRequestEntityTooLarge && route == pathOperator+"/restore":
 		m.limits.WithLabelValues(limitSnapshotSize).Inc()
 	case status == http.StatusRequestEntityTooLarge && m.objective[route]:
