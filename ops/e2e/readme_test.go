@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
 
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
@@ -158,7 +161,12 @@ func (p *program) output() string {
 // interrupt sends SIGINT like Ctrl-C. The program must end with success and leave no process.
 func (p *program) interrupt(t *testing.T) {
 	t.Helper()
-	children := descendants(t, p.cmd.Process.Pid)
+	var children []*process.Process
+	for _, pid := range descendants(t, p.cmd.Process.Pid) {
+		if child, err := process.NewProcess(int32(pid)); err == nil {
+			children = append(children, child)
+		}
+	}
 	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -170,10 +178,21 @@ func (p *program) interrupt(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatalf("bivouac dev does not end a minute after Ctrl-C\n%s", p.output())
 	}
-	for _, pid := range children {
-		if err := syscall.Kill(pid, 0); err == nil {
-			t.Errorf("process %d, begun by bivouac dev, is still there", pid)
+	// The kernel kills what is left when its parent has ended, and a machine's first process may
+	// take its time to collect it.
+	err := testcluster.Await(5*time.Second, func() error {
+		for _, child := range children {
+			is, err := child.IsRunning() // false if the id is another process's by now
+			state, _ := child.Status()
+			if err == nil && is && !slices.Contains(state, process.Zombie) {
+				line, _ := child.Cmdline()
+				return fmt.Errorf("process %d is still there: %s (%v)", child.Pid, line, state)
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("after bivouac dev has ended: %v", err)
 	}
 }
 
