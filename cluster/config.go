@@ -51,8 +51,11 @@ type Config struct {
 	// Voters is the wanted number of voters: dead ones are removed only down to it. 0 means
 	// BootstrapExpect.
 	Voters int
+	// RaiseProtocol has the leader raise the protocol version as soon as all members know a newer one.
+	// Without it that happens in a new cluster alone, and an operator does it later (SetProtocol).
+	RaiseProtocol bool
 	// DeadAfter is how long a voter must be silent before a nonvoter replaces it and the protocol
-	// version is raised without it. A nonvoter is removed after the same time. 0 means never. A new
+	// version of a new cluster is raised without it. A nonvoter is removed after the same time. 0 means never. A new
 	// leader continues to count from its predecessor's report.
 	DeadAfter time.Duration
 	// RetryJoin lists peer addresses at which to find the cluster. It may contain this node's own.

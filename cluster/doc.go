@@ -21,7 +21,7 @@
 //	watchLeader       drops a leader whose process is gone
 //	watchTerms        opens each of this node's terms and ends its scope
 //	keepMembership    first start, joining, a changed address (bootstrap.go)
-//	reconcileMembers  leader only: promotes nonvoters, raises the protocol version
+//	reconcileMembers  leader only: promotes nonvoters, raises a new cluster's protocol version
 //	storage.Watch     the disk's pace, and where the log ends
 //	watchRevoked      closes connections with revoked certificates
 //	catchUp           once: makes Ready nil when the store has caught up

@@ -69,13 +69,10 @@ func decodeEntry(entry []byte) ([]fsm.Command, error) {
 	}
 	commands := make([]fsm.Command, len(parts))
 	for i, part := range parts {
-		cmd, err := fsm.DecodeCommand(part)
-		if raise, ok := cmd.Body.(*fsm.ProtocolRaiseBody); err == nil && ok && raise.Version > fsm.ProtocolVersion {
-			err = fmt.Errorf(
-				"the cluster moved to protocol version %d and this node knows %d: upgrade it", raise.Version,
-				fsm.ProtocolVersion,
-			)
+		if err := fsm.CheckLogged(part); err != nil {
+			return nil, err
 		}
+		cmd, err := fsm.DecodeCommand(part)
 		if err != nil {
 			return nil, err
 		}

@@ -32,6 +32,10 @@ func AsOperator(ctx context.Context, o Operator) context.Context {
 	return context.WithValue(ctx, operatorKey{}, o)
 }
 
+// ofOperator reports whether the leader takes a command from another process only with an operator's
+// proof. Apply takes protocol.raise without one, which the leader of a new cluster proposes.
+func ofOperator(t fsm.CommandType) bool { return t.OfOperator() || t == fsm.ProtocolRaise }
+
 func operatorOf(ctx context.Context) Operator {
 	o, _ := ctx.Value(operatorKey{}).(Operator)
 	return o
@@ -44,7 +48,7 @@ func encodeFor(ctx context.Context, cmd fsm.Command) (of fsm.Command, data, proo
 		return cmd, nil, nil, err
 	}
 	o := operatorOf(ctx)
-	needed := cmd.Type.OfOperator() && o.Key != ""
+	needed := ofOperator(cmd.Type) && o.Key != ""
 	if needed && cmd.Credential.IsZero() {
 		cmd.UserID, cmd.Credential = o.UserID, fsm.Credential{Lookup: o.Lookup}
 	}
@@ -83,7 +87,7 @@ func cutProof(part []byte) (proof, data []byte) {
 // node's certificate alone must not make keys. Apply judges the first key by itself.
 func (n *Node) authorised(cmd fsm.Command, data, proof []byte) *fsm.Error {
 	v := n.store.View()
-	if !cmd.Type.OfOperator() || !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey(n.clock()) {
+	if !ofOperator(cmd.Type) || !v.Active(fsm.VersionAccess) || !v.AnyOperatorKey(n.clock()) {
 		return nil
 	}
 	if b, ok := cmd.Body.(*fsm.APIKeyCreateBody); ok && b.Bootstrap {

@@ -89,7 +89,7 @@ func operatorBodies() []fsm.Body {
 	return []fsm.Body{
 		create, user, &fsm.APIKeyRevokeBody{ID: 1}, &fsm.APIKeyEnableBody{ID: 1}, &fsm.UserConfigureBody{UserID: "thief"},
 		&fsm.InstallationConfigureBody{}, &fsm.SpecDeleteBody{ID: "s"}, &fsm.CertificateRevokeBody{Fingerprint: strings.Repeat("a", 64), Node: "n0"},
-		&fsm.HoldReleaseBody{},
+		&fsm.HoldReleaseBody{}, &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion},
 	}
 }
 

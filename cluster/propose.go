@@ -188,9 +188,8 @@ func (n *Node) admit(cmd fsm.Command) *fsm.Error {
 		return &fsm.Error{Code: fsm.CodeTimeout, RetryAfter: retryAfter,
 			Message: "the command's time is more than a minute from the leader's clock; nothing was done; if this repeats, the nodes' clocks differ"}
 	}
-	if !n.store.View().Active(fsm.MinVersion(cmd.Type)) {
-		return &fsm.Error{Code: fsm.CodeProtocol, RetryAfter: time.Minute,
-			Message: "not every node of the cluster knows this yet; finish the upgrade and try again"}
+	if v, needs := n.store.View(), fsm.MinVersion(cmd.Type); !v.Active(needs) {
+		return fsm.NeedsVersion("this", needs, v.ProtocolVersion())
 	}
 	return nil
 }

@@ -3,15 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
-	"bivouac.dev/bivouac/fsm"
 )
 
 const (
@@ -94,12 +91,13 @@ func (l *contactBook) ages(term uint64, now time.Time) map[string]int64 {
 }
 
 // reconcileMembers runs on the leader for one term. It promotes nonvoters that have caught up,
-// replaces dead members, and raises the protocol version when all members know a newer one.
+// replaces dead members, and raises the protocol version of a new cluster.
 func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
 	n.contacts.begin(term, n.silent.get(time.Now()))
 	sent := map[raft.ServerID]map[raft.ServerID]record{}
+	announced := 0
 	for {
-		if err := n.reconcileOnce(ctx, sent); err != nil {
+		if err := n.reconcileOnce(ctx, sent, &announced); err != nil {
 			return err
 		}
 		select {
@@ -111,7 +109,7 @@ func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
 }
 
 func (n *Node) reconcileOnce(
-	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]record,
+	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]record, announced *int,
 ) error {
 	r := n.raft.Load()
 	servers, index, err := n.configuration(r)
@@ -129,7 +127,7 @@ func (n *Node) reconcileOnce(
 	if err := n.changeMembers(ctx, r, servers, index, nextChange(states, n.wantedVoters())); err != nil {
 		return err
 	}
-	return n.raiseVersion(ctx, states, contacts)
+	return n.raiseVersion(ctx, states, contacts, announced)
 }
 
 // configuration returns Raft's latest members and the log index of that configuration.
@@ -232,40 +230,6 @@ func (n *Node) addressIn(servers []raft.Server, id raft.ServerID) raft.ServerAdd
 		}
 	}
 	return ""
-}
-
-// raiseVersion raises the protocol version to the newest that all members know. Dead members are
-// ignored: an older node stops when it reads the version from the log.
-func (n *Node) raiseVersion(
-	ctx context.Context, states []memberState, contacts map[raft.ServerID]contact,
-) error {
-	version := n.store.View().ProtocolVersion()
-	known := []int{fsm.ProtocolVersion}
-	for _, s := range states {
-		switch {
-		case s.id == n.id || s.dead:
-		case s.alive:
-			known = append(known, contacts[s.id].hello.Protocol)
-		default:
-			known = append(known, 0)
-		}
-	}
-	next := raisedVersion(version, known)
-	if next == version {
-		return nil
-	}
-	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.ProtocolRaiseBody{Version: next})
-	if _, err := n.Propose(ctx, cmd); err != nil {
-		return fmt.Errorf("raising the protocol version: %w", err)
-	}
-	n.logger.Info("cluster: protocol version raised", "version", next)
-	return nil
-}
-
-// raisedVersion is the newest version that every member knows; known has 0 for a member without an
-// answer. A version never falls.
-func raisedVersion(current int, known []int) int {
-	return max(current, slices.Min(known))
 }
 
 // promotable reports whether a nonvoter may vote. A voter far behind could not help to commit for a

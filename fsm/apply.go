@@ -89,8 +89,7 @@ func (t *transaction) apply(cmd Command) Outcome {
 	}
 	// Not recorded: the same command is accepted once the version is raised.
 	if min := MinVersion(cmd.Type); !t.meta.active(min) {
-		return Outcome{stamp, Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
-			cmd.Type, min, t.meta.ProtocolVersion)}
+		return Outcome{stamp, NeedsVersion(string(cmd.Type), min, t.meta.ProtocolVersion)}
 	}
 	// Not recorded: another key of the same user may send the same id.
 	if err := t.refused(cmd); err != nil {

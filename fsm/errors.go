@@ -39,7 +39,7 @@ const (
 	CodeSecretStore Code = "secret_store_unavailable"
 	// CodeScheduler: Nomad can't be reached or refused (503).
 	CodeScheduler Code = "scheduler_unavailable"
-	// CodeProtocol: not every node knows this command yet (503).
+	// CodeProtocol: the cluster's protocol version is too low for this (409).
 	CodeProtocol Code = "protocol_version"
 	// CodeShuttingDown: this node is stopping (503).
 	CodeShuttingDown Code = "shutting_down"

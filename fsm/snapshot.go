@@ -241,7 +241,7 @@ func (l *loader) readHeader(line []byte) error {
 		return fmt.Errorf("its format is %d and this node reads 1 to %d: upgrade it", f, SnapshotFormat)
 	}
 	if v := l.header.Meta.ProtocolVersion; v > ProtocolVersion {
-		return fmt.Errorf("its protocol version is %d and this node knows %d: upgrade it", v, ProtocolVersion)
+		return errNewer(v)
 	}
 	return nil
 }

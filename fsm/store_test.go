@@ -194,6 +194,15 @@ func TestDoneTasksAreBounded(t *testing.T) {
 	}
 }
 
+// TestVersionBrings: every version says what it brings, and no other.
+func TestVersionBrings(t *testing.T) {
+	for v := range ProtocolVersion + 3 {
+		if known := v > 1 && v <= ProtocolVersion; (VersionBrings(v) != "") != known {
+			t.Errorf("version %d brings %q", v, VersionBrings(v))
+		}
+	}
+}
+
 // TestProtocolVersion: a version that this node does not know stops it. A command that is too new
 // for the cluster is refused and not recorded.
 func TestProtocolVersion(t *testing.T) {

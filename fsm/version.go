@@ -1,10 +1,15 @@
 package fsm
 
-import "fmt"
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+)
 
 // ProtocolVersion is the newest replicated protocol version that this binary knows. The cluster's
-// own version (View.ProtocolVersion) starts at 1. protocol.raise raises it; an operator or the
-// leader proposes that once every node knows the higher version.
+// own version (View.ProtocolVersion) starts at 1. protocol.raise raises it: the leader proposes it
+// in a new cluster, an operator in one that was upgraded, once every node knows the version.
 //
 // The version rises with every new command type and with every change to what an existing command
 // does to the state, including a stricter rule of a body: until all nodes know the change, all must
@@ -31,6 +36,62 @@ const (
 	// a challenge, and all certificates of a node can be revoked.
 	VersionRotate = 6
 )
+
+// VersionBrings says in words what a protocol version brings, "" for one that this program does not
+// know.
+func VersionBrings(version int) string {
+	switch version {
+	case VersionBatches:
+		return "several commands share an entry of the log"
+	case VersionHistory:
+		return "the history of terms, holds and orphans; keys are checked again in the log"
+	case VersionCharacters:
+		return "lengths of texts in characters; draining Nomad clients get no new sandboxes"
+	case VersionAccess:
+		return "users can be disabled, keys have roles, a user's state is bounded"
+	case VersionRotate:
+		return "keys of sandboxes are replaced; all certificates of a node are revoked at once"
+	}
+	return ""
+}
+
+// NeedsVersion is the error for what the cluster can't do below a protocol version. what begins the
+// sentence.
+func NeedsVersion(what string, version, has int) *Error {
+	return Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node, then \"bivouac operator protocol set %d\"",
+		what, version, has, version)
+}
+
+// errNewer is the error of a state or log that needs a newer program.
+func errNewer(version int) error {
+	return fmt.Errorf("the cluster moved to protocol version %d and this program knows %d: start the newer program again; from \"bivouac operator protocol set\" on there is no way back to this one",
+		version, ProtocolVersion)
+}
+
+// CheckLogged refuses an encoded command that raises the protocol version beyond this program's. It
+// decodes no other command.
+func CheckLogged(command []byte) error {
+	if !bytes.HasPrefix(command, []byte(ProtocolRaise+"{")) {
+		return nil
+	}
+	cmd, err := DecodeCommand(command)
+	if err != nil {
+		return err
+	}
+	if b, ok := cmd.Body.(*ProtocolRaiseBody); ok && b.Version > ProtocolVersion {
+		return errNewer(b.Version)
+	}
+	return nil
+}
+
+// CheckSnapshot refuses a snapshot that this program can't read, by its header alone.
+func CheckSnapshot(r io.Reader) error {
+	line, err := bufio.NewReader(r).ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("reading the header of a snapshot: %w", unexpected(err))
+	}
+	return new(loader).readHeader(line)
+}
 
 // active reports whether the changes of a protocol version are in force. Below that version some
 // nodes may not know them, and all nodes must compute the same state.

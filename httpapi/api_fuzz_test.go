@@ -37,7 +37,7 @@ const bobsCanary = "b0bscanary"
 func newFuzzed(t *testing.T) *fuzzed {
 	t.Helper()
 	h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec()
-	// Older protocol versions respond 503 to newer routes.
+	// Older protocol versions respond 409 to newer routes.
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	f := &fuzzed{harness: h}
 	for user, key := range map[string]string{"alice": h.alice, "bob": h.bob} {

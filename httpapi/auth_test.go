@@ -32,6 +32,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"specs":[]}`
 	case "member.remove", "member.allow":
 		body = `{"name":"n2"}`
+	case "protocol.set":
+		body = `{"version":2}`
 	case "member.replace":
 		body = `{"old":"n2","new":"n3"}`
 	default:

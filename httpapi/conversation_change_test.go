@@ -296,6 +296,7 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 				"member.transfer":        {h.root, pathOperator + "/transfer-leader", `{"to":"n2"}`},
 				"member.remove":          {h.root, pathOperator + "/remove", `{"name":"n2"}`},
 				"member.allow":           {h.root, pathOperator + "/allow", `{"name":"n2"}`},
+				"protocol.set":           {h.root, pathOperator + "/protocol", `{"version":2}`},
 				"member.replace":         {h.root, pathOperator + "/replace", `{"old":"n2","new":"n3"}`},
 			}[route.name]
 			if !known {

@@ -132,7 +132,7 @@ func TestErrors_EveryCode(t *testing.T) {
 	for code, want := range map[fsm.Code]int{
 		fsm.CodeInvalid: 422, fsm.CodeUnauthorized: 401, fsm.CodeForbidden: 403, fsm.CodeNotFound: 404, fsm.CodeConflict: 409,
 		fsm.CodeIdempotencyMismatch: 422, fsm.CodeNoLeader: 503, fsm.CodeOutcomeUnknown: 503, fsm.CodeSecretStore: 503,
-		fsm.CodeScheduler: 503, fsm.CodeProtocol: 503, fsm.CodeShuttingDown: 503, fsm.CodeTimeout: 503, fsm.CodeInternal: 500, "new": 500,
+		fsm.CodeScheduler: 503, fsm.CodeProtocol: 409, fsm.CodeShuttingDown: 503, fsm.CodeTimeout: 503, fsm.CodeInternal: 500, "new": 500,
 	} {
 		h := newHarness(t).withSpec()
 		h.cluster.set(func(c *fakeCluster) { c.proposeErr = &fsm.Error{Code: code, Message: "words for the reader"} })

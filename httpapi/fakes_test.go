@@ -179,6 +179,10 @@ func (c *fakeCluster) ReplaceServer(_ context.Context, oldName, newName string, 
 	return c.changeMembers(fmt.Sprintf("replace %s %s %+v", oldName, newName, o))
 }
 
+func (c *fakeCluster) SetProtocol(_ context.Context, version int) error {
+	return c.changeMembers(fmt.Sprintf("protocol %d", version))
+}
+
 func (c *fakeCluster) changeMembers(what string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

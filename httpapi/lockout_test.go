@@ -190,7 +190,7 @@ func TestAPIKey_Create_Expires(t *testing.T) {
 	h := newHarness(t)
 	keys := "/api/v1/operator/keys"
 	later := `{"user":"carol","name":"x","expires_at":"2999-01-02T15:04:05Z"}`
-	h.do(h.root, "POST", keys, later).want(t, 503)
+	h.do(h.root, "POST", keys, later).want(t, 409)
 	h.raised()
 	var made struct {
 		ExpiresAt *time.Time `json:"expires_at"`

@@ -61,6 +61,9 @@ type Membership interface {
 	RemoveServer(ctx context.Context, name string, o cluster.RemoveOptions) error
 	// ReplaceServer makes newName vote in place of oldName, which is removed.
 	ReplaceServer(ctx context.Context, oldName, newName string, o cluster.RemoveOptions) error
+	// SetProtocol raises the protocol version for good. It is refused while a member does not know
+	// the version or does not answer.
+	SetProtocol(ctx context.Context, version int) error
 }
 
 // Secrets stores secret values. cmd adapts package secrets. A sealed or unavailable store is an

@@ -127,8 +127,7 @@ func (s *Server) mustKnowAccess(what string) error {
 		return fmt.Errorf("reading the protocol version: %w", err)
 	}
 	if !v.Active(fsm.VersionAccess) {
-		return fsm.Errorf(fsm.CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node",
-			what, fsm.VersionAccess, v.ProtocolVersion())
+		return fsm.NeedsVersion(what, fsm.VersionAccess, v.ProtocolVersion())
 	}
 	return nil
 }

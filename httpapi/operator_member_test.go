@@ -9,6 +9,40 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
+// TestOperator_Protocol: the report names what each member knows and what newer versions bring, and
+// the version is the membership's to set.
+func TestOperator_Protocol(t *testing.T) {
+	h := newHarness(t)
+	const path = "/api/v1/operator/protocol"
+	h.do(h.root, "GET", path, "").want(t, 200).golden(t, "operator_protocol")
+	h.do(h.alice, "GET", path, "").want(t, 403)
+	h.do(h.alice, "PUT", path, `{"version":2}`).want(t, 403)
+	for _, body := range []string{``, `{}`, `{"version":"x"}`, `{"version":null}`, `{"version":1.5}`} {
+		h.do(h.root, "PUT", path, body).want(t, 422)
+	}
+	for _, version := range []string{"2", "-1", "9223372036854775807"} {
+		h.do(h.root, "PUT", path, `{"version":`+version+`}`).want(t, 200)
+	}
+	if diff := cmp.Diff([]string{"protocol 2", "protocol 0", "protocol 1073741824"}, h.cluster.members); diff != "" {
+		t.Errorf("changes (-want +got)\n%s", diff)
+	}
+	h.cluster.set(func(c *fakeCluster) { c.memberErr = fsm.Errorf(fsm.CodeConflict, "node n3 knows protocol version 1") })
+	if res := h.do(h.root, "PUT", path, `{"version":2}`).want(t, 409); !strings.Contains(string(res.body), "node n3") {
+		t.Errorf("%s", res.body)
+	}
+}
+
+// TestOperator_WhatIsTooNewNamesTheVersionAndTheCommand: below its protocol version.
+func TestOperator_WhatIsTooNewNamesTheVersionAndTheCommand(t *testing.T) {
+	h := newHarness(t)
+	for method, path := range map[string]string{"DELETE": "/api/v1/operator/orphans/job/x", "GET": "/api/v1/operator/sandboxes"} {
+		res := h.do(h.root, method, path, "").want(t, 409)
+		if text := string(res.body); !strings.Contains(text, "needs protocol version") || !strings.Contains(text, "the cluster is at 1") || !strings.Contains(text, "bivouac operator protocol set") {
+			t.Errorf("%s %s: %s", method, path, text)
+		}
+	}
+}
+
 func TestOperator_Members(t *testing.T) {
 	h := newHarness(t)
 	const path = "/api/v1/operator/"

@@ -39,7 +39,7 @@ func newOwnedSandboxBody(row *fsm.Sandbox) ownedSandboxBody {
 // and owner are "" where it is about many.
 func (c *call) operate(v *fsm.View, act, object, owner string) error {
 	if !v.Active(fsm.VersionAccess) {
-		return fsm.Errorf(fsm.CodeProtocol, "not every node knows operators' commands about sandboxes yet: upgrade all nodes")
+		return fsm.NeedsVersion("an operator's act on a sandbox or conversation", fsm.VersionAccess, v.ProtocolVersion())
 	}
 	var id int64
 	if key := v.APIKeyByLookup(c.who.credential.Lookup); key != nil {

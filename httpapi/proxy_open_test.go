@@ -253,7 +253,7 @@ func TestSandboxShares(t *testing.T) {
 		return out
 	}
 	older := share("WORKER_1")
-	h.do(h.root, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 503)
+	h.do(h.root, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 409)
 	h.raised()
 	newer, other := share("WORKER_1"), share("VSCODE")
 	list := func(key, from string) (ids string) {

@@ -79,6 +79,8 @@ func routes() []route {
 		{name: "member.remove", method: put, path: pathOperator + "/remove", access: operator, handle: (*Server).handleMemberRemove},
 		{name: "member.allow", method: put, path: pathOperator + "/allow", access: operator, handle: (*Server).handleMemberAllow},
 		{name: "member.replace", method: put, path: pathOperator + "/replace", access: operator, handle: (*Server).handleMemberReplace},
+		{name: "protocol.get", method: get, path: pathOperator + "/protocol", access: operator, handle: (*Server).handleProtocolGet},
+		{name: "protocol.set", method: put, path: pathOperator + "/protocol", access: operator, handle: (*Server).handleProtocolPut},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
 		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true, handle: (*Server).handleSnapshotRestore},
 		{name: "installation.get", method: get, path: pathOperator + "/installation", access: operator, handle: (*Server).handleInstallationGet},

@@ -43,7 +43,7 @@ func (c *call) rotateKey(find func(*fsm.View, string) (*fsm.Sandbox, error), ope
 		case row == nil:
 			return nil, secretWrites{}, response.NotFound()
 		case !v.Active(fsm.VersionRotate):
-			return nil, secretWrites{}, fsm.Errorf(fsm.CodeProtocol, "not every node can replace the key of a sandbox yet: upgrade all nodes")
+			return nil, secretWrites{}, fsm.NeedsVersion("replacing the key of a sandbox", fsm.VersionRotate, v.ProtocolVersion())
 		}
 		return c.newKey(row, operator)
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })

@@ -103,7 +103,7 @@ func TestRotateKey_Refused(t *testing.T) {
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionAccess})
 	writes := h.secrets.written()
 	for _, ask := range h.rotations(id) {
-		ask().want(t, 503)
+		ask().want(t, 409)
 	}
 	h.raised()
 	h.do(h.bob, "POST", pathSandboxes+"/"+id+"/rotate-key", "").want(t, 404)

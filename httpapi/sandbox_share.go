@@ -163,7 +163,7 @@ func (s *Server) handleOperatorSandboxUnshare(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if !v.Active(fsm.VersionRotate) {
-		return answer{}, fsm.Errorf(fsm.CodeProtocol, "not every node knows this command of operators yet: upgrade all nodes")
+		return answer{}, fsm.NeedsVersion("revoking a user's share", fsm.VersionRotate, v.ProtocolVersion())
 	}
 	port := proxy.PortNamed(row, c.params.ByName("port"))
 	if port == "" {

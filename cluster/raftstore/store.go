@@ -16,6 +16,7 @@ package raftstore
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -63,6 +64,10 @@ type Options struct {
 	Logger *slog.Logger
 	// Library is the logger of hashicorp/raft's stores.
 	Library hclog.Logger
+	// Entry and State, if set, judge each log entry and the newest snapshot. Their errors are Open's,
+	// before Raft sees the directory.
+	Entry func(*raft.Log) error
+	State func(io.Reader) error
 }
 
 // Store is an opened data directory. A test may build one of stores in memory, without
@@ -80,6 +85,9 @@ type Store struct {
 	mark     *logMark
 	arm      func()
 	sizes    *logSizes
+	// judgeEntry and judgeState are Options.Entry and Options.State.
+	judgeEntry func(*raft.Log) error
+	judgeState func(io.Reader) error
 }
 
 // Open opens or creates everything under dir and verifies all of it. It waits a second for
@@ -96,7 +104,7 @@ func Open(dir string, o Options) (Store, error) {
 	if err := w.checkDir(); err != nil {
 		return Store{}, err
 	}
-	s := Store{watchdog: w}
+	s := Store{watchdog: w, judgeEntry: o.Entry, judgeState: o.State}
 	var err error
 	// The libraries panic on some damaged files.
 	if panicked := Contain(func() error { err = s.open(dir, o); return nil }); panicked != nil {

@@ -155,7 +155,7 @@ func (s *Store) loadMark(stable *checkedStable) error {
 // verify reads everything that Raft will rely on: the newest readable snapshot, and each
 // entry behind it. A missing or damaged one is an error.
 func (s *Store) verify(logs *checkedLogs, snapshots *checkedSnapshots) error {
-	base, refused, err := newestReadable(snapshots)
+	base, refused, err := s.newestReadable(snapshots)
 	if err != nil {
 		return err
 	}
@@ -212,6 +212,8 @@ func (s *Store) verifyEntries(logs *checkedLogs, first, last, base uint64) error
 			return logs.watchdog.damaged(logs.path, "entry %d is missing, there are %d to %d", i, first, last)
 		case err != nil:
 			return err
+		case s.judgeEntry != nil && s.judgeEntry(&l) != nil:
+			return fmt.Errorf("%s: %w", logs.path, s.judgeEntry(&l))
 		default:
 			logs.sizes.add(&l)
 		}
@@ -227,7 +229,7 @@ func (s *Store) verifyEntries(logs *checkedLogs, first, last, base uint64) error
 
 // newestReadable gives the index of the newest readable snapshot, 0 for none, and why newer
 // ones are not. Raft will take the same one.
-func newestReadable(snapshots *checkedSnapshots) (index uint64, refused error, err error) {
+func (s *Store) newestReadable(snapshots *checkedSnapshots) (index uint64, refused error, err error) {
 	list, err := snapshots.List()
 	if err != nil {
 		return 0, nil, fmt.Errorf("listing snapshots: %w", err)
@@ -247,8 +249,11 @@ func newestReadable(snapshots *checkedSnapshots) (index uint64, refused error, e
 			refused = errors.Join(refused, err)
 			continue
 		}
-		if err := state.Close(); err != nil {
-			return 0, nil, err
+		if s.judgeState != nil {
+			err = s.judgeState(state)
+		}
+		if err := errors.Join(err, state.Close()); err != nil {
+			return 0, nil, fmt.Errorf("snapshot %s: %w", filepath.Join(snapshots.dir, meta.ID), err)
 		}
 		if refused != nil {
 			snapshots.watchdog.logger.Error("cluster: an older snapshot is used", "index", meta.Index, "error", refused)

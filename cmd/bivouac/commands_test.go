@@ -83,6 +83,9 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"tls init", "--dir is required"},
 		{"tls init --dir " + dir + " --days 0", "--days must be between 1 and 36500"},
 		{"tls issue --dir " + dir + " --node Node_1", "--node: "},
+		{"operator protocol set", "accepts 1 arg(s), received 0"},
+		{"operator protocol set next", `"next" is not a protocol version`},
+		{"operator protocol other", "unknown command"},
 		{"operator status --api-key-file " + filepath.Join(dir, "none"), "--api-key-file: "},
 	} {
 		t.Run(test.args, func(t *testing.T) {

@@ -171,6 +171,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	cl.PeerAddress, cl.AdvertiseAddress = n.peer, n.peer
 	cl.TLS = tlsDir(c.layout.tls()).node(n.name)
 	cl.BootstrapExpect = expect
+	cl.RaiseProtocol = true // one program runs all nodes
 	for _, other := range c.nodes {
 		cl.RetryJoin = append(cl.RetryJoin, other.peer)
 	}

@@ -20,7 +20,7 @@ const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
-		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(), p.raftCommand(), p.snapshotCommand(),
+		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(), p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(), p.operatorConfigureCommand(),
 		p.adoptCommand(), p.acceptWorkspaceCommand())
 }
@@ -111,6 +111,10 @@ func printTrouble(w io.Writer, s statusReport) error {
 	if st := s.Bytes; st.Limit > 0 && st.Used >= st.Limit/10*9 {
 		lines = append(lines, fmt.Sprintf("the state has %d bytes and takes %d; the user with most has %d: see \"bivouac users list\"",
 			st.Used, st.Limit, st.LargestUser))
+	}
+	if s.KnownVersion > s.ProtocolVersion {
+		lines = append(lines, fmt.Sprintf("protocol version %d is in force and this node knows %d: when the upgrade shall stay, \"bivouac operator protocol set %d\"",
+			s.ProtocolVersion, s.KnownVersion, s.KnownVersion))
 	}
 	for _, d := range s.Differs {
 		lines = append(lines, "this node's file differs from what is in force: "+d)

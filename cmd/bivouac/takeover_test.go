@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,7 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 					n.key = facts.Key
 				}
 				s.up(t, 0, 1, 2)
+				s.raise(t, facts.Version)
 				facts.check(t, s.all())
 				noLimits(t, s.all())
 				s.nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "after"})
@@ -77,6 +79,33 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// raise sets the newest protocol version, as an operator does after an upgrade. Until then the
+// version is that of the earlier program.
+func (s *serverCluster) raise(t *testing.T, before int) {
+	t.Helper()
+	flags := []string{"--address", s.nodes[1].base, "--api-key-file", s.keyFile}
+	if before < fsm.ProtocolVersion {
+		want := fmt.Sprintf("the cluster uses protocol version %d", before)
+		eventually(t, want+", and all know more", func() error {
+			text := mustRun(t, nil, append([]string{"operator", "protocol"}, flags...)...)
+			if !strings.Contains(text, want) || !strings.Contains(text, "every node knows version") {
+				return errors.New(text)
+			}
+			return nil
+		})
+	}
+	newest := strconv.Itoa(fsm.ProtocolVersion)
+	if code, _, stderr := runCommand(t, nil, append([]string{"operator", "protocol", "set", newest}, flags...)...); code != exitUsage || !strings.Contains(stderr, "for good?") {
+		t.Errorf("without an answer: exit %d, %s", code, stderr)
+	}
+	if text := mustRun(t, nil, append([]string{"operator", "protocol", "set", newest, "--yes"}, flags...)...); text != "the cluster uses protocol version "+newest {
+		t.Errorf("%q", text)
+	}
+	if code, _, stderr := runCommand(t, nil, append([]string{"operator", "protocol", "set", strconv.Itoa(fsm.ProtocolVersion + 1), "--yes"}, flags...)...); code != exitFailed || !strings.Contains(stderr, "was not set") {
+		t.Errorf("a version that nobody knows: exit %d, %s", code, stderr)
 	}
 }
 

@@ -145,7 +145,7 @@ func rowOf(code fsm.Code) row {
 		return row{status: http.StatusForbidden}
 	case fsm.CodeNotFound:
 		return row{status: http.StatusNotFound}
-	case fsm.CodeConflict:
+	case fsm.CodeConflict, fsm.CodeProtocol:
 		return row{status: http.StatusConflict}
 	case fsm.CodeLimit:
 		return row{status: http.StatusTooManyRequests, retryAfter: 30 * soon}
@@ -161,8 +161,6 @@ func rowOf(code fsm.Code) row {
 		return row{http.StatusServiceUnavailable, "The secret store is unavailable; nothing was stored. Try again later.", 5 * soon}
 	case fsm.CodeScheduler:
 		return row{http.StatusServiceUnavailable, "The scheduler is unavailable. Try again later.", 5 * soon}
-	case fsm.CodeProtocol:
-		return row{http.StatusServiceUnavailable, "The cluster is being upgraded and can't do this yet. Try again later.", 10 * soon}
 	case fsm.CodeShuttingDown:
 		return row{http.StatusServiceUnavailable, "This node is stopping. Try another one.", soon}
 	case fsm.CodeTimeout:

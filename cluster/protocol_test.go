@@ -1,0 +1,217 @@
+package cluster_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// upgraded is a cluster of three at an older protocol version, as an upgrade leaves it.
+func upgraded(t *testing.T, version int, options ...func(int, *cluster.Config)) *clustertest.Cluster {
+	t.Helper()
+	c := clustertest.NewStopped(t, 3, options...)
+	var deaf atomic.Bool
+	deaf.Store(true)
+	// The leader does not learn what the others know, and leaves the version alone.
+	c.SetFault(func(from, _, call string) bool {
+		return deaf.Load() && call == "hello" && len(c.Node(0).Status().Servers) > 0
+	})
+	for i := range 3 {
+		c.Start(i)
+	}
+	raise := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: version})
+	if _, err := c.Propose(t.Context(), c.Leader(), raise); err != nil {
+		t.Fatal(err)
+	}
+	deaf.Store(false)
+	c.Settle()
+	return c
+}
+
+// TestCluster_ProtocolVersion_WaitsForTheOperator: a cluster that was upgraded stays at its version
+// until an operator sets the newer one, over changes of leaders, and no member that is silent or too
+// old is passed over.
+func TestCluster_ProtocolVersion_WaitsForTheOperator(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := upgraded(t, fsm.VersionCharacters)
+		defer c.Close()
+		for range 3 {
+			time.Sleep(10 * time.Second)
+			leader := c.Leader()
+			if v := c.Store(leader).View().ProtocolVersion(); v != fsm.VersionCharacters {
+				t.Fatalf("the version rose to %d by itself", v)
+			}
+			c.Kill(leader)
+			c.Settle()
+		}
+		set := func(i, version int) error { return c.Node(i).SetProtocol(t.Context(), version) }
+		asked := c.Follower()
+		for version, want := range map[int]string{
+			fsm.VersionCharacters - 1: "can't be lowered", 0: "is a number from 1", fsm.ProtocolVersion + 1: `node "n0" knows protocol version`,
+		} {
+			if err := set(asked, version); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%d: %v, want %q", version, err, want)
+			}
+		}
+		away := 3 - asked - c.Leader()
+		c.Kill(away)
+		if err := set(asked, fsm.ProtocolVersion); fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), fmt.Sprintf(`"n%d" does not answer`, away)) {
+			t.Errorf("without n%d: %v", away, err)
+		}
+		c.Settle()
+		for range 2 { // the second changes nothing
+			if err := set(asked, fsm.ProtocolVersion); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Settle()
+		for i := range 3 {
+			if v := c.Store(i).View().ProtocolVersion(); v != fsm.ProtocolVersion {
+				t.Errorf("n%d is at %d", i, v)
+			}
+		}
+	})
+}
+
+// TestCluster_ProtocolVersion_RisesByItself: in a new cluster, and where the configuration says so.
+func TestCluster_ProtocolVersion_RisesByItself(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(*testing.T) *clustertest.Cluster{
+		"new": func(t *testing.T) *clustertest.Cluster { return clustertest.New(t, 3) },
+		"dev": func(t *testing.T) *clustertest.Cluster {
+			return upgraded(t, fsm.VersionHistory, func(_ int, cfg *cluster.Config) { cfg.RaiseProtocol = true })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := make(t)
+				defer c.Close()
+				leader := c.Leader()
+				c.Eventually("the version rises", func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
+			})
+		})
+	}
+}
+
+// TestCluster_Join_OlderProgramIsRefused: a node whose program knows an older version does not join,
+// and is told why.
+func TestCluster_Join_OlderProgramIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		leader := c.Leader()
+		c.Eventually("the version rises", func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
+		request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":"n9:1"},"protocol":%d}`, fsm.ProtocolVersion-1)
+		answer, err := c.Stranger("n9").Call(t.Context(), c.Address(leader), "join", []byte(request))
+		want := fmt.Sprintf("knows protocol version %d and the cluster uses %d: upgrade the node", fsm.ProtocolVersion-1, fsm.ProtocolVersion)
+		if err != nil || !strings.Contains(string(answer), want) {
+			t.Errorf("%s, %v, want %q", answer, err, want)
+		}
+	})
+}
+
+// TestReal_OlderProgramRefusesTheDisk: a node does not start on a disk whose log or snapshot needs a
+// newer program, says so, and leaves the disk as it is.
+func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
+	raise := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion + 1})
+	data, err := raise.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
+		for what, change := range map[string]func(*testing.T, *real, raftstore.Store){
+			"log": func(t *testing.T, _ *real, s raftstore.Store) {
+				last, err := s.Logs.LastIndex()
+				if err == nil {
+					err = s.Logs.StoreLog(&raft.Log{Index: last + 1, Term: 9, Type: raft.LogCommand, Data: data})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			},
+			"snapshot": func(t *testing.T, r *real, s raftstore.Store) {
+				var b bytes.Buffer
+				if err := r.nodes[0].store.Snapshot().Persist(&b); err != nil {
+					t.Fatal(err)
+				}
+				newer := strings.Replace(b.String(), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion+1), 1)
+				last, err := s.Logs.LastIndex()
+				if err != nil {
+					t.Fatal(err)
+				}
+				sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, last, 9, raft.Configuration{}, 1, nil)
+				if err == nil {
+					_, err = sink.Write([]byte(newer))
+				}
+				if err == nil {
+					err = sink.Close()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			t.Run(logStore+" "+what, func(t *testing.T) {
+				r := newReal(t, 1, logStore)
+				r.startAll()
+				eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion }, func() string { return "the protocol version" })
+				r.kill(0)
+				dir := r.nodes[0].cfg.DataDir
+				s, err := raftstore.Open(dir, raftstore.Options{Kind: logStore, Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				change(t, r, s)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				before := files(t, dir)
+				want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", fsm.ProtocolVersion+1, fsm.ProtocolVersion)
+				_, err = cluster.New(r.nodes[0].cfg, fsm.NewStore())
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Fatalf("%v, want %q", err, want)
+				}
+				if after := files(t, dir); after != before {
+					t.Errorf("the directory changed:\n%s\n%s", before, after)
+				}
+			})
+		}
+	}
+}
+
+// files lists the files below a directory with their sizes.
+func files(t *testing.T, dir string) (list string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			list += fmt.Sprintf("%s %d\n", path, info.Size())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// protocolReport is the response of GET and PUT /api/v1/operator/protocol.
+type protocolReport struct {
+	// Version is the cluster's protocol version.
+	Version int `json:"version"`
+	// Newest is the newest that every member knows, null while one does not answer.
+	Newest *int           `json:"newest"`
+	Nodes  []protocolNode `json:"nodes"`
+	// Brings are the versions above Version that this node's program knows.
+	Brings []protocolVersion `json:"brings"`
+}
+
+// protocolNode is a member with the newest version that its program knows, null without an answer.
+type protocolNode struct {
+	Name         string  `json:"name"`
+	KnownVersion *int    `json:"known_version"`
+	Error        *string `json:"error"`
+}
+
+// protocolVersion says in words what a version brings.
+type protocolVersion struct {
+	Version int    `json:"version"`
+	Brings  string `json:"brings"`
+}
+
+// handleProtocolGet handles GET /api/v1/operator/protocol. It queries every member and works without
+// a leader.
+func (s *Server) handleProtocolGet(c *call) (answer, error) {
+	if s.cfg.Membership == nil {
+		return answer{}, response.NotFound()
+	}
+	if err := c.confirmIfLed(); err != nil {
+		return answer{}, err
+	}
+	return s.protocolReport(c)
+}
+
+// handleProtocolPut handles PUT /api/v1/operator/protocol: {"version": N} raises the cluster's
+// protocol version for good.
+func (s *Server) handleProtocolPut(c *call) (answer, error) {
+	version := c.object().MustInteger("version")
+	if _, err := s.changeMembers(c, func() error {
+		return s.cfg.Membership.SetProtocol(c.operatorCtx(), clampVersion(version))
+	}); err != nil {
+		return answer{}, err
+	}
+	return s.protocolReport(c)
+}
+
+// clampVersion makes any number an int that is no version where the number is none.
+func clampVersion(n int64) int { return int(min(max(n, 0), 1<<30)) }
+
+func (s *Server) protocolReport(c *call) (answer, error) {
+	v, err := s.cluster.View(c.ctx(), cluster.Stale)
+	if err != nil {
+		return answer{}, fmt.Errorf("reading the protocol version: %w", err)
+	}
+	r := protocolReport{Version: v.ProtocolVersion(), Nodes: []protocolNode{}, Brings: []protocolVersion{}}
+	known := []int{}
+	for _, m := range s.cfg.Membership.Members(c.ctx()) {
+		node := protocolNode{Name: m.Name, Error: orNull(m.Error)}
+		if m.Error == "" {
+			node.KnownVersion = new(m.KnownVersion)
+			known = append(known, m.KnownVersion)
+		}
+		r.Nodes = append(r.Nodes, node)
+	}
+	if len(known) > 0 && len(known) == len(r.Nodes) {
+		r.Newest = new(slices.Min(known))
+	}
+	for n := r.Version + 1; n <= fsm.ProtocolVersion; n++ {
+		r.Brings = append(r.Brings, protocolVersion{n, fsm.VersionBrings(n)})
+	}
+	return ok(r)
+}
