@@ -42,6 +42,8 @@ type helloRequest struct {
 	Fresh bool `json:"fresh,omitempty"`
 	// Start is the nonce of the caller's process.
 	Start string `json:"start,omitempty"`
+	// Report: the caller wants the node's report too.
+	Report bool `json:"report,omitempty"`
 }
 
 // helloResponse is what a node reports about itself to peers.
@@ -73,6 +75,8 @@ type helloResponse struct {
 	// Life is the start of its process, zero until the start check has passed.
 	Life  start            `json:"life,omitzero"`
 	Heard map[string]int64 `json:"heard,omitempty"`
+	// Report is nil unless it was asked for, and from older programs.
+	Report *Report `json:"report,omitempty"`
 }
 
 // promiseRequest asks a node without state to form a cluster with the caller only.
@@ -122,13 +126,18 @@ func (b *bootstrapState) promise(id string) error {
 
 // hello calls one peer and records what it reports.
 func (n *Node) hello(ctx context.Context, address string) (helloResponse, error) {
+	return n.helloAsking(ctx, address, helloRequest{})
+}
+
+// helloAsking is hello with what else the caller wants to know.
+func (n *Node) helloAsking(ctx context.Context, address string, request helloRequest) (helloResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	var response helloResponse
 	if address == "" {
 		return response, errNoAddress
 	}
-	request := helloRequest{Member: n.self(), Fresh: n.fresh(), Start: n.identity.start}
+	request.Member, request.Fresh, request.Start = n.self(), n.fresh(), n.identity.start
 	if err := n.ask(ctx, address, callHello, request, &response); err != nil {
 		return response, err
 	}
@@ -171,6 +180,9 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 	n.addresses.learn(request.Member)
 	response := n.ownHello(n.Status())
 	response.Member, response.Fresh, response.Formed = n.self(), n.fresh(), len(n.servers()) > 0
+	if request.Report {
+		response.Report = n.Report()
+	}
 	response.Time = n.clock().UTC()
 	response.Start, response.NotMember = n.identity.start, n.notMemberAsOf(request.Member.ID)
 	n.identity.heard(request.Member.ID, request.Start)

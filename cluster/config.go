@@ -86,6 +86,9 @@ type Config struct {
 	// of it stay.
 	TrailingBytes int64
 
+	// Report makes the node's report but for Ready and Reason, in half a second at most: peers wait
+	// for it. It may be nil.
+	Report func() Report
 	// Clock is the node's wall clock, time.Now when nil. Tests move it.
 	Clock func() time.Time
 	// Logger gets the node's and Raft's own messages. Nil discards them.

@@ -30,6 +30,12 @@ type Member struct {
 	// LastContact is the milliseconds since the leader heard it. It is nil without a leader, or when
 	// the leader has not heard it in its term.
 	LastContact *int64 `json:"last_contact_ms,omitempty"`
+	// ClockAhead is by how many milliseconds its clock is ahead of the asked node's, give or take
+	// ClockError, which is half of the call's duration.
+	ClockAhead *int64 `json:"clock_ahead_ms,omitempty"`
+	ClockError *int64 `json:"clock_error_ms,omitempty"`
+	// Report is missing from members with an older program.
+	Report *Report `json:"report,omitempty"`
 }
 
 // Members asks all members in parallel, for a second at most. A member that does not answer has an
@@ -47,15 +53,25 @@ func (n *Node) Members(ctx context.Context) []Member {
 	for i, server := range status.Servers {
 		members[i] = Member{Server: server, Role: roleOf(server, status.LeaderID)}
 		if server.ID == status.ID {
-			answers[i] = n.ownHello(status)
+			wg.Go(func() {
+				answers[i] = n.ownHello(status)
+				answers[i].Report = n.Report()
+			})
+			members[i].ClockAhead, members[i].ClockError = new(int64), new(int64)
 			continue
 		}
 		wg.Go(func() {
 			var err error
-			if answers[i], err = n.hello(ctx, server.Address); err != nil {
+			begin := n.clock()
+			answers[i], err = n.helloAsking(ctx, server.Address, helloRequest{Report: true})
+			took := n.clock().Sub(begin)
+			if err != nil {
 				members[i].Error = err.Error()
 			} else if id := answers[i].Member.ID; id != server.ID {
 				members[i].Error = fmt.Sprintf("%s answers at its address", id)
+			} else if at := answers[i].Time; !at.IsZero() {
+				members[i].ClockAhead = new(at.Sub(begin.Add(took / 2)).Milliseconds())
+				members[i].ClockError = new((took/2 + time.Millisecond - 1).Milliseconds())
 			}
 		})
 	}
@@ -113,6 +129,6 @@ func complete(members []Member, answers []helloResponse, status Status) {
 		}
 		a := answers[i]
 		m.State, m.KnownVersion, m.AppliedIndex = a.State, a.Protocol, a.Applied
-		m.Lag = new(newest - a.Applied)
+		m.Lag, m.Report = new(newest-a.Applied), a.Report
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
@@ -74,6 +75,9 @@ type Config struct {
 	// Differs lists the settings in which this node's configuration differs from the cluster's; nil
 	// for none.
 	Differs func(*fsm.View) []string
+
+	// Report is what this node says of itself beyond Raft; nil where it says nothing.
+	Report func() *cluster.Report
 
 	// Expired names the node's certificates that have expired, for /ready; nil for none.
 	Expired func(now time.Time) []string

@@ -162,8 +162,20 @@ func (c *fakeCluster) ReadyStale() error {
 
 func (c *fakeCluster) Members(context.Context) []cluster.Member {
 	return []cluster.Member{
-		{Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7, Lag: new(uint64(0)), LastContact: new(int64(0))},
+		{
+			Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7, Lag: new(uint64(0)), LastContact: new(int64(0)),
+			ClockAhead: new(int64(-3)), ClockError: new(int64(1)), Report: c.Report(),
+		},
 		{Server: cluster.Server{Name: "n2", ID: "2", Address: "127.0.0.1:7002"}, Role: cluster.RoleNonvoter, Error: "connection refused"},
+	}
+}
+
+func (c *fakeCluster) Report() *cluster.Report {
+	return &cluster.Report{
+		Version: "v1", Ready: true, Disks: []cluster.Disk{{Name: cluster.DiskData, Free: 1, Size: 2}, {Name: cluster.DiskBackup, Error: "away"}},
+		Certificates: []cluster.Certificate{{Name: "peer", Expires: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC), DaysLeft: 40}},
+		Services:     []cluster.Service{{Name: cluster.ServiceNomad, Reachable: true}, {Name: cluster.ServiceVault, Sealed: true, Error: "sealed"}},
+		Differs:      []string{"policy"},
 	}
 }
 

@@ -22,6 +22,10 @@ type statusReport struct {
 	// SpecsWithoutIsolation are the ids of the specs whose sandboxes are not isolated from their
 	// machine.
 	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
+	// Sandboxes counts the sandboxes of the state by their own, DELETING ones included.
+	Sandboxes map[string]int `json:"sandboxes"`
+	// Report is the node's own. It is null where it makes none.
+	Report *cluster.Report `json:"report"`
 }
 
 // stateBody is what users keep in the state, in bytes: all together with their limit, and the user
@@ -56,5 +60,26 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 			b.SpecsWithoutIsolation = append(b.SpecsWithoutIsolation, s.ID)
 		}
 	}
+	b.Sandboxes = sandboxStates(v)
+	if s.cfg.Report != nil {
+		b.Report = s.cfg.Report()
+	}
 	return ok(b)
+}
+
+// sandboxStates counts as the metric bivouac_sandboxes does.
+func sandboxStates(v *fsm.View) map[string]int {
+	const deleting = "DELETING"
+	counts := map[string]int{
+		string(fsm.SandboxStarting): 0, string(fsm.SandboxRunning): 0, string(fsm.SandboxPaused): 0,
+		string(fsm.SandboxError): 0, deleting: 0,
+	}
+	for sb := range v.AllSandboxes() {
+		state := string(sb.State())
+		if sb.Desired == fsm.DesiredDeleted {
+			state = deleting
+		}
+		counts[state]++
+	}
+	return counts
 }

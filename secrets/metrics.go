@@ -16,6 +16,8 @@ type metrics struct {
 	logins   *prometheus.CounterVec
 	// loggedIn and reachable are what the gauges show.
 	loggedIn, reachable atomic.Bool
+	// probed is the last probe's error, nil before the first.
+	probed atomic.Pointer[error]
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {

@@ -2,6 +2,7 @@ package secrets
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -35,5 +36,28 @@ func (v *Vault) probeOnce(ctx context.Context) {
 	v.metrics.observe("health", begun, err)
 	if errorKind(err) != "canceled" {
 		v.metrics.reachable.Store(err == nil)
+		v.metrics.probed.Store(&err)
 	}
+}
+
+// Status is Vault as the last probe and login found it.
+type Status struct {
+	// Reachable: it answered and is unsealed. Sealed: it answered and is not.
+	Reachable, Sealed bool
+	// Err says why secrets can't be used: of the probe, else of the login.
+	Err error
+}
+
+// State returns what this node knows of Vault, without asking.
+func (v *Vault) State() Status {
+	probed := v.metrics.probed.Load()
+	if probed == nil {
+		return Status{Err: unavailable("not asked yet")}
+	}
+	if err := *probed; err != nil {
+		return Status{Sealed: errors.Is(err, errSealed), Err: err}
+	}
+	v.sessions.mu.Lock()
+	defer v.sessions.mu.Unlock()
+	return Status{Reachable: true, Err: v.sessions.err}
 }

@@ -52,6 +52,8 @@ type parts struct {
 	backup backup.Config
 	// certificates say how the node renews its peer certificate.
 	certificates certificateOptions
+	// services are Nomad and Vault as the node last found them; nil with `bivouac dev`.
+	services func() []cluster.Service
 	// registry collects the node's metrics; /metrics serves it.
 	registry *prometheus.Registry
 }
@@ -82,7 +84,8 @@ type app struct {
 func newApp(p parts) (*app, error) {
 	log := p.log
 	store := fsm.NewStore()
-	p.cluster.Logger, p.cluster.Registerer = log, p.registry
+	self := &selfReport{data: p.cluster.DataDir, backup: p.backup.Dir, services: p.services, view: store.View}
+	p.cluster.Logger, p.cluster.Registerer, p.cluster.Report = log, p.registry, self.report
 	node, err := cluster.New(p.cluster, store)
 	if err != nil {
 		return nil, fmt.Errorf("opening node %s: %w", p.cluster.NodeName, err)
@@ -130,6 +133,8 @@ func newApp(p parts) (*app, error) {
 		return nil, errors.Join(err, closeNode(node))
 	}
 	p.api.Expired = dates.expiredNames
+	self.dates, self.differs = dates, p.api.Differs
+	p.api.Report = node.Report
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
 	if err != nil {

@@ -1,6 +1,6 @@
 // Command bivouac is the whole program: a node of the control plane
 // (`bivouac server`), the embedded development cluster (`bivouac dev`), and the
-// operator's commands (keys, specs, users, tls, operator).
+// operator's commands (status, keys, specs, users, tls, operator).
 //
 // It handles flags, environment variables, configuration files and signals. Only it imports
 // every other package and connects them: the secret store to httpapi and scheduler, the cluster
@@ -11,7 +11,7 @@
 //	0  done
 //	1  failed (one line on stderr says why; `server --check`: a line "fail" on stdout)
 //	2  wrong usage: a flag, an argument, or a file with mistakes (stderr has every
-//	   mistake, with file and line)
+//	   mistake, with file and line); `bivouac status`: something is wrong (stdout says what)
 //
 // # Configuration of `bivouac server`
 //

@@ -24,7 +24,8 @@ func (p *program) membersCommand(use string) *cobra.Command {
 		Short: "Show the members of the cluster, and how they are",
 		Long: `Show the members of the cluster. Each is asked how it is; one that does not answer
 within a second says why. LAG is how many log entries a member lacks, CONTACT how
-long ago the leader heard it. A newcomer beside a voter that is silent stays a
+long ago the leader heard it, CERT the days left of its first certificate to end.
+A newcomer beside a voter that is silent stays a
 nonvoter until that answers, is removed or replaced, or was silent for dead_after.
 See "bivouac runbook members".`,
 		Example: "  bivouac operator " + use + "\n  bivouac operator " + use + " --json",
@@ -67,9 +68,13 @@ func printMembers(w io.Writer, members []cluster.Member) error {
 		if m.Error != "" {
 			state = "silent"
 		}
-		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, m.Address, m.ID}
+		cert := ""
+		if m.Report != nil {
+			cert = certificateText(m.Report.Certificates)
+		}
+		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, cert, m.Address, m.ID}
 	}
-	if err := printTable(w, []string{"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "PEER ADDRESS", "ID"}, rows); err != nil {
+	if err := printTable(w, []string{"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "PEER ADDRESS", "ID"}, rows); err != nil {
 		return err
 	}
 	for _, m := range members {

@@ -45,7 +45,7 @@ func newDiskCollector(data, backup string) *diskCollector {
 const roomTimeout = time.Second
 
 // roomOf asks for the room of a directory's file system. ok is false without an answer in time.
-func roomOf(dir string) (fs unix.Statfs_t, ok bool) {
+func roomOf(dir string, timeout time.Duration) (fs unix.Statfs_t, ok bool) {
 	answer := make(chan unix.Statfs_t, 1)
 	go func() {
 		defer close(answer)
@@ -56,7 +56,7 @@ func roomOf(dir string) (fs unix.Statfs_t, ok bool) {
 	}()
 	select {
 	case fs, ok = <-answer:
-	case <-time.After(roomTimeout):
+	case <-time.After(timeout):
 	}
 	return fs, ok
 }
@@ -70,7 +70,7 @@ func (c *diskCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *diskCollector) Collect(ch chan<- prometheus.Metric) {
 	for name, dir := range c.dirs {
-		fs, ok := roomOf(dir)
+		fs, ok := roomOf(dir, roomTimeout)
 		if !ok {
 			continue // the directory is made later, or its file system is away
 		}

@@ -73,7 +73,9 @@ type statusReport struct {
 		Limit       int `json:"limit"`
 		LargestUser int `json:"largest_user"`
 	} `json:"state_bytes"`
-	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
+	SpecsWithoutIsolation []string        `json:"specs_without_isolation"`
+	Sandboxes             map[string]int  `json:"sandboxes"`
+	Report                *cluster.Report `json:"report"`
 }
 
 func printStatus(w io.Writer, s statusReport) error {

@@ -44,10 +44,12 @@ func (p *program) rootCommand() *cobra.Command {
 
 "bivouac dev" starts a whole cluster on this machine, with nothing to install.
 "bivouac server" runs one node of a real one, on Nomad and Vault.
+"bivouac status" shows how a cluster is, and what is wrong with it.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  bivouac dev
-  bivouac server --config /etc/bivouac/node.hcl`,
+  bivouac server --config /etc/bivouac/node.hcl
+  bivouac status`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -62,7 +64,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
-	root.AddCommand(p.devCommand(), p.serverCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
+	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
 		p.conversationsCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.completionCommand(), p.versionCommand(),
 		p.sandboxAgentCommand())

@@ -159,6 +159,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
+	made.services = func() []cluster.Service { return servicesOf(runner, vault) }
 	return serverParts{parts: made, vault: vault, nomad: runner}, nil
 }
 

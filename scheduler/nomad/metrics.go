@@ -24,6 +24,8 @@ type metrics struct {
 	calls     *prometheus.HistogramVec
 	errors    *prometheus.CounterVec
 	reachable atomic.Bool
+	// probed is the last probe's error, nil before the first.
+	probed atomic.Pointer[error]
 }
 
 // ops are the calls of Nomad's API, the values of the label "call".
@@ -111,6 +113,7 @@ func (r *Runner) Probe(ctx context.Context) error {
 	for {
 		if err := r.askLeader(ctx); ctx.Err() == nil {
 			r.metrics.reachable.Store(err == nil)
+			r.metrics.probed.Store(&err)
 		}
 		select {
 		case <-ctx.Done():
@@ -120,16 +123,25 @@ func (r *Runner) Probe(ctx context.Context) error {
 	}
 }
 
-// askLeader asks Nomad for its leader, which needs no token.
-func (r *Runner) askLeader(ctx context.Context) error {
+// Reachable is nil when Nomad answered the last probe and had a leader. It asks nothing.
+func (r *Runner) Reachable() error {
+	if err := r.metrics.probed.Load(); err != nil {
+		return *err
+	}
+	return errors.New("not asked yet")
+}
+
+// askLeader asks Nomad for its leader, which needs no token. The error is the client library's.
+func (r *Runner) askLeader(ctx context.Context) (raw error) {
 	ctx, cancel := context.WithTimeout(ctx, probeInterval)
 	defer cancel()
-	return r.call(ctx, opProbe, func(ctx context.Context) error {
+	_ = r.call(ctx, opProbe, func(ctx context.Context) error { // counts it
 		var leader string
-		_, err := r.client.Raw().Query("/v1/status/leader", &leader, query(ctx))
-		if err == nil && leader == "" {
-			err = errors.New("it has no leader")
+		_, raw = r.client.Raw().Query("/v1/status/leader", &leader, query(ctx))
+		if raw == nil && leader == "" {
+			raw = errors.New("it has no leader")
 		}
-		return err
+		return raw
 	})
+	return raw
 }
