@@ -42,16 +42,33 @@ const balanced = "limits {\n  trusted_proxies = [\"127.0.0.1/32\"]\n}\n"
 
 // TestRollingRestart restarts the nodes one after the other with SIGTERM, behind the shipped
 // HAProxy, under writes, reads and streams over HTTP/1.1, HTTP/2 and TLS. No request may fail, and
-// streams may be closed with 1012 only.
+// streams may be closed with 1012 only. Its short form is a part of TestRollingUpgrade, which starts
+// each node with another program.
 func TestRollingRestart(t *testing.T) {
+	if !long() {
+		t.Skip("TestRollingUpgrade restarts the nodes in the short form")
+	}
+	d := startRolling(t)
+	d.underLoad(t, func() {
+		for range 5 {
+			d.round(t, "")
+		}
+	})
+}
+
+// startRolling starts a cluster behind HAProxy, with a conversation.
+func startRolling(t *testing.T) *rollingDrill {
+	t.Helper()
 	testcluster.Need(t, "haproxy", local.HAProxyInstalled() != "")
 	d := &rollingDrill{Cluster: testcluster.Start(t, testcluster.Options{LogLevel: "info", Config: balanced, Drain: 5 * time.Second})}
 	d.balance(t)
 	d.converse(t)
-	rounds := 1
-	if long() {
-		rounds = 5
-	}
+	return d
+}
+
+// underLoad does something while the clients are at work. No request of theirs may fail.
+func (d *rollingDrill) underLoad(t *testing.T, do func()) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -66,9 +83,7 @@ func TestRollingRestart(t *testing.T) {
 		clients.Go(func() { d.stream(ctx, d.balancer.Address, nil) })
 		clients.Go(func() { d.stream(ctx, d.balancer.TLSAddress, d.ca) })
 	}
-	for range rounds {
-		d.round(t)
-	}
+	do()
 	testcluster.Pause(ctx, time.Second)
 	stop()
 	clients.Wait()
@@ -81,15 +96,23 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// round restarts every node once, the leader first.
-func (d *rollingDrill) round(t *testing.T) {
+// round restarts every node once with a program, the leader first.
+func (d *rollingDrill) round(t *testing.T, program string) {
+	t.Helper()
 	order := append([]*testcluster.Node{d.Leader(t)}, d.Followers(t)...)
 	for _, n := range order {
-		n.Stop(testcluster.Patience)
-		n.Start(t)
-		n.Ready(t)
-		testcluster.Pause(t.Context(), 2*time.Second) // for the balancer's next check
+		d.restart(t, n, program)
 	}
+}
+
+// restart stops a node and starts it with a program, "" for the cluster's.
+func (d *rollingDrill) restart(t *testing.T, n *testcluster.Node, program string) {
+	t.Helper()
+	n.Stop(testcluster.Patience)
+	n.Program = program
+	n.Start(t)
+	n.Ready(t)
+	testcluster.Pause(t.Context(), 2*time.Second) // for the balancer's next check
 }
 
 // balance starts HAProxy with a certificate.

@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"bivouac.dev/bivouac/deploy/local"
@@ -65,6 +67,36 @@ func (o *Overlay) Mutate(file, name, body string) error {
 		return nil
 	}
 	return fmt.Errorf("there is no function %s in %s", name, file)
+}
+
+// versionFile declares the newest protocol version that a program knows.
+const versionFile = "fsm/version.go"
+
+// newestVersion is that declaration.
+var newestVersion = regexp.MustCompile(`(?m)^const ProtocolVersion = (\d+)$`)
+
+// NextVersion makes the overlay of a program that knows one protocol version more. It returns the
+// path for `go build -overlay` and that version.
+func NextVersion(dir string) (path string, version int, err error) {
+	o, err := NewOverlay(dir)
+	if err != nil {
+		return "", 0, err
+	}
+	text, err := o.source(versionFile)
+	if err != nil {
+		return "", 0, err
+	}
+	found := newestVersion.FindSubmatch(text)
+	if found == nil {
+		return "", 0, fmt.Errorf("%s declares no ProtocolVersion", versionFile)
+	}
+	if version, err = strconv.Atoi(string(found[1])); err != nil {
+		return "", 0, err
+	}
+	version++
+	o.changed[versionFile] = newestVersion.ReplaceAll(text, fmt.Appendf(nil, "const ProtocolVersion = %d", version))
+	path, err = o.Write()
+	return path, version, err
 }
 
 // used adds a use of every import whose uses a mutation may have removed.

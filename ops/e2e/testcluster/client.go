@@ -111,6 +111,7 @@ type Status struct {
 	Term              uint64
 	Commit            uint64 `json:"commit_index"`
 	Applied           uint64 `json:"applied_index"`
+	Protocol          int    `json:"protocol_version"`
 	Servers           []struct {
 		Name, ID string
 		Voter    bool

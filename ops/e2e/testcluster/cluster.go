@@ -206,6 +206,14 @@ func (f *Cluster) buildOne(ctx context.Context, o Options, pkg, out string) erro
 	return nil
 }
 
+// Build builds another bivouac with an overlay (Options.Overlay) and returns its path.
+func (f *Cluster) Build(t testing.TB, name, overlay string) string {
+	t.Helper()
+	out := filepath.Join(f.Dir, "bin", name)
+	must(t, f.buildOne(t.Context(), Options{Overlay: overlay}, "bivouac", out))
+	return out
+}
+
 // Run runs one of the program's commands and returns its output.
 func (f *Cluster) Run(t testing.TB, args ...string) string {
 	t.Helper()

@@ -1,6 +1,8 @@
 package testcluster
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +24,8 @@ type Node struct {
 	Log string
 	// Env is added to the environment of the next Start.
 	Env []string
+	// Program is what the next Start runs, "" for the cluster's.
+	Program string
 	// Data is the data directory. Peer is the peer address and TLS the certificate's files.
 	Data, Peer string
 	TLS        peernet.TLSFiles
@@ -51,10 +55,11 @@ func (n *Node) Spawn() error {
 		return err
 	}
 	defer out.Close()
+	program := cmp.Or(n.Program, n.cluster.Bivouac)
 	if n.cluster.net == nil {
-		n.cmd = exec.Command(n.cluster.Bivouac, "server", "--config", n.file)
+		n.cmd = exec.Command(program, "server", "--config", n.file)
 	} else {
-		n.cmd = n.cluster.net.Command(n.place, n.cluster.Bivouac, "server", "--config", n.file)
+		n.cmd = n.cluster.net.Command(n.place, program, "server", "--config", n.file)
 	}
 	n.cmd.Dir = filepath.Dir(n.file)
 	n.cmd.Env = append(os.Environ(), "BIVOUAC_DRILL_DIR="+n.cluster.DrillDir, "BIVOUAC_DRILL_NODE="+n.Name)
@@ -99,6 +104,18 @@ func (n *Node) Alive() bool {
 	default:
 		return n.cmd != nil
 	}
+}
+
+// Ended waits until the process ends by itself and returns its exit code.
+func (n *Node) Ended(t testing.TB) int {
+	t.Helper()
+	Eventually(t, n.Name+" ends", func() error {
+		if n.Alive() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	return n.cmd.ProcessState.ExitCode()
 }
 
 // Ready waits until the node serves.

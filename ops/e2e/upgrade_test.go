@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/ops/e2e/chaos"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
+)
+
+// TestRollingUpgrade replaces the program of the nodes, one after the other, by one that knows a
+// protocol version more, behind the shipped HAProxy, under the clients of TestRollingRestart. Until an
+// operator sets the version, each node goes back to the former program and reads what the newer one
+// wrote; afterwards the former program refuses the disk.
+func TestRollingUpgrade(t *testing.T) {
+	d := startRolling(t)
+	overlay, next, err := chaos.NextVersion(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := d.Build(t, "bivouac-newer", overlay)
+	rounds := 1
+	if long() {
+		rounds = 5
+	}
+	d.underLoad(t, func() {
+		for i := range rounds {
+			if i > 0 {
+				d.round(t, "") // the way back, as a whole
+			}
+			d.round(t, newer)
+			d.protocol(t, fsm.ProtocolVersion, next)
+		}
+		d.goBack(t, d.Leader(t), newer, next)
+		d.goBack(t, d.Followers(t)[0], newer, next)
+		d.set(t, next)
+		d.tooOld(t, d.Followers(t)[0], newer, next)
+	})
+}
+
+// protocol waits until the cluster is at a version and all nodes know another. The leader looks at
+// the members once a second, so a version that rises by itself has risen meanwhile.
+func (d *rollingDrill) protocol(t *testing.T, version, known int) {
+	t.Helper()
+	testcluster.Pause(t.Context(), 3*time.Second)
+	testcluster.Eventually(t, "every node tells its version", func() error {
+		var info struct {
+			Version int
+			Newest  *int
+		}
+		text := d.Run(t, "operator", "protocol", "--json", "--address", d.Nodes[0].Base, "--api-key-file", d.KeyFile)
+		if err := json.Unmarshal([]byte(text), &info); err != nil {
+			return err
+		}
+		if info.Version != version {
+			t.Fatalf("the cluster is at protocol version %d, want %d", info.Version, version)
+		}
+		if info.Newest == nil || *info.Newest != known {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+}
+
+// goBack runs one node with the former program for a while, during which the version can't be set.
+func (d *rollingDrill) goBack(t *testing.T, n *testcluster.Node, newer string, next int) {
+	t.Helper()
+	d.restart(t, n, "")
+	out, err := d.setProtocol(t, next)
+	if want := fmt.Sprintf("node %q knows protocol version %d", n.Member(), next-1); err == nil || !strings.Contains(out+err.Error(), want) {
+		t.Errorf("with the former program on %s the version is set: %s, %v, want %q", n.Name, out, err, want)
+	}
+	d.restart(t, n, newer)
+}
+
+// set raises the version, once a node is silent and once all answer.
+func (d *rollingDrill) set(t *testing.T, next int) {
+	t.Helper()
+	if out, err := d.setProtocol(t, next+1); err == nil {
+		t.Errorf("a version that no node knows is set: %s", out)
+	}
+	if out, err := d.setProtocol(t, next); err != nil {
+		t.Fatalf("setting the version: %s, %v", out, err)
+	}
+	for _, n := range d.Nodes {
+		testcluster.Eventually(t, n.Name+" is at the version", func() error {
+			status, err := n.Status()
+			if err == nil && status.Protocol != next {
+				err = fmt.Errorf("it is at %d", status.Protocol)
+			}
+			return err
+		})
+	}
+}
+
+func (d *rollingDrill) setProtocol(t *testing.T, version int) (string, error) {
+	t.Helper()
+	return d.Command(t.Context(), "operator", "protocol", "set", strconv.Itoa(version), "--yes", "--address", d.Nodes[1].Base, "--api-key-file", d.KeyFile)
+}
+
+// tooOld starts the former program on a disk of the newer version. It says why it can't, and the
+// newer one goes on there.
+func (d *rollingDrill) tooOld(t *testing.T, n *testcluster.Node, newer string, next int) {
+	t.Helper()
+	n.Stop(testcluster.Patience)
+	said, err := os.ReadFile(n.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Program = ""
+	n.Start(t)
+	code := n.Ended(t)
+	text, err := os.ReadFile(n.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = text[len(said):]
+	want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", next, next-1)
+	if code != 1 || !strings.Contains(string(text), want) || strings.Contains(string(text), "goroutine ") {
+		t.Errorf("the former program ended with %d, want 1 and %q:\n%s", code, want, text)
+	}
+	n.Program = newer
+	n.Start(t)
+	n.Ready(t)
+}
