@@ -89,7 +89,7 @@ func (n *Node) SetProtocol(ctx context.Context, version int) error {
 	if key := v.APIKeyByLookup(operatorOf(ctx).Lookup); key != nil {
 		number = key.ID
 	}
-	n.logger.Info("cluster: an operator set the protocol version", "version", version, "former", has, "key", number)
+	n.logger.Info("cluster: an operator set the protocol version", "version", version, "key", number)
 	return nil
 }
 

@@ -37,7 +37,9 @@ func TestRollingUpgrade(t *testing.T) {
 			d.round(t, newer)
 			d.protocol(t, fsm.ProtocolVersion, next)
 		}
-		d.goBack(t, d.Leader(t), newer, next)
+		if long() {
+			d.goBack(t, d.Leader(t), newer, next)
+		}
 		d.goBack(t, d.Followers(t)[0], newer, next)
 		d.set(t, next)
 		d.tooOld(t, d.Followers(t)[0], newer, next)
@@ -79,7 +81,7 @@ func (d *rollingDrill) goBack(t *testing.T, n *testcluster.Node, newer string, n
 	d.restart(t, n, newer)
 }
 
-// set raises the version, once a node is silent and once all answer.
+// set raises the version. One that no node knows is refused.
 func (d *rollingDrill) set(t *testing.T, next int) {
 	t.Helper()
 	if out, err := d.setProtocol(t, next+1); err == nil {
