@@ -21,6 +21,8 @@ type proposal struct {
 	data []byte
 	// decoded: cmd was read from data, so applying either gives the same result.
 	decoded bool
+	// request is the id of the API request behind a forwarded command, "" without one.
+	request string
 	// leader is the receiver of a forwarded command.
 	leader *leadership
 	// slot identifies the proposal among those that share done. done is buffered for all of them.

@@ -9,6 +9,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 // The peer calls. Requests and answers are JSON.
@@ -75,7 +76,7 @@ type termResponse struct {
 // forward sends the command to the leader, together with others in flight. A call that was sent and
 // not answered may have been applied.
 func (n *Node) forward(ctx context.Context, l *leadership, data []byte) outcome {
-	p := &proposal{data: data, leader: l}
+	p := &proposal{data: data, leader: l, request: requestid.Of(ctx)}
 	if !n.store.View().Active(fsm.VersionBatches) { // the leader may not know batches
 		ctx, done := whileLeads(ctx, l)
 		defer done()
@@ -114,6 +115,7 @@ func (n *Node) callLeader(ctx context.Context, batch []*proposal) []outcome {
 	l := batch[0].leader
 	outcomes := make([]outcome, len(batch))
 	counted := func(result string) { n.metrics.forwarded.WithLabelValues(result).Add(float64(len(batch))) }
+	ctx = peernet.WithRequests(ctx, requestsOf(batch))
 	answer, err := n.network.Call(ctx, n.addressOf(l), callApply, entryOf(batch))
 	if errors.Is(err, peernet.ErrNotSent) {
 		counted("not_sent")
@@ -234,7 +236,7 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	case callRecords:
 		return answer(request, n.handleRecords)
 	case callApply:
-		return n.handleApply(ctx, request)
+		return n.handleApply(ctx, from, request)
 	case callPropose:
 		return n.handlePropose(ctx, request)
 	case peernet.CallIndex:
@@ -256,17 +258,17 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 			request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) },
 		)
 	case callRemove:
-		ctx = withCaller(ctx, request)
+		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
 		return answer(request, func(r removeRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name, r.RemoveOptions))}, nil
 		})
 	case callReplace:
-		ctx = withCaller(ctx, request)
+		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
 		return answer(request, func(r replaceRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.ReplaceServer(ctx, r.Old, r.New, r.RemoveOptions))}, nil
 		})
 	case callTransfer:
-		ctx = withCaller(ctx, request)
+		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
 		return answer(request, func(r transferRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.TransferLeadership(ctx, r.To))}, nil
 		})
@@ -308,7 +310,7 @@ func decodeForeign(request []byte) (fsm.Command, *fsm.Error) {
 }
 
 // handleApply answers callApply. It never forwards: the calling node decides how long to retry.
-func (n *Node) handleApply(ctx context.Context, request []byte) ([]byte, error) {
+func (n *Node) handleApply(ctx context.Context, from string, request []byte) ([]byte, error) {
 	parts, err := splitCommands(request)
 	if err != nil {
 		return nil, err
@@ -319,18 +321,20 @@ func (n *Node) handleApply(ctx context.Context, request []byte) ([]byte, error) 
 		return encodeOutcomes(outcomes)
 	}
 	defer leave()
-	n.applyForeign(ctx, parts, outcomes)
+	n.logForwarded(from, requestsIn(ctx, len(parts)), n.applyForeign(ctx, parts, outcomes), outcomes)
 	return encodeOutcomes(outcomes)
 }
 
-// applyForeign applies commands of another node and stores their outcomes.
-func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outcome) {
+// applyForeign applies commands of another node, stores their outcomes and returns their types.
+func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outcome) (types []fsm.CommandType) {
+	types = make([]fsm.CommandType, len(parts))
 	answers := make(chan slotOutcome, len(parts))
 	proposals := make([]*proposal, 0, len(parts))
 	proofs := make([][]byte, len(parts))
 	for i, part := range parts {
 		proofs[i], part = cutProof(part)
 		cmd, refusal := decodeForeign(part)
+		types[i] = cmd.Type
 		if refusal == nil {
 			refusal = n.admit(cmd)
 		}
@@ -343,7 +347,7 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 		)
 	}
 	if len(proposals) == 0 || !n.awaitOpen(ctx) {
-		return
+		return types
 	}
 	// Only now this node's store has every key of earlier terms.
 	proposals = slices.DeleteFunc(proposals, func(p *proposal) bool {
@@ -354,7 +358,7 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 		return refusal != nil
 	})
 	if len(proposals) == 0 {
-		return
+		return types
 	}
 	for _, p := range proposals {
 		outcomes[p.slot] = outcome{status: maybeCommitted}
@@ -370,9 +374,10 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 					outcomes[p.slot] = outcome{}
 				}
 			}
-			return
+			return types
 		}
 	}
+	return types
 }
 
 // handlePropose answers callPropose, for programs that are not nodes.

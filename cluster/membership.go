@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 const (
@@ -76,7 +77,7 @@ func (n *Node) atLeader(
 	if err != nil {
 		return err
 	}
-	raw, err := n.network.Call(ctx, n.addressOf(l), call, body)
+	raw, err := n.network.Call(peernet.WithRequests(ctx, requestid.Of(ctx)), n.addressOf(l), call, body)
 	if err != nil {
 		return &fsm.Error{Code: fsm.CodeOutcomeUnknown, RetryAfter: retryAfter, Message: fmt.Sprintf("asking the leader: %v", err)}
 	}

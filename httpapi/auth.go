@@ -105,7 +105,14 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 		}
 		key = v.APIKeyByLookup(lookup)
 	}
-	if !apikey.Matches(key, value) || !v.Good(key.UserID, apikey.CredentialOf(key), time.Now()) {
+	if !apikey.Matches(key, value) {
+		if value != "" {
+			requestInfoOf(ctx).Refused = refusedUnknown
+		}
+		return nil, response.Unauthorized()
+	}
+	if !v.Good(key.UserID, apikey.CredentialOf(key), time.Now()) {
+		requestInfoOf(ctx).Refused = refusedInvalid
 		return nil, response.Unauthorized()
 	}
 	return key, nil

@@ -52,6 +52,8 @@ type call struct {
 	key string
 	// index is the log index that the response is based on.
 	index uint64
+	// acted is set when the log has the operator's act.
+	acted bool
 	// confirmed is set when a linearizable view of this request has accepted the key.
 	confirmed bool
 
@@ -129,8 +131,10 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 	if c.index > 0 {
 		w.Header().Set(response.HeaderIndex, strconv.FormatUint(c.index, 10))
 	}
+	c.logAct(found, err)
 	if err != nil {
 		ex.Err = err
+		c.noteRefused(ex, err)
 		response.FailureOf(err, found.format, found.internal).Write(w)
 		return
 	}
@@ -148,6 +152,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		}
 		c.who, ex.User = who, who.user
 		if found.access == operator && !who.operator {
+			ex.Refused = refusedUser
 			return answer{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.now.UnixNano())
@@ -377,5 +382,6 @@ func (c *call) propose(body fsm.Body) (fsm.Result, error) {
 		return fsm.Result{}, fmt.Errorf("proposing %s: %w", cmd.Type, err)
 	}
 	c.index = max(c.index, res.Index)
+	c.noteMade(res)
 	return res, nil
 }

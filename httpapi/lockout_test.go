@@ -218,7 +218,7 @@ func TestKeyUses(t *testing.T) {
 		h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
 		h.do(h.bob, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
 	}
-	h.do("bvk_"+h.alice[4:len(h.alice)-1]+"x", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+	h.do("bvk_"+h.alice[4:len(h.alice)-1]+"!", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
 	h.cluster.set(func(c *fakeCluster) { c.proposeErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 	send()
 	h.cluster.set(func(c *fakeCluster) { c.proposeErr = nil })

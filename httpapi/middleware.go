@@ -18,6 +18,7 @@ import (
 	"github.com/rs/cors"
 
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -90,7 +91,8 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		defer s.metrics.inFlight.Dec()
 		// Aborted requests are logged too.
 		defer func() { s.finish(rec, r, ex, time.Since(start)) }()
-		s.guard(next, rec, r.WithContext(context.WithValue(r.Context(), requestInfoKey{}, ex)), ex)
+		ctx := context.WithValue(requestid.With(r.Context(), ex.ID), requestInfoKey{}, ex)
+		s.guard(next, rec, r.WithContext(ctx), ex)
 	})
 }
 
@@ -118,6 +120,7 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 		w.status = http.StatusOK
 	}
 	method := knownMethod(r.Method)
+	s.logRefused(r.Context(), ex, method+" "+ex.Route)
 	s.metrics.served(ex.Route, method, w.status, took, ex.Err)
 	level := levelOf(method, ex.Route, w.status)
 	if !s.log.Enabled(r.Context(), level) {
@@ -140,6 +143,9 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 	}
 	if ex.Sandbox != "" {
 		attrs = append(attrs, slog.String("sandbox", ex.Sandbox))
+	}
+	if ex.Task != "" {
+		attrs = append(attrs, slog.String("task", ex.Task))
 	}
 	if ex.Err != nil && w.status >= http.StatusInternalServerError {
 		attrs = append(attrs, slog.String("error", ex.Err.Error()))
@@ -180,11 +186,7 @@ func isQuiet(path string) bool {
 
 // requestID returns the client's id if it is safe to log, otherwise a new one.
 func requestID(r *http.Request) string {
-	id := r.Header.Get(response.HeaderRequestID)
-	fit := id != "" && len(id) <= 128 && !slices.ContainsFunc([]byte(id), func(b byte) bool {
-		return (b < '0' || b > '9') && (b < 'A' || b > 'Z') && (b < 'a' || b > 'z') && b != '-' && b != '_' && b != '.'
-	})
-	if fit {
+	if id := r.Header.Get(requestid.Header); requestid.Valid(id) {
 		return id
 	}
 	return uuid.NewString()

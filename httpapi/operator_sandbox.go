@@ -41,11 +41,9 @@ func (c *call) operate(v *fsm.View, act, object, owner string) error {
 	if !v.Active(fsm.VersionAccess) {
 		return fsm.NeedsVersion("an operator's act on a sandbox or conversation", fsm.VersionAccess, v.ProtocolVersion())
 	}
-	var id int64
-	if key := v.APIKeyByLookup(c.who.credential.Lookup); key != nil {
-		id = int64(key.ID)
-	}
-	c.server.log.Info("operator acts for a user", "act", act, "key", id, "operator", c.who.user, "object", object, "owner", owner)
+	c.acted = true
+	c.server.log.Info("operator acts for a user", "act", act, "key", c.keyID(v), "operator", c.who.user,
+		"object", object, "owner", owner, "request", requestInfoOf(c.r.Context()).ID)
 	return nil
 }
 

@@ -94,8 +94,7 @@ type sampler struct {
 }
 
 func newFailureLog() failureLog {
-	fresh := func() *sampler { return &sampler{limiter: rate.NewLimiter(failuresPerSecond, failureBurst)} }
-	return failureLog{client: fresh(), node: fresh()}
+	return failureLog{client: newSampler(), node: newSampler()}
 }
 
 // sample reports whether a line is written, and how many were not since the last one.
@@ -104,6 +103,10 @@ func (f failureLog) sample(status int) (write bool, dropped uint64) {
 	if status >= http.StatusInternalServerError {
 		s = f.node
 	}
+	return s.sample()
+}
+
+func (s *sampler) sample() (write bool, dropped uint64) {
 	if !s.limiter.Allow() {
 		s.dropped.Add(1)
 		return false, 0

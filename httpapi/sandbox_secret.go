@@ -126,6 +126,7 @@ func (c *call) letIn(row *fsm.Sandbox, key string) (*fsm.Sandbox, error) {
 	// The lookup by hash only finds a candidate; this compares the key and checks that the sandbox
 	// has an owner.
 	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
+		requestInfoOf(c.r.Context()).Refused = refusedUnknown
 		return nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID

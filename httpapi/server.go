@@ -43,8 +43,10 @@ type Server struct {
 	conns     *connections
 	// failures samples the log lines of failed requests.
 	failures failureLog
-	git      *git.Verifier
-	proxy    *proxy.Proxy
+	// refused samples the log lines of refused keys.
+	refused *sampler
+	git     *git.Verifier
+	proxy   *proxy.Proxy
 	// exposition is the node's metrics in Prometheus's text format.
 	exposition http.Handler
 	// packing holds a token for each snapshot being sent.
@@ -72,7 +74,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), started: time.Now(),
+		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), refused: newSampler(), started: time.Now(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		answers:    newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}

@@ -127,6 +127,9 @@ func (c *Client) post(ctx context.Context, address, name string, request []byte)
 	if c.Self != "" {
 		r.Header.Set(fromHeader, c.Self)
 	}
+	if ids := Requests(ctx); ids != "" {
+		r.Header.Set(requestsHeader, ids)
+	}
 	// net/http must not send the call twice: ErrNotSent would then be wrong.
 	r.GetBody = nil
 	if deadline, ok := ctx.Deadline(); ok {
@@ -254,6 +257,7 @@ func callHandler(handle Handler, peers *peerCertificates, running *Gate) http.Ha
 				return
 			}
 		}
+		ctx = WithRequests(ctx, r.Header.Get(requestsHeader))
 		answer, err := handle(WithParties(ctx, r.Header.Get(fromHeader), r.Header.Get(toHeader)), from, name, request)
 		if errors.Is(err, ErrMisdirected) {
 			http.Error(w, err.Error(), http.StatusMisdirectedRequest)

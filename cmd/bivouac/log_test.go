@@ -178,3 +178,36 @@ func TestLog_AKeyIsThereOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestLog_ARequestHasOneIDOnEveryNode: a write through a follower is a line of the leader too, with
+// the request's id and the node that took it.
+func TestLog_ARequestHasOneIDOnEveryNode(t *testing.T) {
+	c, err := openDev(devOptions{dataDir: t.TempDir(), nodes: 3, logLevel: "info", logFormat: "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := runningDev(t, c)
+	eventually(t, "the leader has a line of a follower's request", func() error {
+		leader := r.leader(t)
+		taker := (leader + 1) % 3
+		id := fmt.Sprintf("one-id.%d", time.Now().UnixNano())
+		r.all[taker].with("X-Request-Id", id).do(t, http.StatusOK, "POST", "/api/settings", map[string]any{"language": id})
+		text, err := os.ReadFile(filepath.Join(r.layout.logs(), "bivouac.log"))
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			var l struct {
+				Node, Msg, Request, Peer, Type string
+				Index                          uint64
+			}
+			if json.Unmarshal(line, &l) == nil && l.Request == id && l.Node == r.nodes[leader].name {
+				if l.Peer != r.nodes[taker].name || l.Type != "settings.put" || l.Index == 0 {
+					t.Errorf("%s", line)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("no line of %s, the leader, with %s", r.nodes[leader].name, id)
+	})
+}

@@ -296,3 +296,63 @@ func TestNginx_ShippedFile(t *testing.T) {
 		t.Errorf("without a node: %+v", got)
 	}
 }
+
+// TestBalancers_GiveARequestItsID: the client's id where nodes would take it, else a new one, in the
+// balancer's log and at the node.
+func TestBalancers_GiveARequestItsID(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(r.Header.Values("X-Request-Id"), ","))
+	}))
+	t.Cleanup(srv.Close)
+	nodes := []string{strings.TrimPrefix(srv.URL, "http://")}
+	dir := t.TempDir()
+	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	verboseHAProxy(t, dir)
+	base, log := nginx(t, nodes)
+	for balancer, log := range map[string]string{h.Address: h.Log, base: log} {
+		for _, sent := range []string{"", "mine-1.x_Y", "no good", strings.Repeat("a", 129)} {
+			got := ""
+			eventually(t, balancer+" answers", func() error {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, balancer+"/api/v1/sandboxes/search", nil)
+				if err != nil {
+					return err
+				}
+				if sent != "" {
+					req.Header.Set("X-Request-Id", sent)
+				}
+				res, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return err
+				}
+				defer res.Body.Close()
+				body, err := io.ReadAll(res.Body)
+				if err == nil && res.StatusCode != http.StatusOK {
+					err = errorf("status %d", res.StatusCode)
+				}
+				got = string(body)
+				return err
+			})
+			kept := sent == "mine-1.x_Y"
+			if kept != (got == sent) || len(got) < 10 || strings.ContainsAny(got, ", ") || len(got) > 128 {
+				t.Errorf("%s: %q became %q", balancer, sent, got)
+			}
+			eventually(t, log+" has the id", func() error {
+				raw, err := os.ReadFile(log)
+				if err == nil && !strings.Contains(string(raw), got) {
+					err = errorf("no %s in it", got)
+				}
+				return err
+			})
+		}
+	}
+}

@@ -51,6 +51,10 @@ type RequestInfo struct {
 	User    string
 	// Sandbox is set for requests about one sandbox.
 	Sandbox string
+	// Task is the start task that the request made.
+	Task string
+	// Refused says why the request's key was refused, "" if it was not.
+	Refused string
 	Err     error
 }
 

@@ -169,6 +169,9 @@ func (p *request) serve(ex *RequestInfo) error {
 // admit authorises the request by its credentials.
 func (p *request) admit(given credentials, ex *RequestInfo) error {
 	g, err := p.proxy.authorise(p.r.Context(), p.to, given)
+	if isUnauthorized(err) && !given.none() {
+		ex.Refused = "unknown, revoked or expired, or its user is disabled"
+	}
 	if err != nil {
 		return err
 	}

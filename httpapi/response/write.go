@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 // Encode encodes v as JSON without escaping <, > and &, which keeps URLs readable.
@@ -42,5 +44,5 @@ func WriteBody(w http.ResponseWriter, status int, contentType string, body ...[]
 // Headers of every response.
 const (
 	HeaderIndex     = "X-Bivouac-Index"
-	HeaderRequestID = "X-Request-Id"
+	HeaderRequestID = requestid.Header
 )

@@ -21,9 +21,10 @@ var mayImport = map[string][]string{
 
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
-	"cmd":       {"ops/runbooks"},   // the program ships them
-	"ops":       {"httpapi/client"}, // drills call the API with it
-	"scheduler": {"httpapi/decode"}, // the built-in agent server uses the API's validation
+	"cmd":       {"ops/runbooks"},                        // the program ships them
+	"ops":       {"httpapi/client"},                      // drills call the API with it
+	"cluster":   {"httpapi/requestid"},                   // a request keeps its id on every node
+	"scheduler": {"httpapi/decode", "httpapi/requestid"}, // the built-in agent server uses the API's validation
 }
 
 // narrow lists packages with a stricter rule than their folder: they may import the listed
@@ -34,6 +35,7 @@ var narrow = map[string][]string{
 	"httpapi/decode":    {}, // it runs in every sandbox
 	"httpapi/client":    {},
 	"httpapi/places":    {},
+	"httpapi/requestid": {},
 	"scheduler/durable": {"github.com/google/renameio/v2"},
 	"cluster/peernet":   {"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"},
 	"cluster/raftstore": {
@@ -45,20 +47,20 @@ var narrow = map[string][]string{
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
 	"httpapi/apikey":              {"fsm"},
-	"httpapi/response":            {"fsm", "httpapi/decode"},
+	"httpapi/response":            {"fsm", "httpapi/decode", "httpapi/requestid"},
 	"httpapi/git":                 {"fsm", "httpapi/decode", "httpapi/response"},
 	"httpapi/legacy":              {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
 	"httpapi/proxy":               {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
 	"scheduler":                   {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
-	"scheduler/starttask":         {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
+	"scheduler/starttask":         {"fsm", "httpapi/decode", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
 	"scheduler/nomad":             {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},
 	"scheduler/process":           {"fsm", "httpapi/decode", "scheduler", "scheduler/durable"},
 	"scheduler/access":            {"fsm"},
 	"scheduler/durable":           {},
 	"scheduler/fault":             {},
 	"scheduler/slots":             {},
-	"scheduler/agent":             {"httpapi/decode"},
-	"scheduler/agent/agentserver": {"httpapi/decode", "scheduler/agent", "scheduler/durable"},
+	"scheduler/agent":             {"httpapi/decode", "httpapi/requestid"},
+	"scheduler/agent/agentserver": {"httpapi/decode", "httpapi/requestid", "scheduler/agent", "scheduler/durable"},
 }
 
 // owners maps a dependency, by prefix, to the only folder that may import it.

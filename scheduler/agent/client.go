@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 // MaxIDs is how many conversations one Conversations call may request. An agent server refuses more
@@ -251,6 +253,9 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 	}
 	if r.key != "" {
 		req.Header.Set(cmp.Or(r.keyHeader, KeyHeader), r.key)
+	}
+	if id := requestid.Of(ctx); id != "" {
+		req.Header.Set(requestid.Header, id)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -8,9 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 const key = "KEYCANARY"
@@ -343,5 +346,24 @@ func TestContentBlock_HasWhatItsTypeNeeds(t *testing.T) {
 		if got, err := json.Marshal(b); err != nil || string(got) != want {
 			t.Errorf("%s, %v; want %s", got, err, want)
 		}
+	}
+}
+
+// TestClient_SendsTheRequestsID: the calls of an API request have its id, other calls none.
+func TestClient_SendsTheRequestsID(t *testing.T) {
+	var got []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get(requestid.Header))
+		_, _ = w.Write([]byte("{}"))
+	}))
+	t.Cleanup(s.Close)
+	c := New(Config{})
+	for _, ctx := range []context.Context{t.Context(), requestid.With(t.Context(), "req-7")} {
+		if err := c.PreparePause(ctx, s.URL, "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(got, []string{"", "req-7"}) {
+		t.Errorf("%q", got)
 	}
 }

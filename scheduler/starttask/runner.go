@@ -13,6 +13,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/scheduler/fault"
 	"bivouac.dev/bivouac/scheduler/slots"
 )
@@ -106,6 +107,7 @@ type outcome struct {
 // carry runs one task until it, or ctx, has ended.
 func (r *Runner) carry(ctx context.Context, userID, id string, began time.Time) {
 	log := r.log.With("task", id, "user", userID)
+	ctx = requestid.With(ctx, id) // the request that made the task has its id in the access log
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = r.cfg.BackoffMin, r.cfg.BackoffMax
 	last := ""

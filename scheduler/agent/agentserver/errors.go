@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 // success is the response of calls without a result.
@@ -36,12 +37,15 @@ func writeInvalid(w http.ResponseWriter, errs []decode.Problem) {
 	writeJSON(w, http.StatusUnprocessableEntity, map[string]any{"detail": errs})
 }
 
-// failed responds 500 with an id. The log has the reason, which may contain paths, under the same
+// failed responds 500 with an id, the request's if it has one. The log has the reason, which may contain paths, under the same
 // id.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
-	var raw [8]byte
-	_, _ = rand.Read(raw[:]) // never fails (crypto/rand)
-	id := hex.EncodeToString(raw[:])
+	id := r.Header.Get(requestid.Header)
+	if !requestid.Valid(id) {
+		var raw [8]byte
+		_, _ = rand.Read(raw[:]) // never fails (crypto/rand)
+		id = hex.EncodeToString(raw[:])
+	}
 	s.logger.Error("request failed", "route", r.Method+" "+r.URL.Path, "request", id, "error", err)
 	writeJSON(w, http.StatusInternalServerError, map[string]string{
 		"detail": "Internal Server Error", "exception": "InternalError", "error_id": id,

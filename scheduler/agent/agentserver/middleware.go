@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -25,7 +26,11 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 				}
 				s.failed(rec, r, fmt.Errorf("panic: %v", p))
 			}
-			s.logger.Debug("request", "route", r.Method+" "+r.URL.Path, "status", rec.status, "duration", time.Since(begin))
+			attrs := []any{"route", r.Method + " " + r.URL.Path, "status", rec.status, "duration", time.Since(begin)}
+			if id := r.Header.Get(requestid.Header); requestid.Valid(id) {
+				attrs = append(attrs, "request", id)
+			}
+			s.logger.Debug("request", attrs...)
 		}()
 		if s.cors(rec, r) {
 			return
