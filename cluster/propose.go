@@ -92,7 +92,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command, e encoded) (fsm.
 		case a.status == maybeCommitted:
 			sent = true
 		case a.err != nil && !sent:
-			return fsm.Result{}, a.err
+			return fsm.Result{}, n.namesVersion(cmd, a.err)
 		case a.err != nil:
 			return fsm.Result{}, n.proposeError(caller, sent)
 		}
@@ -189,7 +189,16 @@ func (n *Node) admit(cmd fsm.Command) *fsm.Error {
 			Message: "the command's time is more than a minute from the leader's clock; nothing was done; if this repeats, the nodes' clocks differ"}
 	}
 	if v, needs := n.store.View(), fsm.MinVersion(cmd.Type); !v.Active(needs) {
-		return fsm.NeedsVersion("this", needs, v.ProtocolVersion())
+		return fsm.NeedsVersion(string(cmd.Type), needs, v.ProtocolVersion())
 	}
 	return nil
+}
+
+// namesVersion replaces the error of a leader that is too old to know the type of a command.
+func (n *Node) namesVersion(cmd fsm.Command, err *fsm.Error) *fsm.Error {
+	v, needs := n.store.View(), fsm.MinVersion(cmd.Type)
+	if err.Code != fsm.CodeProtocol || v.Active(needs) {
+		return err
+	}
+	return fsm.NeedsVersion(string(cmd.Type), needs, v.ProtocolVersion())
 }

@@ -428,3 +428,19 @@ func TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode(t *testing.T) {
 		t.Errorf("%.200v; want %s", err, fsm.CodeInvalid)
 	}
 }
+
+// TestNode_Propose_AnOldLeadersErrorNamesTheVersion: a leader that does not know a type says only that
+// it is too old.
+func TestNode_Propose_AnOldLeadersErrorNamesTheVersion(t *testing.T) {
+	n := &Node{store: fsm.NewStore()}
+	old := fsm.Errorf(fsm.CodeProtocol, `unknown command type "sandbox.share"`)
+	share := fsm.NewCommand("1", time.Now(), "ada", &fsm.SandboxShareBody{})
+	if err := n.namesVersion(share, old); fsm.CodeOf(err) != fsm.CodeProtocol || !strings.Contains(err.Message, "sandbox.share needs protocol version 5 and the cluster is at 1") {
+		t.Errorf("%v", err)
+	}
+	touch := fsm.NewCommand("2", time.Now(), "", &fsm.SandboxTouchBody{})
+	other := fsm.Errorf(fsm.CodeInvalid, "no")
+	if n.namesVersion(touch, old) != old || n.namesVersion(share, other) != other {
+		t.Error("another error is replaced")
+	}
+}

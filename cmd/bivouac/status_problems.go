@@ -92,7 +92,8 @@ func (s *clusterStatus) judgeQuorum(wrong, notice *said) {
 	if len(versions) > 1 {
 		notice.add("", "the nodes run different versions of the program: finish the upgrade")
 	} else if least > s.Status.ProtocolVersion {
-		notice.add("", "the cluster's protocol version is %d, and all nodes that answer know %d", s.Status.ProtocolVersion, least)
+		notice.add("", "the cluster's protocol version is %d, and all nodes that answer know %d: \"bivouac operator protocol set %d\" when the upgrade shall stay (bivouac runbook upgrade)",
+			s.Status.ProtocolVersion, least, least)
 	}
 }
 
