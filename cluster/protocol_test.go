@@ -20,6 +20,7 @@ import (
 	"bivouac.dev/bivouac/cluster/clustertest"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
 // upgraded is a cluster of three at an older protocol version, as an upgrade leaves it.
@@ -214,4 +215,48 @@ func files(t *testing.T, dir string) (list string) {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// TestReal_Restore_KeepsTheVersionOfItsFile: a backup of an earlier version brings that version, which
+// waits for an operator as after an upgrade.
+func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
+	former := fsm.NewStore()
+	for i, body := range []fsm.Body{
+		&fsm.TermOpenBody{Term: 1, Node: "n0", ClusterID: "former", Nonce: "a"}, &fsm.ProtocolRaiseBody{Version: fsm.VersionCharacters},
+		&fsm.TermOpenBody{Term: 2, Node: "n0", ClusterID: "former", Nonce: "b"},
+	} {
+		if _, err := former.Apply(uint64(i+1), fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scratch, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer scratch.Close()
+	info := snapshotfile.Info{Created: time.Now(), Reason: snapshotfile.ReasonSave}
+	packed, err := snapshotfile.Pack(t.Context(), info, former.Snapshot(), scratch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if _, err := packed.WriteTo(&file); err != nil {
+		t.Fatal(err)
+	}
+
+	r := newReal(t, 1, cluster.LogStoreBoltDB)
+	r.startAll()
+	version := func() int { return r.nodes[0].store.View().ProtocolVersion() }
+	eventually(t, func() bool { return version() == fsm.ProtocolVersion }, func() string { return "the new cluster's version" })
+	if _, err := r.nodes[0].node.Restore(t.Context(), bytes.NewReader(file.Bytes()), cluster.RestoreOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	eventually(t, func() bool { return time.Since(began) > 2500*time.Millisecond }, func() string { return "" })
+	if v := version(); v != fsm.VersionCharacters {
+		t.Errorf("the version is %d, and the file's is %d", v, fsm.VersionCharacters)
+	}
+	if err := r.nodes[0].node.SetProtocol(t.Context(), fsm.ProtocolVersion); err != nil || version() != fsm.ProtocolVersion {
+		t.Errorf("setting it: %v, %d", err, version())
+	}
 }
