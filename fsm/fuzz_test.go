@@ -31,7 +31,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
-		&InstallationConfigureBody{Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest}}, &PoolDropBody{ID: "m1"},
+		&InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest, CORS: CORS{Origins: []string{"https://a.example"}}}, CheckIndex: new(uint64(0))}, &PoolDropBody{ID: "m1"},
 		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, newMember("m2", "py"),
 		&SandboxTouchBody{[]Touch{{"sb-c1", now, "c1"}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
 		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},

@@ -162,6 +162,10 @@ func genInstallation(t *rapid.T) Installation {
 	} else {
 		i.Overall = genLimits(t)
 	}
+	if rapid.Bool().Draw(t, "shared") {
+		i.Git = Git{Unverified: rapid.Bool().Draw(t, "unverified"), AllowedHosts: []string{"git.example.org"}}
+		i.CORS.Origins = []string{"https://app.example.org"}
+	}
 	return i
 }
 
@@ -307,7 +311,11 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string, Body) {
 	switch c {
 	case InstallationConfigure:
-		return "", &InstallationConfigureBody{Installation: genInstallation(t)}
+		b := &InstallationConfigureBody{Installation: genInstallation(t), Seed: rapid.Bool().Draw(t, "seed")}
+		if rapid.IntRange(0, 3).Draw(t, "checked") == 0 {
+			b.CheckIndex = new(uint64(rapid.IntRange(0, 40).Draw(t, "check index")))
+		}
+		return "", b
 	case UserConfigure:
 		return "", genUserConfigure(t)
 	case SpecPool:

@@ -1,10 +1,15 @@
 package fsm
 
-// InstallationConfigureBody replaces the installation's configuration. The first leader proposes
-// its own configuration; later ones come from an operator. Lowering a limit stops nothing that
-// runs.
+// InstallationConfigureBody replaces the installation's configuration, for an operator or with that
+// of a leader's file. Lowering a limit stops nothing that runs.
 type InstallationConfigureBody struct {
 	Installation Installation `json:"installation"`
+	// Seed marks the file of a leader: it sets only what was never set. Below VersionConfig the leader
+	// proposes it only where nothing was.
+	Seed bool `json:"seed,omitempty"`
+	// CheckIndex, if not nil, must be View.ConfigIndex; else the command is CodeConflict. It needs
+	// VersionConfig.
+	CheckIndex *uint64 `json:"check_index,omitempty"`
 }
 
 // CommandType implements Body.
@@ -15,6 +20,7 @@ func (b *InstallationConfigureBody) check(r *rules) {
 	r.policy("the installation", b.Installation.Policy)
 	r.limits("the installation's users", b.Installation.PerUser)
 	r.limits("the installation", b.Installation.Overall)
+	r.shared(b.Installation)
 	switch b.Installation.OnLimit {
 	case "", OnLimitRefuse, OnLimitPauseOldest:
 	default:
@@ -23,13 +29,32 @@ func (b *InstallationConfigureBody) check(r *rules) {
 }
 
 func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (Result, *Error) {
-	in := b.Installation
+	in := b.Installation.plain()
 	if !t.meta.active(VersionAccess) { // older nodes do not keep it
 		in.PerUser.StateBytes, in.Overall.StateBytes = 0, 0
 	}
-	if !t.meta.Configured || t.meta.Installation != in {
-		t.meta.Configured, t.meta.Installation = true, in
-		t.changed = true // deadlines move
+	if !t.meta.active(VersionConfig) { // likewise
+		in.Git, in.CORS = Git{}, CORS{}
+		if !t.meta.Configured || !t.meta.Installation.Equal(in) {
+			t.meta.Configured, t.meta.Installation = true, in
+			t.changed = true // deadlines move
+		}
+		return Result{}, nil
+	}
+	is := t.meta.ConfigIndex
+	switch {
+	case b.Seed && is > 0:
+		return Result{}, nil
+	case b.Seed && t.meta.configured(): // policies and limits are older than the rest
+		git, cors := in.Git, in.CORS
+		in = t.meta.Installation
+		in.Git, in.CORS = git, cors
+	case b.CheckIndex != nil && *b.CheckIndex != is:
+		return Result{}, Errorf(CodeConflict, "the configuration's index is %d, not %d: somebody has changed it; read it again", is, *b.CheckIndex)
+	}
+	if is == 0 || !t.meta.Installation.Equal(in) {
+		t.meta.Configured, t.meta.Installation, t.meta.ConfigIndex = true, in, t.index
+		t.changed = true
 	}
 	return Result{}, nil
 }

@@ -74,16 +74,6 @@ const (
 	OnLimitPauseOldest OnLimit = "pause_oldest"
 )
 
-// Installation is the configuration that all nodes share. It comes from the first leader's file,
-// until an operator changes it.
-type Installation struct {
-	Policy Policy `json:"policy,omitzero"`
-	// PerUser applies to each user without limits of their own, Overall to all users together.
-	PerUser Limits  `json:"per_user,omitzero"`
-	Overall Limits  `json:"overall,omitzero"`
-	OnLimit OnLimit `json:"on_limit,omitempty"`
-}
-
 // Bounds of policies and limits.
 const (
 	maxPolicy = 100 * 365 * 24 * time.Hour
@@ -106,15 +96,6 @@ func (r *rules) limits(of string, l Limits) {
 		"%s: starts_per_minute must be between 0 (none) and %d", of, MaxStartsPerMinute)
 	r.check(l.StateBytes == 0 || l.StateBytes >= MinStateBytes && l.StateBytes <= maxLimit,
 		"%s: state_bytes must be 0 (the default) or between %d and %d", of, MinStateBytes, maxLimit)
-}
-
-// Installation returns the current configuration.
-func (v *View) Installation() Installation { return v.meta.Installation }
-
-// Configured reports whether the configuration was ever set. The first leader sets it from its
-// file; after that only an operator changes it.
-func (v *View) Configured() bool {
-	return v.meta.Configured || v.meta.Installation != (Installation{})
 }
 
 // PolicyOf returns the policy of a sandbox: its user's over its template's over the installation's.

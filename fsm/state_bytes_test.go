@@ -18,7 +18,7 @@ func messageOf(bytes int) StartRequest {
 func newStateFixture(t *testing.T) *fixture {
 	f := newFixture(t).open()
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
-	f.do("", &InstallationConfigureBody{Installation{PerUser: Limits{StateBytes: 2 << 20}, Overall: Limits{StateBytes: 5 << 20}}})
+	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{StateBytes: 2 << 20}, Overall: Limits{StateBytes: 5 << 20}}})
 	return f
 }
 

@@ -43,6 +43,8 @@ type meta struct {
 	Installation Installation `json:"installation,omitzero"`
 	// Configured: a command has set Installation.
 	Configured bool `json:"configured,omitempty"`
+	// ConfigIndex is the index at which Installation last changed; 0 below VersionConfig.
+	ConfigIndex uint64 `json:"config_index,omitempty"`
 
 	// History is nil below protocol version 3. It is replaced, never changed in place.
 	History *history `json:"history,omitempty"`

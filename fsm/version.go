@@ -16,8 +16,9 @@ import (
 // behave as the older ones do. Version 2 lets one log entry hold several commands. Version 3
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
-// replaces the keys of sandboxes, and revokes nodes by their names.
-const ProtocolVersion = 6
+// replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
+// configuration of the cluster.
+const ProtocolVersion = 7
 
 // What each protocol version introduced.
 const (
@@ -35,6 +36,9 @@ const (
 	// VersionRotate: the key of a sandbox can be replaced, its row says that its server has answered
 	// a challenge, and all certificates of a node can be revoked.
 	VersionRotate = 6
+	// VersionConfig: the installation's configuration has git providers and web origins, an index, and
+	// is changed by compare-and-set.
+	VersionConfig = 7
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not

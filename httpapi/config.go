@@ -52,7 +52,8 @@ type Config struct {
 	// TrustedProxies are the proxies whose X-Forwarded-* headers are believed.
 	TrustedProxies []netip.Prefix
 	// CORSOrigins are the web origins that may call the API with credentials. Empty means any port
-	// of localhost and 127.0.0.1.
+	// of localhost and 127.0.0.1. They, and the hosts and the check of Git, count until the cluster
+	// has a configuration of its own.
 	CORSOrigins []string
 
 	// Git configures the checks with git providers.

@@ -290,14 +290,14 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.questioned(route, sb)
 			req, known := map[string]struct{ key, path, body string }{
-				"conversation.update":    {h.alice, pathConversations + "/" + h.conversation("alice", sb), `{"title":"new"}`},
-				"installation.configure": {h.root, pathOperator + "/installation", `{"limits":{"total_sandboxes":7}}`},
-				"user.configure":         {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
-				"member.transfer":        {h.root, pathOperator + "/transfer-leader", `{"to":"n2"}`},
-				"member.remove":          {h.root, pathOperator + "/remove", `{"name":"n2"}`},
-				"member.allow":           {h.root, pathOperator + "/allow", `{"name":"n2"}`},
-				"protocol.set":           {h.root, pathOperator + "/protocol", `{"version":2}`},
-				"member.replace":         {h.root, pathOperator + "/replace", `{"old":"n2","new":"n3"}`},
+				"conversation.update": {h.alice, pathConversations + "/" + h.conversation("alice", sb), `{"title":"new"}`},
+				"config.set":          {h.root, pathOperator + "/config", `{"limits":{"user":{"total_sandboxes":7}}}`},
+				"user.configure":      {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
+				"member.transfer":     {h.root, pathOperator + "/transfer-leader", `{"to":"n2"}`},
+				"member.remove":       {h.root, pathOperator + "/remove", `{"name":"n2"}`},
+				"member.allow":        {h.root, pathOperator + "/allow", `{"name":"n2"}`},
+				"member.replace":      {h.root, pathOperator + "/replace", `{"old":"n2","new":"n3"}`},
+				"protocol.set":        {h.root, pathOperator + "/protocol", `{"version":2}`},
 			}[route.name]
 			if !known {
 				t.Fatal("this route has no test of a leader that is lost after the write")

@@ -26,7 +26,7 @@ func (s *Server) handleProvidersReplace(c *call) (answer, error) {
 		if err != nil {
 			return nil, secretWrites{}, err
 		}
-		if err := s.git.Tokens(c.ctx(), v.Providers(c.who.user), tokens); err != nil {
+		if err := s.sharedNow().git.Tokens(c.ctx(), v.Providers(c.who.user), tokens); err != nil {
 			return nil, secretWrites{}, err
 		}
 		var writes secretWrites

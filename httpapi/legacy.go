@@ -28,7 +28,7 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		if err := legacy.CheckSettings(v.Settings(c.who.user)); err != nil {
 			return nil, secretWrites{}, err
 		}
-		if err := s.git.Repository(c.ctx(), v.Providers(c.who.user), &in.request); err != nil {
+		if err := s.sharedNow().git.Repository(c.ctx(), v.Providers(c.who.user), &in.request); err != nil {
 			return nil, secretWrites{}, err
 		}
 		if !in.joins(v, c.who.user) {

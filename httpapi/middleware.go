@@ -257,8 +257,8 @@ func (s *Server) cors(next http.Handler) http.Handler {
 }
 
 func (s *Server) allowedOrigin(origin string) bool {
-	if len(s.cfg.CORSOrigins) > 0 {
-		return slices.Contains(s.cfg.CORSOrigins, strings.TrimRight(origin, "/"))
+	if origins := s.sharedNow().origins; len(origins) > 0 {
+		return slices.Contains(origins, strings.TrimRight(origin, "/"))
 	}
 	u, err := url.Parse(origin)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {

@@ -17,7 +17,6 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -45,8 +44,9 @@ type Server struct {
 	failures failureLog
 	// refused samples the log lines of refused keys.
 	refused *sampler
-	git     *git.Verifier
-	proxy   *proxy.Proxy
+	// shared is made of the cluster's configuration; see sharedNow.
+	shared atomic.Pointer[shared]
+	proxy  *proxy.Proxy
 	// exposition is the node's metrics in Prometheus's text format.
 	exposition http.Handler
 	// packing holds a token for each snapshot being sent.
@@ -78,13 +78,11 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		answers:    newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
-	s.git = git.NewVerifier(cfg.Git, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })
+	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
 	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: newRates(cfg.RatePerSecond)})
 	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool { return cfg.OwnMetrics && r.name == "metrics" }))
-	pages := cfg.Proxy
-	pages.Origins = cfg.CORSOrigins
-	if s.proxy, err = proxy.New(pages, s.forProxy()); err != nil {
+	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
 		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}
 	s.handler = s.accessLog(s.keepHealth(s.front(s.cors(s.limitRate(s.router)))))
@@ -115,6 +113,7 @@ func (s *Server) forProxy() proxy.Server {
 		},
 		AskCluster:     s.keys.mayAsk,
 		Admitted:       s.admitted,
+		Origins:        func() []string { return s.sharedNow().origins },
 		RequestTimeout: s.cfg.RequestTimeout, Logger: s.log, Registerer: s.cfg.Registerer,
 	}
 }

@@ -60,7 +60,7 @@ func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWri
 		return nil, secretWrites{}, over
 	}
 	stored := v.Providers(c.who.user)
-	return body, writes, s.git.Tokens(c.ctx(), stored, git.KeepHosts(in.tokens, stored))
+	return body, writes, s.sharedNow().git.Tokens(c.ctx(), stored, git.KeepHosts(in.tokens, stored))
 }
 
 func readSettings(o decode.Object) settingsInput {

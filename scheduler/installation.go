@@ -3,9 +3,14 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 )
+
+// seedPause is how often a leader looks whether the cluster has become able to keep all of its
+// configuration.
+const seedPause = time.Second
 
 // ranBefore reports whether a store without a configuration is of an earlier program, which stored
 // none if its file had none. Such a cluster has no limits and gets none by an upgrade. A new cluster
@@ -18,36 +23,44 @@ func ranBefore(v *fsm.View) bool {
 	return len(sandboxes) > 0
 }
 
-// configure brings this leader's installation configuration into a store that never had one. It
-// retries until it succeeds or the term ends, because limits and policies are enforced from the
-// store alone. Only an operator changes it later.
+// configure brings the configuration of this leader's file into a store that has none, and the parts
+// of it that an upgraded cluster lacks. It retries until all is set or the term ends, because it is
+// in force from the store alone. Only an operator changes it later.
 func (s *Scheduler) configure(ctx context.Context, log *slog.Logger) error {
 	retry := newBackoff(s.cfg.BackoffMin, s.cfg.BackoffMax)
 	in := s.cfg.Installation
-	if ranBefore(s.store.View()) {
+	if v := s.store.View(); !v.Configured() && ranBefore(v) {
 		in.PerUser, in.Overall = fsm.Limits{}, fsm.Limits{}
 	}
 	bytes := in.PerUser.StateBytes > 0 || in.Overall.StateBytes > 0
-	for !s.store.View().Configured() {
-		// A new cluster is raised to the newest version within seconds; before that it drops these.
-		if bytes && !s.store.View().Active(fsm.VersionAccess) {
+	for {
+		v := s.store.View()
+		switch {
+		case v.ConfigIndex() > 0:
+			return nil
+		case v.Configured() && !v.Active(fsm.VersionConfig):
+			if !sleep(ctx, seedPause) {
+				return nil
+			}
+			continue
+		case bytes && !v.Active(fsm.VersionAccess):
+			// A new cluster is raised to the newest version within seconds; before that it drops these.
 			if !sleep(ctx, retry.NextBackOff()) {
 				return nil
 			}
 			continue
 		}
-		_, err := s.cluster.Propose(ctx, command(&fsm.InstallationConfigureBody{Installation: in}))
+		_, err := s.cluster.Propose(ctx, command(&fsm.InstallationConfigureBody{Installation: in, Seed: v.Active(fsm.VersionConfig)}))
 		if err == nil {
-			log.Info("limits and policies of the installation stored")
-			return nil
+			log.Info("the cluster has the configuration of this node's file now (bivouac config get)")
+			continue
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		log.Warn("storing the limits and policies of the installation failed", "error", err)
+		log.Warn("storing the cluster's configuration failed", "error", err)
 		if !sleep(ctx, retry.NextBackOff()) {
 			return nil
 		}
 	}
-	return nil
 }

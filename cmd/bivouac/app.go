@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +52,8 @@ type parts struct {
 	log     *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
+	// seeds are the blocks of the node's file that are the cluster's; see Config.Seeds.
+	seeds []string
 	// certificates say how the node renews its peer certificate.
 	certificates certificateOptions
 	// services are Nomad and Vault as the node last found them; nil with `bivouac dev`.
@@ -75,7 +79,7 @@ type app struct {
 	backups    *backup.Runner // nil if there are none
 	dates      *certificates
 	// differs lists the settings in which the node's file differs from the cluster.
-	differs func(*fsm.View) []string
+	differs func(*fsm.View) []fsm.Difference
 }
 
 // newApp wires a node from its parts: store, cluster, scheduler and API, each from the ones
@@ -120,13 +124,13 @@ func newApp(p parts) (*app, error) {
 	}
 	p.api.Snapshots.Restorer, p.api.Snapshots.Surroundings = node, surroundings{p.runner, kept}
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
-	own := installationOf(p.scheduler.Installation)
+	differs := func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
 	p.api.OrphanRetention = p.scheduler.OrphanRetention
-	p.api.Differs = func(v *fsm.View) []string {
-		if !v.Configured() {
-			return nil
+	p.api.Differs = func(v *fsm.View) (list []string) {
+		for _, d := range differs(v) {
+			list = append(list, differenceText(d))
 		}
-		return differences(installationOf(v.Installation()), own)
+		return list
 	}
 	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
 	if err != nil {
@@ -143,7 +147,7 @@ func newApp(p parts) (*app, error) {
 	a := &app{
 		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, systemd: p.systemd, store: store,
 		node: node, sched: sched, api: api, agents: agents, touches: touches,
-		backups: backups, dates: dates, differs: p.api.Differs,
+		backups: backups, dates: dates, differs: differs,
 	}
 	a.drainDelay.Store(int64(p.drainDelay))
 	return a, nil
@@ -249,10 +253,10 @@ func (a *app) whileLeading(ctx context.Context, fn func(ctx context.Context, ter
 	return nil
 }
 
-// tellDifferences logs, once per term, the settings in which the node's file differs from the
-// cluster.
+// tellDifferences logs, once per term and configuration, the settings in which the node's file
+// differs from the cluster.
 func (a *app) tellDifferences(ctx context.Context) error {
-	told := uint64(0)
+	told, at := uint64(0), uint64(0)
 	ticker := time.NewTicker(differencesPause)
 	defer ticker.Stop()
 	for {
@@ -262,12 +266,17 @@ func (a *app) tellDifferences(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		v := a.store.View()
-		if v.Term() == told || !v.Configured() {
+		if v.Term() == told && v.ConfigIndex() == at {
 			continue
 		}
-		told = v.Term()
+		told, at = v.Term(), v.ConfigIndex()
+		var blocks, list []string
 		for _, d := range a.differs(v) {
-			a.log.Warn("this node's file differs from the policies and limits in force (bivouac operator configure)", "term", told, "reason", d)
+			blocks, list = append(blocks, blockOf(d.Name)), append(list, differenceText(d))
+		}
+		if len(list) > 0 {
+			a.log.Warn("blocks of this node's file are the cluster's and are ignored: the cluster has others (bivouac config diff)",
+				"term", told, "settings", strings.Join(slices.Compact(blocks), ", "), "reason", strings.Join(list, "; "))
 		}
 	}
 }

@@ -84,22 +84,6 @@ func isHTTPAddress(s string) error {
 	return nil
 }
 
-// isOrigin accepts a web origin as a browser sends it.
-func isOrigin(s string) error {
-	u, err := url.Parse(s)
-	if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
-		return fmt.Errorf("%q must be an origin such as \"https://app.example.org\"", s)
-	}
-	return nil
-}
-
-func isHost(s string) error {
-	if s == "" || strings.ContainsAny(s, "/@ ") {
-		return fmt.Errorf("%q must be a host name or \"host:port\"", s)
-	}
-	return nil
-}
-
 func isEnvName(s string) error {
 	if !envNamePattern.MatchString(s) {
 		return fmt.Errorf("%q is not the name of an environment variable", s)

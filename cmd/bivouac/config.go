@@ -41,6 +41,9 @@ type Config struct {
 	Log    LogConfig    `hcl:"log"`
 	// Metrics is the address of the metrics' own listener, "" for the API's.
 	Metrics string `hcl:"metrics.address"`
+	// Seeds are the blocks of the file that are the cluster's, by their names: policy, limits.user,
+	// limits.installation, limits.on_limit, git, cors.
+	Seeds []string `hcl:"-"`
 }
 
 // HTTPConfig configures the API's listener.
@@ -268,23 +271,20 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "data_dir", required: true, set: setString(&c.DataDir, notEmpty)},
 		{name: "bootstrap_expect", set: setInt(&c.BootstrapExpect, 0, 9)},
 		{name: "retry_join", set: setStrings(&c.RetryJoin, isPeerAddress)},
-	}, []nested{
+	}, append([]nested{
 		{name: "http", required: true, decode: c.HTTP.decode},
 		{name: "peer", required: true, decode: c.Peer.decode},
 		{name: "raft", decode: c.Raft.decode},
 		{name: "nomad", required: true, decode: c.Nomad.decode},
 		{name: "vault", required: true, decode: c.Vault.decode},
 		{name: "sandboxes", decode: c.Sandboxes.decode},
-		{name: "policy", decode: func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) }},
-		{name: "limits", decode: c.Limits.decode},
-		{name: "git", decode: c.Git.decode},
-		{name: "cors", decode: c.CORS.decode},
+		{name: "limits", decode: func(b *hcl.Block) hcl.Diagnostics { return c.Limits.decode(b, c) }},
 		{name: "backup", decode: c.Backup.decode},
 		{name: "log", decode: c.Log.decode},
 		{name: "metrics", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}}, nil)
 		}},
-	})
+	}, c.clusterBlocks()...))
 	if c.Nomad.Variable == "" {
 		c.Nomad.Variable = "bivouac/" + strings.Trim(c.Vault.Prefix, "/")
 		if nomad.CheckVariable(c.Nomad.Variable) != nil {
@@ -439,31 +439,28 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return diags
 }
 
-func (c *LimitsConfig) decode(b *hcl.Block) hcl.Diagnostics {
-	return decodeBody(b.Body, []attr{
+func (c *LimitsConfig) decode(b *hcl.Block, in *Config) hcl.Diagnostics {
+	attrs, blocks := c.clusterLimits(in)
+	return decodeBody(b.Body, append([]attr{
 		{name: "body_size", set: setInt(&c.BodySize, 1<<10, 64<<20)},
 		{name: "snapshot_size", set: setInt(&c.SnapshotSize, 1<<20, 1<<40)},
 		{name: "rate_per_second", set: setFloat(&c.RatePerSecond, 0, 1e6)},
 		{name: "connections", set: setInt(&c.Connections, 64, 1<<20)},
 		{name: "connections_per_address", set: setInt(&c.ConnectionsPerAddress, 0, 1<<20)},
 		{name: "trusted_proxies", set: setStrings(&c.TrustedProxies, isPrefix)},
-		{name: "on_limit", set: setString((*string)(&c.OnLimit), oneOf(string(fsm.OnLimitRefuse), string(fsm.OnLimitPauseOldest)))},
-	}, []nested{
-		{name: "user", decode: func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) }},
-		{name: "installation", decode: func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.Installation) }},
-	})
+	}, attrs...), blocks)
 }
 
 func (c *GitConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
 		{name: "verify_tokens", set: setBool(&c.VerifyTokens)},
-		{name: "allowed_hosts", set: setStrings(&c.AllowedHosts, isHost)},
+		{name: "allowed_hosts", set: setStrings(&c.AllowedHosts, fsm.CheckHost)},
 	}, nil)
 }
 
 func (c *CORSConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	return decodeBody(b.Body, []attr{
-		{name: "origins", set: setStrings(&c.Origins, isOrigin)},
+		{name: "origins", set: setStrings(&c.Origins, fsm.CheckOrigin)},
 	}, nil)
 }
 

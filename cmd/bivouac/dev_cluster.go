@@ -180,6 +180,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	web.Proxy.Domain, web.RatePerSecond = proxy.DomainLocal, defaultRate
 	sched := scheduler.DefaultConfig()
 	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
+	sched.Installation.Git.Unverified = !web.Git.VerifyTokens
 	web.DrainTimeout = devDrainTimeout
 	n.app, err = newApp(parts{
 		cluster: cl, scheduler: sched, api: web, listener: api,

@@ -76,10 +76,3 @@ func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
 		{name: "state_bytes", set: setInt(&l.StateBytes, fsm.MinStateBytes, maxStateBytes)},
 	}, nil)
 }
-
-// installation returns the installation's configuration in a node's file.
-func (c Config) installation() fsm.Installation {
-	return fsm.Installation{
-		Policy: c.Policy, PerUser: c.Limits.User, Overall: c.Limits.Installation, OnLimit: c.Limits.OnLimit,
-	}
-}

@@ -32,7 +32,8 @@ func readingOf(name string) reading {
 		"limits.body_size", "limits.snapshot_size", "limits.rate_per_second",
 		"limits.connections", "limits.connections_per_address", "limits.trusted_proxies":
 		return atReload
-	case "policy", "limits.user", "limits.installation", "limits.on_limit":
+	}
+	if isClusters(name) {
 		return never
 	}
 	return atStart
@@ -47,6 +48,9 @@ func (c *Config) settings() iter.Seq2[string, reflect.Value] {
 func walk(prefix string, block reflect.Value, yield func(string, reflect.Value) bool) bool {
 	for i := range block.NumField() {
 		member, name := block.Field(i), prefix+block.Type().Field(i).Tag.Get("hcl")
+		if name == prefix+"-" {
+			continue
+		}
 		switch member.Interface().(type) {
 		case fsm.Policy, fsm.Limits:
 		default:
@@ -151,7 +155,7 @@ func (r *reloader) reload() error {
 		r.log.Warn("changed settings need a restart of this node", "path", r.path, "settings", strings.Join(changes.restart, ", "))
 	}
 	if len(changes.cluster) > 0 {
-		r.log.Warn("changed settings are the cluster's and are ignored: bivouac operator configure puts them in force", "path", r.path, "settings", strings.Join(changes.cluster, ", "))
+		r.log.Warn("changed settings are the cluster's and are ignored: bivouac config set puts them in force", "path", r.path, "settings", strings.Join(changes.cluster, ", "))
 	}
 	return nil
 }

@@ -157,6 +157,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
+		seeds:  c.Seeds,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	made.services = func() []cluster.Service { return servicesOf(runner, vault) }

@@ -137,12 +137,10 @@ func TestTakeover_DevStartsOnFoldersOfEarlierPrograms(t *testing.T) {
 // noLimits checks that the defaults of new clusters don't reach one that has run before.
 func noLimits(t *testing.T, nodes []caller) {
 	t.Helper()
-	var in struct {
-		Limits  userLimits `json:"limits"`
-		PerUser userLimits `json:"per_user"`
-	}
-	nodes[0].do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/installation", nil).json(t, &in)
-	if in.Limits.Running != 0 || in.Limits.Total != 0 || in.PerUser.Running != 0 || in.PerUser.Total != 0 || in.PerUser.StartsPerMinute != 0 {
+	var in configInfo
+	nodes[0].do(t, http.StatusOK, http.MethodGet, configPath, nil).json(t, &in)
+	all, user := in.Limits.Installation, in.Limits.User
+	if all.Running != 0 || all.Total != 0 || user.Running != 0 || user.Total != 0 || user.StartsPerMinute != 0 {
 		t.Errorf("limits came into force: %+v", in)
 	}
 }

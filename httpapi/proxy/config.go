@@ -22,9 +22,6 @@ type Config struct {
 	// the API's and other sandboxes'. Set it wherever browsers open sandboxes. Browsers resolve
 	// DomainLocal by themselves and programs do not, so that there the agent server's URL is a path.
 	Domain string
-	// Origins are the front ends that may show a sandbox's page in a frame. Without any, those on
-	// this machine may.
-	Origins []string
 	// Wake lets a message, a run or ?wake=true resume a paused sandbox.
 	Wake bool
 	// StartWait limits how long a request waits for a starting sandbox.

@@ -28,6 +28,9 @@ type Server struct {
 	Info func(context.Context) *RequestInfo
 	// Admitted is called for every request with a good key, with what authorised it.
 	Admitted func(by fsm.Credential)
+	// Origins returns the front ends that may show a sandbox's page in a frame. Without any, those on
+	// this machine may.
+	Origins func() []string
 	// RequestTimeout limits a command.
 	RequestTimeout time.Duration
 	Logger         *slog.Logger

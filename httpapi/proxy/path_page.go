@@ -45,16 +45,16 @@ func (t *target) cutPass() {
 
 // framersOf returns the policy of who may show a sandbox's page in a frame: itself, the API's
 // origin and the front ends', as for CORS.
-func framersOf(cfg Config) string {
+func framersOf(cfg Config, origins []string) string {
 	who := []string{"frame-ancestors 'self'"}
 	if cfg.PublicURL != "" {
 		base := cfg.Base(url.URL{})
 		who = append(who, base.String())
 	}
-	if len(cfg.Origins) == 0 {
+	if len(origins) == 0 {
 		who = append(who, "http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*")
 	}
-	return strings.Join(append(who, cfg.Origins...), " ")
+	return strings.Join(append(who, origins...), " ")
 }
 
 // isAgent reports whether the request has permission to use the agent server.
@@ -81,7 +81,7 @@ func (p *request) protect(h http.Header) {
 	if p.to.host {
 		// The other hosts below the domain may be the same site: they get no window and no frame.
 		h.Set("Cross-Origin-Opener-Policy", "same-origin-allow-popups")
-		h.Set(headerPolicy, p.proxy.framers)
+		h.Set(headerPolicy, framersOf(p.proxy.cfg, p.proxy.server.Origins()))
 		return
 	}
 	h.Set("Referrer-Policy", "no-referrer")

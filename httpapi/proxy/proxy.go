@@ -39,9 +39,7 @@ type Proxy struct {
 	sockets  *sockets
 	health   *health
 	proxy    *httputil.ReverseProxy
-	// framers is the policy of who may show a page in a frame.
-	framers string
-	wakes   wakes
+	wakes    wakes
 }
 
 // New creates the proxy and starts nothing. It fails if s.Registerer already has the metrics of
@@ -51,7 +49,7 @@ func New(cfg Config, s Server) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Proxy{server: s, cfg: cfg, metrics: m, sessions: newSessions(s.Cluster, cfg), framers: framersOf(cfg)}
+	d := &Proxy{server: s, cfg: cfg, metrics: m, sessions: newSessions(s.Cluster, cfg)}
 	transport := cfg.Transport
 	if transport == nil {
 		transport = newTransport(cfg)

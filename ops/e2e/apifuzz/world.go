@@ -322,8 +322,11 @@ func (w *World) tame(r *request, v any) {
 		if n, is := m["size"].(int64); is && n > 0 {
 			m["size"] = int64(0)
 		}
-	case "installation.configure": // a policy pauses and deletes what is B's
+	case "config.set": // a policy pauses and deletes what is B's, and so does pause_oldest
 		delete(m, "policy")
+		if limits, is := m["limits"].(map[string]any); is {
+			delete(limits, "on_limit")
+		}
 	case "api_key.create":
 		if user, is := m["user"].(string); is && user != "" {
 			m["user"] = "walk-c"

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// installation returns the cluster's configuration in a node's file.
+func (c Config) installation() fsm.Installation {
+	return fsm.Installation{
+		Policy: c.Policy, PerUser: c.Limits.User, Overall: c.Limits.Installation, OnLimit: c.Limits.OnLimit,
+		Git:  fsm.Git{Unverified: !c.Git.VerifyTokens, AllowedHosts: c.Git.AllowedHosts},
+		CORS: fsm.CORS{Origins: c.CORS.Origins},
+	}
+}
+
+// isClusters reports whether a setting of the file is the cluster's. It seeds a cluster that has
+// none and is ignored afterwards.
+func isClusters(name string) bool {
+	block, _, _ := strings.Cut(name, ".")
+	return slices.Contains([]string{"policy", "git", "cors"}, block) ||
+		slices.ContainsFunc([]string{"limits.user", "limits.installation", "limits.on_limit"}, func(of string) bool { return strings.HasPrefix(name, of) })
+}
+
+// noteSeeds notes which of the cluster's blocks the file has.
+func (c *Config) noteSeeds(name string, decode func(*hcl.Block) hcl.Diagnostics) func(*hcl.Block) hcl.Diagnostics {
+	return func(b *hcl.Block) hcl.Diagnostics {
+		c.Seeds = append(c.Seeds, name)
+		return decode(b)
+	}
+}
+
+// seedDifferences lists the settings in which the cluster's blocks of a node's file differ from the
+// configuration in force.
+func seedDifferences(v *fsm.View, file fsm.Installation, seeds []string) (list []fsm.Difference) {
+	if !v.Configured() {
+		return nil
+	}
+	for _, d := range v.Installation().Differences(file) {
+		of, kept := blockOf(d.Name), v.ConfigIndex() > 0 || !strings.HasPrefix(d.Name, "git.") && !strings.HasPrefix(d.Name, "cors.")
+		if kept && slices.Contains(seeds, of) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// blockOf is the block that a setting of the cluster stands in, as in Config.Seeds.
+func blockOf(name string) string {
+	if name == "limits.on_limit" {
+		return name
+	}
+	return name[:strings.LastIndex(name, ".")]
+}
+
+// differenceText is a difference between what is in force and a file.
+func differenceText(d fsm.Difference) string {
+	return fmt.Sprintf("%s: in force %s, in the file %s", d.Name, d.Has, d.Wants)
+}
+
+// decodeClusterFile reads a file that has blocks of the cluster's configuration and no others. What
+// is absent has its default.
+func decodeClusterFile(body hcl.Body) (fsm.Installation, error) {
+	c := defaultConfig()
+	blocks := c.clusterBlocks()
+	blocks = append(blocks, nested{name: "limits", decode: func(b *hcl.Block) hcl.Diagnostics {
+		c.Seeds = append(c.Seeds, "limits")
+		attrs, blocks := c.Limits.clusterLimits(&c)
+		return decodeBody(b.Body, attrs, blocks)
+	}})
+	if err := diagsError(decodeBody(body, nil, blocks)); err != nil {
+		return fsm.Installation{}, err
+	}
+	if len(c.Seeds) == 0 {
+		return fsm.Installation{}, usagef("the file has none of the blocks policy, limits, git and cors")
+	}
+	return c.installation(), nil
+}
+
+// clusterBlocks are the blocks that are the cluster's as a whole.
+func (c *Config) clusterBlocks() []nested {
+	return []nested{
+		{name: "policy", decode: c.noteSeeds("policy", func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) })},
+		{name: "git", decode: c.noteSeeds("git", c.Git.decode)},
+		{name: "cors", decode: c.noteSeeds("cors", c.CORS.decode)},
+	}
+}
+
+// clusterLimits are the members of limits that are the cluster's.
+func (c *LimitsConfig) clusterLimits(in *Config) ([]attr, []nested) {
+	onLimit := setString((*string)(&c.OnLimit), oneOf(string(fsm.OnLimitRefuse), string(fsm.OnLimitPauseOldest)))
+	return []attr{{name: "on_limit", set: func(v cty.Value) error {
+			in.Seeds = append(in.Seeds, "limits.on_limit")
+			return onLimit(v)
+		}}}, []nested{
+			{name: "user", decode: in.noteSeeds("limits.user", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) })},
+			{name: "installation", decode: in.noteSeeds("limits.installation", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.Installation) })},
+		}
+}
+
+// configInfo is the cluster's configuration in the API.
+type configInfo struct {
+	Index  uint64     `json:"index"`
+	Policy userPolicy `json:"policy"`
+	Limits struct {
+		User         userLimits `json:"user"`
+		Installation userLimits `json:"installation"`
+		OnLimit      string     `json:"on_limit"`
+	} `json:"limits"`
+	Git  *gitInfo  `json:"git,omitempty"`
+	CORS *corsInfo `json:"cors,omitempty"`
+}
+
+type gitInfo struct {
+	VerifyTokens bool     `json:"verify_tokens"`
+	AllowedHosts []string `json:"allowed_hosts"`
+}
+
+type corsInfo struct {
+	Origins []string `json:"origins"`
+}
+
+// configOf converts a configuration for the API.
+func configOf(i fsm.Installation) (c configInfo) {
+	text := func(d time.Duration) *string {
+		switch {
+		case d == 0:
+			return nil
+		case d < 0:
+			return new(policyNever)
+		}
+		return new(d.String())
+	}
+	c.Policy = userPolicy{text(i.Policy.IdleTimeout), text(i.Policy.MaxRunning), text(i.Policy.DeletePausedAfter)}
+	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), orDefault(string(i.OnLimit), string(fsm.OnLimitRefuse))
+	c.Git = &gitInfo{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)}
+	c.CORS = &corsInfo{Origins: append([]string{}, i.CORS.Origins...)}
+	return c
+}
+
+func limitsInfo(l fsm.Limits) userLimits {
+	return userLimits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory, StateBytes: l.StateBytes}
+}
+
+// installation converts what the API answered.
+func (c configInfo) installation() (fsm.Installation, error) {
+	var firstErr error
+	parse := func(s *string) time.Duration {
+		if s == nil {
+			return 0
+		}
+		if *s == policyNever {
+			return -1
+		}
+		d, err := time.ParseDuration(*s)
+		if err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("the node's answer: %w", err)
+		}
+		return d
+	}
+	limits := func(l userLimits) fsm.Limits {
+		return fsm.Limits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory, StateBytes: l.StateBytes}
+	}
+	i := fsm.Installation{
+		Policy:  fsm.Policy{IdleTimeout: parse(c.Policy.IdleTimeout), MaxRunning: parse(c.Policy.MaxRunning), DeletePausedAfter: parse(c.Policy.DeletePausedAfter)},
+		PerUser: limits(c.Limits.User), Overall: limits(c.Limits.Installation), OnLimit: fsm.OnLimit(c.Limits.OnLimit),
+	}
+	if c.Git != nil {
+		i.Git = fsm.Git{Unverified: !c.Git.VerifyTokens, AllowedHosts: c.Git.AllowedHosts}
+	}
+	if c.CORS != nil {
+		i.CORS.Origins = c.CORS.Origins
+	}
+	return i, firstErr
+}
+
+// hcl is the configuration as a file for `bivouac config set`.
+func (c configInfo) hcl() string {
+	var b strings.Builder
+	never := func(s *string) string {
+		if s == nil {
+			return strconv.Quote(policyNever)
+		}
+		return strconv.Quote(*s)
+	}
+	list := func(of []string) string {
+		quoted := make([]string, len(of))
+		for i, s := range of {
+			quoted[i] = strconv.Quote(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	}
+	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %q\n",
+		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter), c.Limits.OnLimit)
+	for _, of := range []struct {
+		name string
+		l    userLimits
+	}{{"user", c.Limits.User}, {"installation", c.Limits.Installation}} {
+		fmt.Fprintf(&b, "\n  %s {\n    running_sandboxes = %d\n    total_sandboxes   = %d\n    starts_per_minute = %d\n    cpu               = %d\n    memory            = %d\n",
+			of.name, of.l.Running, of.l.Total, of.l.StartsPerMinute, of.l.CPU, of.l.Memory)
+		if of.l.StateBytes > 0 { // 0 is the default
+			fmt.Fprintf(&b, "    state_bytes       = %d\n", of.l.StateBytes)
+		}
+		b.WriteString("  }\n")
+	}
+	b.WriteString("}\n")
+	if c.Git != nil {
+		fmt.Fprintf(&b, "\ngit {\n  verify_tokens = %t\n  allowed_hosts = %s\n}\n", c.Git.VerifyTokens, list(c.Git.AllowedHosts))
+	}
+	if c.CORS != nil {
+		fmt.Fprintf(&b, "\ncors {\n  origins = %s\n}\n", list(c.CORS.Origins))
+	}
+	return b.String()
+}

@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/git"
+)
+
+// configBody is the cluster's configuration, in the blocks of a node's file.
+type configBody struct {
+	// Index is the log index at which it last changed.
+	Index  uint64           `json:"index"`
+	Policy policyBody       `json:"policy"`
+	Limits configLimitsBody `json:"limits"`
+	Git    configGitBody    `json:"git"`
+	CORS   configCORSBody   `json:"cors"`
+}
+
+type configLimitsBody struct {
+	User         limitsBody `json:"user"`
+	Installation limitsBody `json:"installation"`
+	OnLimit      string     `json:"on_limit"`
+}
+
+type configGitBody struct {
+	VerifyTokens bool     `json:"verify_tokens"`
+	AllowedHosts []string `json:"allowed_hosts"`
+}
+
+type configCORSBody struct {
+	Origins []string `json:"origins"`
+}
+
+func (s *Server) newConfigBody(v *fsm.View) configBody {
+	i := s.installation(v)
+	b := configBody{
+		Index:  v.ConfigIndex(),
+		Policy: policyBody{policyTime(i.Policy.IdleTimeout), policyTime(i.Policy.MaxRunning), policyTime(i.Policy.DeletePausedAfter)},
+		Limits: configLimitsBody{User: limitsBody(i.PerUser), Installation: limitsBody(i.Overall), OnLimit: string(i.OnLimit)},
+		Git:    configGitBody{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
+		CORS:   configCORSBody{Origins: append([]string{}, i.CORS.Origins...)},
+	}
+	if b.Limits.OnLimit == "" {
+		b.Limits.OnLimit = string(fsm.OnLimitRefuse)
+	}
+	return b
+}
+
+// installation is the configuration that this node works by. What a cluster below VersionConfig does
+// not keep is of the node's own file.
+func (s *Server) installation(v *fsm.View) fsm.Installation {
+	i := v.Installation()
+	if v.ConfigIndex() == 0 {
+		i.Git = fsm.Git{Unverified: !s.cfg.Git.VerifyTokens, AllowedHosts: s.cfg.Git.AllowedHosts}
+		i.CORS.Origins = s.cfg.CORSOrigins
+	}
+	return i
+}
+
+// shared is what a node makes of the cluster's configuration at one index.
+type shared struct {
+	index   uint64
+	git     *git.Verifier
+	origins []string
+}
+
+// sharedNow returns that of this node's own store.
+func (s *Server) sharedNow() *shared {
+	last := s.shared.Load()
+	v, err := s.cluster.View(context.Background(), cluster.Stale)
+	if err != nil || last.index == v.ConfigIndex() {
+		return last
+	}
+	next := s.newShared(s.installation(v), v.ConfigIndex())
+	s.shared.Store(next)
+	return next
+}
+
+func (s *Server) newShared(i fsm.Installation, index uint64) *shared {
+	cfg := s.cfg.Git
+	cfg.VerifyTokens, cfg.AllowedHosts = !i.Git.Unverified, i.Git.AllowedHosts
+	return &shared{index: index, origins: i.CORS.Origins, git: git.NewVerifier(cfg, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })}
+}
+
+// handleConfigGet handles GET /api/v1/operator/config.
+func (s *Server) handleConfigGet(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(s.newConfigBody(v))
+}
+
+// handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration. An absent
+// member is reset. With ?cas=N it is refused unless N is the index that is in force.
+func (s *Server) handleConfigPut(c *call) (answer, error) {
+	o := c.object()
+	body := &fsm.InstallationConfigureBody{Installation: readInstallation(o)}
+	if index := c.query.Integer("cas", -1, -1, math.MaxInt64); index >= 0 {
+		body.CheckIndex = new(uint64(index))
+	}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if err := fsm.Validate(body); err != nil {
+		return answer{}, err
+	}
+	was, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return answer{}, err
+	}
+	if !was.Active(fsm.VersionConfig) && (body.CheckIndex != nil || o.Has("git") || o.Has("cors")) {
+		return answer{}, fsm.Errorf(fsm.CodeProtocol, "git, cors and cas need protocol version %d: upgrade all nodes", fsm.VersionConfig)
+	}
+	if _, err := c.propose(body); err != nil {
+		return answer{}, err
+	}
+	v, err := c.after()
+	if err != nil {
+		return answer{}, err
+	}
+	c.logConfigured(was, body.Installation, v.ConfigIndex())
+	return ok(s.newConfigBody(v))
+}
+
+// readInstallation reads the members of a configuration.
+func readInstallation(o decode.Object) (i fsm.Installation) {
+	o.Strict("index", "policy", "limits", "git", "cors")
+	if p := readPolicy(o); p != nil {
+		i.Policy = *p
+	}
+	if l, there := o.Object("limits"); there {
+		l.Strict("user", "installation", "on_limit")
+		if of := readLimits(l, "user"); of != nil {
+			i.PerUser = *of
+		}
+		if of := readLimits(l, "installation"); of != nil {
+			i.Overall = *of
+		}
+		if on := l.Text("on_limit", fsm.MaxName); on != nil {
+			i.OnLimit = fsm.OnLimit(*on)
+		}
+	}
+	if g, there := o.Object("git"); there {
+		g.Strict("verify_tokens", "allowed_hosts")
+		i.Git.Unverified = !g.BooleanOr("verify_tokens", true)
+		i.Git.AllowedHosts = g.Texts("allowed_hosts", fsm.MaxText)
+	}
+	if w, there := o.Object("cors"); there {
+		w.Strict("origins")
+		i.CORS.Origins = w.Texts("origins", fsm.MaxText)
+	}
+	return i
+}
+
+// logConfigured logs what an operator changed, with the id of the key.
+func (c *call) logConfigured(was *fsm.View, now fsm.Installation, index uint64) {
+	var id int64
+	if key := was.APIKeyByLookup(c.who.credential.Lookup); key != nil {
+		id = int64(key.ID)
+	}
+	var changes []string
+	for _, d := range c.server.installation(was).Differences(now) {
+		changes = append(changes, fmt.Sprintf("%s = %s (was %s)", d.Name, d.Wants, d.Has))
+	}
+	c.server.log.Info("cluster configuration set", "act", "config set", "key", id, "operator", c.who.user, "index", index, "settings", strings.Join(changes, ", "))
+}
