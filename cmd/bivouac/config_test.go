@@ -129,6 +129,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
 		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
 		Log:    LogConfig{Level: "debug", Format: "json"}, Metrics: "127.0.0.1:9102",
+		Seeds: []string{"limits.on_limit", "limits.user", "limits.installation", "policy", "git", "cors"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
