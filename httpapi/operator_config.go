@@ -116,7 +116,7 @@ func (s *Server) handleConfigPut(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if !was.Active(fsm.VersionConfig) && (body.CheckIndex != nil || o.Has("git") || o.Has("cors")) {
-		return answer{}, fsm.Errorf(fsm.CodeProtocol, "git, cors and cas need protocol version %d: upgrade all nodes", fsm.VersionConfig)
+		return answer{}, fsm.NeedsVersion("setting git, cors or cas", fsm.VersionConfig, was.ProtocolVersion())
 	}
 	if _, err := c.propose(body); err != nil {
 		return answer{}, err

@@ -102,7 +102,7 @@ func TestConfig_OriginsAreTheClusters(t *testing.T) {
 	if !allowed("https://file.example") || allowed("https://cluster.example") {
 		t.Error("the node's own origins do not count in an older cluster")
 	}
-	if res := h.do(h.root, http.MethodPut, pathConfig, `{"cors":{"origins":["https://cluster.example"]}}`); res.status == 200 {
+	if res := h.do(h.root, http.MethodPut, pathConfig, `{"cors":{"origins":["https://cluster.example"]}}`); res.status != http.StatusConflict || !strings.Contains(string(res.body), "needs protocol version 7") {
 		t.Errorf("%d %s", res.status, res.body)
 	}
 	h.do(h.root, http.MethodPut, pathConfig, `{"limits":{"user":{"running_sandboxes":5}}}`).want(t, 200)

@@ -26,9 +26,10 @@
 // the environment: the file has the paths of files with secrets. deploy/config/node.hcl is a
 // commented example.
 //
-// policy and the limits of sandboxes apply to the whole cluster. The first leader stores those of
-// its file; `bivouac operator configure` changes them later. Every node's file should say the
-// same: a node logs how its own file differs.
+// policy, git, cors and of limits user, installation and on_limit are the cluster's. A cluster that
+// has none takes those of its first leader's file; later `bivouac config set` alone changes them.
+// A node whose file has other ones ignores them and logs how they differ. It is best to delete them
+// from the files then.
 //
 //	node_name         required; 1 to 63 of a-z 0-9 "-"; the name in the node's certificate
 //	data_dir          required; this node's directory; created with mode 0700
@@ -146,7 +147,7 @@
 //	  user { ... }                    of each user without own limits (`bivouac users set`)
 //	  installation { ... }            of all users together; both have these members, where 0 is
 //	                                  no limit, and more is answered 429; a cluster that has run
-//	                                  before keeps its own until `bivouac operator configure`:
+//	                                  before keeps its own until `bivouac config set`:
 //	    running_sandboxes             that should run, those that start or fail included; 20 of a
 //	                                  user, 1000 in all
 //	    total_sandboxes               paused ones too; 200 and 10000

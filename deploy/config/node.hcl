@@ -134,8 +134,9 @@ vault {
 # }
 
 # When a sandbox is paused or deleted by itself. A spec's and a user's policy go
-# before it. This and the limits below are the first leader's; from then on they
-# change with `bivouac operator configure --config FILE` alone.
+# before it. This, user, installation and on_limit of the limits, git and cors are the
+# cluster's: the first leader's file sets them, from then on `bivouac config set FILE`
+# alone. Delete them here once the cluster runs.
 # policy {
 #   idle_timeout        = "never" # "1h": nobody used it, its agent did nothing
 #   max_running         = "never"
