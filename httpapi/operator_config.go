@@ -161,13 +161,9 @@ func readInstallation(o decode.Object) (i fsm.Installation) {
 
 // logConfigured logs what an operator changed, with the id of the key.
 func (c *call) logConfigured(was *fsm.View, now fsm.Installation, index uint64) {
-	var id int64
-	if key := was.APIKeyByLookup(c.who.credential.Lookup); key != nil {
-		id = int64(key.ID)
-	}
 	var changes []string
 	for _, d := range c.server.installation(was).Differences(now) {
 		changes = append(changes, fmt.Sprintf("%s = %s (was %s)", d.Name, d.Wants, d.Has))
 	}
-	c.server.log.Info("cluster configuration set", "act", "config set", "key", id, "operator", c.who.user, "index", index, "settings", strings.Join(changes, ", "))
+	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.keyID(was), "operator", c.who.user, "index", index, "settings", strings.Join(changes, ", "))
 }

@@ -42,7 +42,7 @@ func TestConfig_IsReplacedAndLoggedWithTheKey(t *testing.T) {
 		t.Fatalf("%+v", now)
 	}
 	root := h.cluster.store.View().APIKeys()[0]
-	line := fmt.Sprintf(`"msg":"cluster configuration set","act":"config set","key":%d,"operator":"root","index":%d,"settings":"policy.idle_timeout = 1h0m0s (was never), limits.user.running_sandboxes = 3 (was 20), limits.on_limit = pause_oldest (was refuse), git.verify_tokens = true (was false), cors.origins = [https://app.example.org] (was [])"`, root.ID, now.Index)
+	line := fmt.Sprintf(`"msg":"cluster configuration set","act":"config.set","key":%d,"operator":"root","index":%d,"settings":"policy.idle_timeout = 1h0m0s (was never), limits.user.running_sandboxes = 3 (was 20), limits.on_limit = pause_oldest (was refuse), git.verify_tokens = true (was false), cors.origins = [https://app.example.org] (was [])"`, root.ID, now.Index)
 	if !strings.Contains(h.logs.String(), line) {
 		t.Errorf("no line %s in\n%s", line, h.logs.String())
 	}
