@@ -48,7 +48,7 @@ func TestRollingRestart(t *testing.T) {
 	if !long() {
 		t.Skip("TestRollingUpgrade restarts the nodes in the short form")
 	}
-	d := startRolling(t)
+	d := startRolling(t, "")
 	d.underLoad(t, func() {
 		for range 5 {
 			d.round(t, "")
@@ -56,11 +56,12 @@ func TestRollingRestart(t *testing.T) {
 	})
 }
 
-// startRolling starts a cluster behind HAProxy, with a conversation.
-func startRolling(t *testing.T) *rollingDrill {
+// startRolling starts a cluster behind HAProxy, with a conversation. program is that of the nodes, ""
+// for this tree's.
+func startRolling(t *testing.T, program string) *rollingDrill {
 	t.Helper()
 	testcluster.Need(t, "haproxy", local.HAProxyInstalled() != "")
-	d := &rollingDrill{Cluster: testcluster.Start(t, testcluster.Options{LogLevel: "info", Config: balanced, Drain: 5 * time.Second})}
+	d := &rollingDrill{Cluster: testcluster.Start(t, testcluster.Options{Program: program, LogLevel: "info", Config: balanced, Drain: 5 * time.Second})}
 	d.balance(t)
 	d.converse(t)
 	return d

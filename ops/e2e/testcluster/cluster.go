@@ -46,6 +46,8 @@ type Options struct {
 	Raft string
 	// Nodes is the number of nodes; 0 means three.
 	Nodes int
+	// Program is what the nodes run, "" for a bivouac that is built from this tree.
+	Program string
 	// Overlay names a file for `go build -overlay`, "" for none.
 	Overlay string
 	// Net is the nodes' network; nil is the loopback interface.
@@ -261,7 +263,7 @@ func (f *Cluster) startNodes(ctx context.Context, t testing.TB, o Options) {
 		name := fmt.Sprintf("n%d", i+1)
 		dir := filepath.Join(f.Dir, name)
 		must(t, os.Mkdir(dir, 0o700))
-		n := &Node{cluster: f, place: i, Name: name, Log: filepath.Join(dir, "log"), file: filepath.Join(dir, "node.hcl"), config: all}
+		n := &Node{cluster: f, place: i, Name: name, Program: o.Program, Log: filepath.Join(dir, "log"), file: filepath.Join(dir, "node.hcl"), config: all}
 		n.host, n.config.HTTP, n.config.Peer = f.place(t, i)
 		n.config.Data = filepath.Join(dir, "data")
 		if o.DataDir != nil {
