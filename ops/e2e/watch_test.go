@@ -2,11 +2,9 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,10 +101,16 @@ spec "broken" {
 // whose fault is made: Vault is sealed, Nomad is frozen, nodes are killed. The long form makes more.
 func TestWatch(t *testing.T) {
 	backups := filepath.Join(t.TempDir(), "backups")
-	f := testcluster.Start(t, testcluster.Options{
+	o := testcluster.Options{
 		Config: fmt.Sprintf("backup {\n  dir = %q\n  interval = \"10s\"\n}\n", backups),
 		Specs:  brokenSpec,
-	})
+	}
+	var small string
+	if long() {
+		o.Config += "sandboxes {\n  removals_per_hour = 1\n}\n"
+		small, o.DataDir = smallDisk(t)
+	}
+	f := testcluster.Start(t, o)
 	var targets []string
 	for _, n := range f.Nodes {
 		targets = append(targets, strings.TrimPrefix(n.Base, "http://"))
@@ -150,7 +154,7 @@ func TestWatch(t *testing.T) {
 
 	w.faults(f, *task.SandboxID)
 	if long() {
-		w.slowFaults(f, backups)
+		w.slowFaults(f, small, backups)
 	}
 }
 
@@ -191,36 +195,6 @@ func (w watched) faults(f *testcluster.Cluster, sandbox string) {
 	if long() { // its long window takes half a minute
 		w.awaits("BivouacErrorBudgetBurnsFast", false)
 	}
-}
-
-// slowFaults causes what takes a minute or more to fire. They are not mended.
-func (w watched) slowFaults(f *testcluster.Cluster, backups string) {
-	w.awaits("BivouacErrorBudgetBurnsSlowly", true) // of what faults did
-
-	for range 8 {
-		leader := f.Leader(w)
-		if err := leader.Do(http.MethodPut, "/api/v1/operator/transfer-leader", map[string]any{}, nil); err != nil {
-			w.Log(err)
-		}
-	}
-	w.awaits("BivouacLeaderUnstable", true)
-
-	for range 6 {
-		f.Nodes[0].StartSandbox(w, "broken")
-	}
-	w.awaits("BivouacSandboxesFail", true)
-
-	// A file where the folder was: no backup can be written.
-	if err := errors.Join(os.RemoveAll(backups), os.WriteFile(backups, nil, 0o600)); err != nil {
-		w.Fatal(err)
-	}
-	w.awaits("BivouacBackupTooOld", true)
-
-	// All tokens end with the login method, and nobody gets another.
-	if err := f.Vault.Do(w.Context(), http.MethodDelete, "sys/auth/approle", nil, nil); err != nil {
-		w.Fatal(err)
-	}
-	w.awaits("BivouacVaultLoginFails", true)
 }
 
 // series returns the names and labels of what the nodes show of Bivouac's.
