@@ -1,9 +1,7 @@
 # What a Nomad client needs so that Bivouac's sandboxes can run on it: merge it
-# into the agent's configuration. Once per cluster, with a Vault token that may:
-#
-#   nomad setup vault -y -jwks-url https://nomad.example.org:4646/.well-known/jwks.json
-#
-# and then, instead of the policy that makes, deploy/vault/nomad-workloads.hcl.
+# into the agent's configuration. Nomad's servers need server.hcl, and Vault has to
+# trust them once: deploy/README.md has the steps, deploy/vault/nomad-workloads.hcl
+# the policy.
 
 client {
   # Machines on which nothing else runs: node-pool.hcl, and nomad { node_pool } of the
@@ -46,31 +44,6 @@ vault {
 #
 # nomad { docker_network = "bivouac" } of the nodes' configuration names it. Nomad
 # publishes each port over TCP and UDP; the rules of that network drop the latter.
-
-# On Nomad's servers (the same blocks on a machine that is both):
-#
-# vault {
-#   enabled = true
-#   default_identity {
-#     aud = ["vault.io"]
-#     ttl = "1h"
-#   }
-# }
-#
-# server {
-#   # Nomad keeps 100 events for clients that come late, which a burst of starts
-#   # exceeds; a client that missed some lists everything again.
-#   event_buffer_size = 10000
-#
-#   # The members of warm pools (priority 30) give way to users' starts (50) where
-#   # the machines are full. A cluster that is there already gets it by
-#   # nomad operator scheduler set-config -preempt-service-scheduler=true
-#   default_scheduler_config {
-#     preemption_config {
-#       service_scheduler_enabled = true
-#     }
-#   }
-# }
 
 plugin "docker" {
   config {

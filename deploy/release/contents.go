@@ -35,6 +35,7 @@ func rules() []rule {
 		{"deploy/config/node.hcl", "usr/share/bivouac/config/"},
 		{"deploy/docker/*", "usr/share/bivouac/docker/"},
 		{"deploy/nginx/*", "usr/share/bivouac/nginx/"},
+		{"deploy/prometheus/*", "usr/share/bivouac/prometheus/"},
 		{"ops/METRICS.md", "usr/share/doc/bivouac/"},
 		{"ops/LOGS.md", "usr/share/doc/bivouac/"},
 		{"ops/alerts/*.yml", "usr/share/bivouac/alerts/"},

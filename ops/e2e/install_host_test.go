@@ -1,0 +1,555 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
+)
+
+// host is a machine of the page: a network namespace, and a file system over this machine's.
+type host struct {
+	site *site
+	name string
+	dir  string
+	// holder lives as long as the machine does; its namespaces and its root are the machine's.
+	holder *exec.Cmd
+
+	mu    sync.Mutex
+	units map[string]*exec.Cmd
+}
+
+// machineScript makes the file system: writes go to memory, and /run is a folder of the test.
+const machineScript = `set -e
+hostname "$1"
+mount -t tmpfs tmpfs "$2/disk"
+mkdir "$2/disk/up" "$2/disk/work" "$2/disk/root"
+root=$2/disk/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$2/disk/up,workdir=$2/disk/work" "$root"
+for d in proc dev sys; do mount --rbind "/$d" "$root/$d"; done
+mount --bind "$2/run" "$root/run"
+if [ -S /run/docker.sock ]; then touch "$root/run/docker.sock"; mount --bind /run/docker.sock "$root/run/docker.sock"; fi
+mount -t tmpfs tmpfs "$root/tmp"
+cp "$2/hosts" "$root/etc/hosts"
+for p in systemctl ssh scp; do
+  printf '#!/bin/sh\nfor a in "$(basename "$0")" "$@"; do printf "%%s\\n" "$a"; done | curl -sS --fail-with-body --unix-socket /run/test.sock --data-binary @- http://test/\n' > "$root/usr/local/bin/$p"
+  chmod 0755 "$root/usr/local/bin/$p"
+done
+rm -rf "$root/root/.bashrc" "$root/etc/haproxy/haproxy.cfg"
+mkdir -p "$root/etc/nomad.d" "$root/etc/haproxy" "$root/etc/prometheus"
+touch "$2/run/made"
+exec chroot "$root" sleep infinity
+`
+
+func (w *site) newHost(t *testing.T, name, space, archive string) *host {
+	t.Helper()
+	h := &host{site: w, name: name, dir: filepath.Join(w.dir, name), units: map[string]*exec.Cmd{}}
+	for _, d := range []string{"disk", "run"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	api := w.inside + "10"
+	if name == "outside" {
+		api = w.outside + "10"
+	}
+	names := "127.0.0.1 localhost\n" + api + " bivouac.example.org\n"
+	for _, m := range [][2]string{{"node-1", "11"}, {"node-2", "12"}, {"node-3", "13"}, {"ops-1", "10"}, {"client-1", "20"}} {
+		names += w.inside + m[1] + " " + m[0] + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(names), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", machineScript, "sh", name, h.dir}
+	if space != "" {
+		args = append([]string{"ip", "netns", "exec", w.space(space)}, args...)
+	}
+	h.holder = exec.Command(args[0], args[1:]...)
+	var said bytes.Buffer
+	h.holder.Stdout, h.holder.Stderr = &said, &said
+	if err := h.holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.stop(t) })
+	testcluster.Eventually(t, "the machine "+name, func() error {
+		if _, err := os.Stat(filepath.Join(h.dir, "run", "made")); err != nil {
+			return fmt.Errorf("%w: %s", err, said.String())
+		}
+		// The script's last command has to be there: its root is the machine's.
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.holder.Process.Pid))
+		if err != nil || strings.TrimSpace(string(comm)) != "sleep" {
+			return errors.New("its root is not there yet")
+		}
+		return nil
+	})
+	h.serve(t)
+	if err := h.put(archive, "/root/"+filepath.Base(archive)); err != nil {
+		t.Fatal(err)
+	}
+	env := ""
+	if name == "ops-1" {
+		for _, program := range []string{"vault", "nomad"} {
+			tool, err := local.Tool(t.Context(), program, os.Stderr)
+			if err == nil {
+				err = h.put(tool, "/usr/local/bin/"+program)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		env = "export VAULT_ADDR=http://" + w.inside + "20:8200 NOMAD_ADDR=http://" + w.inside + "20:4646\n" +
+			"export VAULT_TOKEN=" + rootToken + " NOMAD_TOKEN=" + managementToken + "\n"
+	}
+	env += "export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8\n"
+	if err := os.WriteFile(filepath.Join(h.dir, "run", "walk.env"), []byte(env), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// root is the machine's file system as this process sees it.
+func (h *host) root(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", h.holder.Process.Pid, path)
+}
+
+// put copies a file of this machine's onto it.
+func (h *host) put(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(h.root(to), raw, info.Mode().Perm())
+}
+
+// command makes a command on the machine.
+func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
+	in := []string{"--target", strconv.Itoa(h.holder.Process.Pid), "--mount", "--uts", "--net", "--root", "--wd", "--"}
+	cmd := exec.CommandContext(ctx, "nsenter", append(in, args...)...)
+	cmd.Env = []string{"HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// stop ends the machine's units and the machine.
+func (h *host) stop(t *testing.T) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, unit := range h.units {
+		_ = unit.Process.Signal(syscall.SIGTERM)
+		ended := make(chan error, 1)
+		go func() { ended <- unit.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Second): // a node drains longer than that
+			_ = unit.Process.Kill()
+			<-ended
+		}
+		delete(h.units, name)
+	}
+	_ = h.holder.Process.Kill()
+	_ = h.holder.Wait()
+}
+
+// serve answers the machine's systemctl, ssh and scp.
+func (h *host) serve(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(h.dir, "run", "test.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw, err := io.ReadAll(r.Body)
+		args := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+		out := ""
+		if err == nil {
+			switch args[0] {
+			case "systemctl":
+				err = h.systemctl(r.Context(), args[1:])
+			case "ssh":
+				out, err = h.ssh(r.Context(), args[1], args[2:])
+			case "scp":
+				err = h.scp(args[1:])
+			}
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			out += err.Error() + "\n"
+		}
+		_, _ = io.WriteString(w, out)
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+func (h *host) ssh(ctx context.Context, to string, args []string) (string, error) {
+	other := h.site.hosts[to]
+	if other == nil {
+		return "", fmt.Errorf("ssh: there is no %s", to)
+	}
+	out, err := other.command(ctx, args...).CombinedOutput()
+	return string(out), err
+}
+
+// scp copies files to a machine's folder, or one from a machine.
+func (h *host) scp(args []string) error {
+	if args[0] == "-q" {
+		args = args[1:]
+	}
+	place := func(arg string) (*host, string) {
+		name, path, remote := strings.Cut(arg, ":")
+		if !remote {
+			return h, arg
+		}
+		return h.site.hosts[name], path
+	}
+	target, folder := place(args[len(args)-1])
+	for _, arg := range args[:len(args)-1] {
+		source, path := place(arg)
+		if source == nil || target == nil {
+			return fmt.Errorf("scp: no such machine in %v", args)
+		}
+		to := folder
+		if strings.HasSuffix(folder, "/") {
+			to += filepath.Base(path)
+		}
+		if err := target.put(source.root(path), to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// systemctl does what the page asks of it, with the units as they are installed.
+func (h *host) systemctl(ctx context.Context, args []string) error {
+	block, verb := true, ""
+	var names []string
+	for _, a := range args {
+		switch {
+		case a == "--no-block":
+			block = false
+		case strings.HasPrefix(a, "--"):
+		case verb == "":
+			verb = a
+		default:
+			names = append(names, strings.TrimSuffix(a, ".service"))
+		}
+	}
+	if verb == "daemon-reload" {
+		return nil
+	}
+	for _, name := range names {
+		if name == "nomad" { // it is the operator's, and has no unit of ours
+			return h.site.restartNomad()
+		}
+		if err := h.start(ctx, name, block); err != nil {
+			return fmt.Errorf("%s %s: %w", verb, name, err)
+		}
+	}
+	return nil
+}
+
+// unit is what the stand-in for systemd reads of a unit.
+type unit struct {
+	user, state string
+	kind        string
+	environment []string
+	pre, start  []string
+}
+
+var quotedWord = regexp.MustCompile(`"([^"]*)"|(\S+)`)
+
+func (h *host) readUnit(name string) (u unit, err error) {
+	raw, err := os.ReadFile(h.root("/usr/lib/systemd/system/" + name + ".service"))
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "User":
+			u.user = value
+		case "Type":
+			u.kind = value
+		case "StateDirectory":
+			u.state = value
+		case "ExecStartPre":
+			u.pre = append(u.pre, value)
+		case "ExecStart":
+			u.start = append(u.start, value)
+		case "Environment":
+			for _, m := range quotedWord.FindAllStringSubmatch(value, -1) {
+				u.environment = append(u.environment, m[1]+m[2])
+			}
+		case "EnvironmentFile":
+			file, _ := os.ReadFile(h.root(strings.TrimPrefix(value, "-")))
+			for set := range strings.Lines(string(file)) {
+				if key, value, ok := strings.Cut(strings.TrimSpace(set), "="); ok && !strings.HasPrefix(key, "#") {
+					u.environment = append(u.environment, key+"="+strings.Trim(value, `"'`))
+				}
+			}
+		}
+	}
+	return u, nil
+}
+
+// start starts a unit, or starts it again.
+func (h *host) start(ctx context.Context, name string, block bool) error {
+	u, err := h.readUnit(name)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old := h.units[name]; old != nil {
+		_ = old.Process.Signal(syscall.SIGTERM)
+		_ = old.Wait()
+	}
+	if u.state != "" {
+		if out, err := h.command(ctx, "install", "-d", "-o", u.user, "-m", "0700", "/var/lib/"+u.state).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	run := func(ctx context.Context, line string) *exec.Cmd {
+		args := []string{"sh", "-c", "exec " + line}
+		if u.user != "" {
+			args = append([]string{"setpriv", "--reuid", u.user, "--regid", u.user, "--init-groups", "--no-new-privs"}, args...)
+		}
+		cmd := h.command(ctx, args...)
+		cmd.Env = append(cmd.Env, u.environment...)
+		return cmd
+	}
+	oneshot := u.pre
+	if u.kind == "oneshot" {
+		oneshot = append(oneshot, u.start...)
+	}
+	for _, line := range oneshot {
+		if out, err := run(ctx, line).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", line, err, out)
+		}
+	}
+	if u.kind == "oneshot" {
+		return nil
+	}
+	log, err := os.Create(filepath.Join(h.dir, "run", name+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(h.dir, "run", name+"-notify-"+strconv.FormatInt(time.Now().UnixNano(), 36))})
+	if err != nil {
+		return err
+	}
+	notify := filepath.Base(socket.LocalAddr().String())
+	if err := os.Chmod(filepath.Join(h.dir, "run", notify), 0o666); err != nil {
+		return err
+	}
+	cmd := run(context.WithoutCancel(ctx), u.start[0])
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET=/run/"+notify)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	h.units[name] = cmd
+	if u.kind != "notify" || !block {
+		return nil
+	}
+	defer socket.Close()
+	if err := socket.SetReadDeadline(time.Now().Add(90 * time.Second)); err != nil {
+		return err
+	}
+	for buffer := make([]byte, 4096); ; {
+		n, err := socket.Read(buffer)
+		if err != nil {
+			return fmt.Errorf("it did not say that it is ready: %w", err)
+		}
+		if bytes.Contains(buffer[:n], []byte("READY=1")) {
+			return nil
+		}
+	}
+}
+
+// The tokens that the operator has of Vault and Nomad.
+const (
+	rootToken       = "walk-root-token"
+	managementToken = "5a0d6d3c-1d1c-4b5a-9f43-5d2f7a3f8c11"
+)
+
+func (w *site) startVault(t *testing.T) {
+	t.Helper()
+	tool, err := local.Tool(t.Context(), "vault", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.begin(t, "vault", tool, "server", "-dev", "-dev-no-store-token", "-dev-root-token-id="+rootToken, "-dev-listen-address="+w.inside+"20:8200")
+	w.answers(t, "http://"+w.inside+"20:8200/v1/sys/health")
+}
+
+// startNomad starts the operator's Nomad, with the configuration that is in client-1's /etc/nomad.d.
+func (w *site) startNomad(t *testing.T) {
+	t.Helper()
+	tool, err := local.Tool(t.Context(), "nomad", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.nomadTool = tool
+	config := fmt.Sprintf(`
+name                 = "client-1"
+data_dir             = %q
+bind_addr            = "%s20"
+disable_update_check = true
+leave_on_terminate   = false
+server {
+  enabled          = true
+  bootstrap_expect = 1
+}
+client {
+  enabled           = true
+  network_interface = %q
+  min_dynamic_port  = 27000
+  max_dynamic_port  = 27999
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+  }
+}
+acl {
+  enabled = true
+}
+`, filepath.Join(w.dir, "nomad"), w.inside, w.deviceName)
+	if err := os.WriteFile(w.hosts["client-1"].root("/etc/nomad.d/nomad.hcl"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.endNomad(t) })
+	if err := w.restartNomad(); err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Eventually(t, "Nomad's first token", func() error {
+		body := strings.NewReader(`{"BootstrapSecret":"` + managementToken + `"}`)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+w.inside+"20:4646/v1/acl/bootstrap", body)
+		if err != nil {
+			return err
+		}
+		return succeeds(req)
+	})
+}
+
+// restartNomad starts Nomad, again if it runs, with the files of client-1. It runs outside of that
+// machine's file system, where Docker sees its folders.
+func (w *site) restartNomad() error {
+	if w.nomad != nil {
+		_ = w.nomad.Process.Signal(syscall.SIGTERM)
+		_ = w.nomad.Wait()
+	}
+	config := filepath.Join(w.dir, "nomad.d")
+	if err := os.MkdirAll(config, 0o700); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(w.hosts["client-1"].root("/etc/nomad.d/*.hcl"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		raw = bytes.ReplaceAll(raw, []byte("/var/lib/nomad"), []byte(filepath.Join(w.dir, "nomad")))
+		if err := os.WriteFile(filepath.Join(config, filepath.Base(f)), raw, 0o600); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(filepath.Join(w.dir, "nomad.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	w.nomad = exec.Command(w.nomadTool, "agent", "-config="+config)
+	w.nomad.Stdout, w.nomad.Stderr = log, log
+	return w.nomad.Start()
+}
+
+// endNomad stops what the walk left of jobs, Nomad itself, and the sandboxes' network.
+func (w *site) endNomad(t *testing.T) {
+	t.Helper()
+	ids, _ := exec.Command("docker", "ps", "--quiet", "--filter", "network=bivouac").Output()
+	for _, id := range strings.Fields(string(ids)) {
+		_ = exec.Command("docker", "rm", "--force", id).Run()
+	}
+	if w.nomad != nil {
+		_ = w.nomad.Process.Kill()
+		_ = w.nomad.Wait()
+	}
+	if out, err := exec.Command("sh", "../../deploy/nomad/sandbox-network.sh", "down").CombinedOutput(); err != nil {
+		t.Logf("the sandboxes' network: %v %s", err, out)
+	}
+	_ = exec.Command("docker", "image", "rm", "--force", "bivouac/sandbox-agent:1").Run()
+	mounts, _ := os.ReadFile("/proc/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], w.dir) {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+		}
+	}
+}
+
+// begin starts a program of the operator's.
+func (w *site) begin(t *testing.T, name, program string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(w.dir, name+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = []string{"HOME=" + w.dir, "PATH=" + os.Getenv("PATH")}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+func (w *site) answers(t *testing.T, url string) {
+	t.Helper()
+	testcluster.Eventually(t, url, func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		return succeeds(req)
+	})
+}
+
+func succeeds(req *http.Request) error {
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		return fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return nil
+}
