@@ -13,7 +13,7 @@ import (
 // and its name server is there too. Its firewall counts what leaves for anything that the page does
 // not configure.
 const watchScript = `set -e
-ip link add sink type dummy
+ip tuntap add dev sink mode tun
 ip link set sink up
 ip addr add 198.51.100.1/24 dev sink
 ip route add default dev sink

@@ -158,15 +158,12 @@ func (h *host) stop(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, unit := range h.units {
-		_ = unit.Process.Signal(syscall.SIGTERM)
-		ended := make(chan error, 1)
-		go func() { ended <- unit.Wait() }()
-		select {
-		case <-ended:
-		case <-time.After(5 * time.Second): // a node drains longer than that
-			_ = unit.Process.Kill()
-			<-ended
+		end := syscall.SIGTERM
+		if name == "bivouac" { // it would drain first
+			end = syscall.SIGKILL
 		}
+		_ = unit.Process.Signal(end)
+		_ = unit.Wait()
 		delete(h.units, name)
 	}
 	_ = h.holder.Process.Kill()

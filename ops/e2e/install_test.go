@@ -34,13 +34,8 @@ import (
 //     for READY=1 where Type=notify: without a sandbox and without restarts. ssh and scp are this test.
 func TestInstall_FollowsThePage(t *testing.T) {
 	chaos.Need(t, testcluster.Need)
-	for _, program := range []string{"docker", "haproxy", "prometheus"} {
+	for _, program := range []string{"docker", "haproxy", "prometheus", "jq", "openssl", "curl", "iptables"} {
 		testcluster.Need(t, program, onPath(program))
-	}
-	for _, program := range []string{"jq", "openssl", "curl", "iptables"} {
-		if !onPath(program) {
-			t.Skipf("%s is not installed", program)
-		}
 	}
 	page, err := os.ReadFile("../../deploy/README.md")
 	if err != nil {
