@@ -63,6 +63,11 @@ const (
 
 	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
 
+	ClientMarkSet CommandType = "client.mark"
+	SandboxCopied CommandType = "sandbox.copied"
+	SandboxMove   CommandType = "sandbox.move"
+	SandboxMoved  CommandType = "sandbox.moved"
+
 	APIKeyDisable CommandType = "api_key.disable"
 	APIKeyUsed    CommandType = "api_key.used"
 	UserDisable   CommandType = "user.disable"

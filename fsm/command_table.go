@@ -104,6 +104,11 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SandboxRedeem:  byUser(row(VersionAccess, (*transaction).applySandboxRedeem)),
 
 	SandboxRotateKey: byUser(row(VersionRotate, (*transaction).applySandboxRotateKey)),
+
+	ClientMarkSet: byOperator(row(VersionClients, (*transaction).applyClientMark)),
+	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),
+	SandboxMove:   row(VersionClients, (*transaction).applySandboxMove),
+	SandboxMoved:  row(VersionClients, (*transaction).applySandboxMoved),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -406,6 +406,10 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &CertificateRevokeBody{Fingerprint: print, Node: oneOf("n1", "n2").Draw(t, "node")}
 	case CertificateAllow:
 		return "", &CertificateAllowBody{Node: oneOf("n1", "n2").Draw(t, "node")}
+	case ClientMarkSet:
+		return "", &ClientMarkBody{ID: oneOf("client-1", "client-2").Draw(t, "client"), Mark: oneOf("", ClientDraining, ClientLost).Draw(t, "mark")}
+	case SandboxCopied, SandboxMove, SandboxMoved:
+		return "", genMoveBody(t, c)
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}
@@ -468,5 +472,21 @@ func genPageBody(t *rapid.T, c CommandType) (string, Body) {
 		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share, Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0}
 	default:
 		return user, &SandboxRedeemBody{ID: id, Hash: sha(oneOf("a", "b").Draw(t, "code")), Until: until}
+	}
+}
+
+// genMoveBody is genBody for copies and moves of workspaces.
+func genMoveBody(t *rapid.T, c CommandType) Body {
+	id, attempt := genSandbox().Draw(t, "sandbox"), rapid.Uint64Range(0, 2).Draw(t, "attempt")
+	switch c {
+	case SandboxCopied:
+		return &SandboxCopiedBody{
+			ID: id, Base: oneOf("", "1-a", "2-b").Draw(t, "base"),
+			Copy: Copy{ID: oneOf("1-a", "2-b").Draw(t, "copy"), Sum: sha("manifest"), At: testEpoch, Files: 1, Bytes: 2},
+		}
+	case SandboxMove:
+		return &SandboxMoveBody{ID: id, Attempt: attempt, From: "client-1", End: rapid.IntRange(0, 4).Draw(t, "end") == 0}
+	default:
+		return &SandboxMovedBody{ID: id, Attempt: attempt, Home: Home{Volume: "v2", Client: "client-2", Lost: rapid.Bool().Draw(t, "lost")}}
 	}
 }

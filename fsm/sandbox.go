@@ -94,6 +94,14 @@ type Sandbox struct {
 	// Birth is the sandbox's birth; zero below protocol version 3.
 	Birth Birth `json:"birth,omitzero"`
 
+	// Copy is the newest copy of the workspace, nil for none. Home is where the workspace is since it
+	// was moved, nil for where it was made. Move is a move that is under way, and Moves counts the
+	// tries of all. They are nil and 0 below VersionClients.
+	Copy  *Copy  `json:"copy,omitempty"`
+	Home  *Home  `json:"home,omitempty"`
+	Move  *Move  `json:"move,omitempty"`
+	Moves uint64 `json:"moves,omitempty"`
+
 	Status SandboxStatus `json:"status"`
 }
 

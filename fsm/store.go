@@ -55,6 +55,8 @@ type meta struct {
 	Backup Backup `json:"backup,omitzero"`
 	// Revoked is appended to and never changed in place.
 	Revoked []RevokedCertificate `json:"revoked,omitempty"`
+	// Clients are the marked clients by id. It is replaced and never changed in place.
+	Clients []ClientMark `json:"clients,omitempty"`
 
 	// Forgotten is the latest time of a command whose id is no longer remembered.
 	Forgotten time.Time `json:"forgotten,omitzero"`

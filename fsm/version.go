@@ -17,7 +17,7 @@ import (
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
 // replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
-// configuration of the cluster.
+// configuration of the cluster, marks clients, and records copies and moves of workspaces.
 const ProtocolVersion = 7
 
 // What each protocol version introduced.
@@ -39,6 +39,8 @@ const (
 	// VersionConfig: the installation's configuration has git providers and web origins, an index, and
 	// is changed by compare-and-set.
 	VersionConfig = 7
+	// VersionClients: clients can be marked as draining or lost, and workspaces are copied and moved.
+	VersionClients = 7
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not

@@ -1,0 +1,152 @@
+package copies
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/gcerrors"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/archive"
+)
+
+// Store keeps copies in a bucket. It is safe for concurrent use.
+type Store struct {
+	bucket *blob.Bucket
+	limits archive.Limits
+}
+
+// Open opens the store at a URL: file:///directory, or s3://bucket?region=…&prefix=…/ with the
+// credentials of the environment or the machine. It makes no calls. The caller closes it.
+func Open(ctx context.Context, address string) (*Store, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "file" && u.Scheme != "s3" {
+		return nil, fmt.Errorf("the store of the workspaces' copies must be a URL file:///… or s3://…, got %q", address)
+	}
+	if u.Scheme == "file" {
+		q := u.Query()
+		// Attribute files beside every object would double their number, and a rename must not
+		// cross file systems.
+		q.Set("metadata", "skip")
+		q.Set("create_dir", "true")
+		q.Set("no_tmp_dir", "true")
+		q.Set("dir_file_mode", "448") // 0700
+		u.RawQuery = q.Encode()
+	}
+	b, err := blob.OpenBucket(ctx, u.String())
+	if err != nil {
+		return nil, fmt.Errorf("opening the store of the workspaces' copies: %w", err)
+	}
+	return &Store{bucket: b, limits: archive.DefaultLimits()}, nil
+}
+
+// Close ends the store.
+func (s *Store) Close() error { return s.bucket.Close() }
+
+// The names in the bucket: <cluster>/<sandbox>/<copy>/manifest and …/<copy>/data-<number>. A copy's
+// id is its number and random digits, so no two writers have a name in common.
+const manifestName = "manifest"
+
+func dirOf(cluster, sandbox, id string) string { return path.Join(cluster, sandbox, id) + "/" }
+
+// nextID draws the id of the copy after one.
+func nextID(base *fsm.Copy) string {
+	var n uint64
+	if base != nil {
+		n, _ = number(base.ID)
+	}
+	b := make([]byte, 6)
+	_, _ = rand.Read(b) // never fails
+	return fmt.Sprintf("%08d-%s", n+1, hex.EncodeToString(b))
+}
+
+// number returns the number of a copy's id.
+func number(id string) (uint64, bool) {
+	digits, _, cut := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, cut && err == nil
+}
+
+// unavailable is the error of a call of the store.
+func unavailable(what string, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, archive.ErrDamaged) {
+		return err
+	}
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return fmt.Errorf("%w: %s is gone from the store", archive.ErrDamaged, what)
+	}
+	return fsm.Errorf(fsm.CodeScheduler, "the store of the workspaces' copies: %s: %v", what, err)
+}
+
+// put writes an object of one piece.
+func (s *Store) put(ctx context.Context, key string, data []byte) error {
+	if err := s.bucket.WriteAll(ctx, key, data, nil); err != nil {
+		return unavailable("writing "+key, err)
+	}
+	return nil
+}
+
+// Remove deletes every copy of a workspace.
+func (s *Store) Remove(ctx context.Context, cluster, sandbox string) error {
+	if cluster == "" || sandbox == "" {
+		return errors.New("a cluster and a sandbox must be named")
+	}
+	return s.each(ctx, path.Join(cluster, sandbox)+"/", func(key string) error { return s.remove(ctx, key) })
+}
+
+// Sandboxes returns the sandboxes of which there are copies.
+func (s *Store) Sandboxes(ctx context.Context, cluster string) ([]string, error) {
+	return s.children(ctx, cluster+"/")
+}
+
+// children returns the names of the folders below a prefix.
+func (s *Store) children(ctx context.Context, prefix string) ([]string, error) {
+	var names []string
+	it := s.bucket.List(&blob.ListOptions{Prefix: prefix, Delimiter: "/"})
+	for {
+		o, err := it.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return names, nil
+		}
+		if err != nil {
+			return nil, unavailable("listing "+prefix, err)
+		}
+		if o.IsDir {
+			names = append(names, strings.TrimSuffix(strings.TrimPrefix(o.Key, prefix), "/"))
+		}
+	}
+}
+
+// each calls fn with the keys below a prefix.
+func (s *Store) each(ctx context.Context, prefix string, fn func(key string) error) error {
+	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
+	for {
+		o, err := it.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = fn(o.Key)
+		}
+		if err != nil {
+			return unavailable("listing "+prefix, err)
+		}
+	}
+}
+
+func (s *Store) remove(ctx context.Context, key string) error {
+	err := s.bucket.Delete(ctx, key)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil
+	}
+	return err
+}
