@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,6 +65,9 @@ func (l *loop) run(ctx context.Context) error {
 	g.Go(func() error { return l.followStore(ctx) })
 	g.Go(func() error { return l.followBackend(ctx, clusterID) })
 	g.Go(func() error { return l.list(ctx, clusterID) })
+	if carrier, can := l.s.runner.(Carrier); can {
+		g.Go(func() error { return newCarriers(l.s, l, clusterID, carrier).run(ctx) })
+	}
 	for range l.s.cfg.Workers {
 		g.Go(func() error {
 			for {
@@ -100,8 +104,13 @@ func (l *loop) followStore(ctx context.Context) error {
 	var last map[string]*fsm.Sandbox
 	held := l.s.store.View().Hold() != nil
 	orphans := map[string]*fsm.Orphan{}
+	var marks []fsm.ClientMark
 	for {
 		v := l.s.store.View()
+		if now := v.ClientMarks(); !slices.Equal(now, marks) {
+			marks = now
+			l.queueAll()
+		}
 		if now := v.Hold() != nil; now != held {
 			held = now
 			l.holdChanged(held)
@@ -153,6 +162,16 @@ func (l *loop) holdChanged(held bool) {
 		l.backend.soon()
 		l.listSoon()
 	}
+	l.queueAllLocked()
+}
+
+func (l *loop) queueAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queueAllLocked()
+}
+
+func (l *loop) queueAllLocked() {
 	for id := range l.tracks {
 		l.queue.add(id)
 	}

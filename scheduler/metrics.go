@@ -25,12 +25,14 @@ type metrics struct {
 	expired            *prometheus.CounterVec
 	orphansRemoved     prometheus.Counter
 	idleUnknown        prometheus.Gauge
+	carry              *carryMetrics
 }
 
 // newMetrics makes the metrics and registers them, unless reg is nil. A pause or deletion counts
 // as overdue after stop.
-func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copies bool) (*metrics, error) {
 	m := &metrics{
+		carry: newCarryMetrics(),
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_sandbox_start_duration_seconds",
 			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
@@ -91,6 +93,9 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration) (*me
 		return m, nil
 	}
 	var errs []error
+	for _, c := range append(m.carry.collectors(), copyCollector{store, copies}) {
+		errs = append(errs, reg.Register(c))
+	}
 	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store},
 		reasonCollector{store}, unconvergedCollector{store}, &rowCollector{store: store}} {
 		errs = append(errs, reg.Register(c))

@@ -100,6 +100,39 @@ type Workspace struct {
 	Birth string
 	// ID is Observed.WorkspaceID; "" matches any workspace with this birth.
 	ID string
+	// NodeID and Current are set by Carrier.
+	NodeID  string
+	Current bool
+}
+
+// Carrier copies and moves workspaces; scheduler/nomad implements it beside Runner. The stream is
+// package archive's.
+type Carrier interface {
+	// ListWorkspaces lists the sandbox's workspaces, the oldest first. After a move, or a try of one,
+	// there are several. Current is set for the one that the sandbox runs with.
+	ListWorkspaces(ctx context.Context, job Job) ([]Workspace, error)
+	// NewWorkspace makes another, empty workspace for the sandbox on a client with room that is none of
+	// avoid. Where there is none it is a *Failure with fsm.ReasonNoCapacity.
+	NewWorkspace(ctx context.Context, job Job, avoid []string) (Workspace, error)
+	// Export writes the workspace to out. known lists files whose content is not needed again.
+	Export(ctx context.Context, job Job, w Workspace, known io.Reader, out io.Writer) error
+	// Import fills an empty workspace from in. It returns nil only if all of it is on the disk.
+	Import(ctx context.Context, job Job, w Workspace, in io.Reader) error
+}
+
+// Copies is the store of the workspaces' copies; scheduler/copies implements it. A copy that is not
+// what was stored is archive.ErrDamaged.
+type Copies interface {
+	// Save makes a copy that builds on base, nil for none. export writes the workspace to out, without
+	// the content of what it finds in known.
+	Save(ctx context.Context, cluster, sandbox string, base *fsm.Copy,
+		export func(ctx context.Context, known io.Reader, out io.Writer) error) (made fsm.Copy, uploaded int64, err error)
+	// Load writes a copy to out.
+	Load(ctx context.Context, cluster, sandbox string, c fsm.Copy, out io.Writer) error
+	// Collect deletes what the newest copies, keep of them up to current, don't need.
+	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
+	// Remove deletes every copy of a sandbox's workspace.
+	Remove(ctx context.Context, cluster, sandbox string) error
 }
 
 // Job is what a Runner needs to know about a sandbox.
@@ -138,6 +171,8 @@ type Job struct {
 	// revert is refused, Start registers from Template.
 	RevertTo   uint64
 	HasVersion bool
+	// Volume is the workspace of a sandbox that was moved, "" for the one that it began with.
+	Volume string
 	// HasWorkspace says that the sandbox was RUNNING before. A missing workspace is then a
 	// Failure even where there is no version to revert to.
 	HasWorkspace bool
@@ -190,8 +225,10 @@ type Observed struct {
 	// Version is the job version that the placed allocation runs; it has no meaning while
 	// Placement is nil.
 	Version uint64
-	// Live counts allocations that run or may still run.
-	Live int
+	// Live counts allocations that run or may still run. LiveOn has their clients, sorted and
+	// separated by spaces.
+	Live   int
+	LiveOn string
 	// Placement is that of the newest live allocation, nil when there is none.
 	Placement *fsm.Placement
 	// Up: the backend reports that the placed task runs. It comes late, and only sandboxes with
@@ -208,9 +245,10 @@ type Observed struct {
 	// an image pull, a secret. It is nil when there is nothing to report.
 	Waiting *Failure
 	// Client is the state of the client that has the job's workspace, as the backend reports it.
-	// ClientDetail describes it, "" when the client is well.
+	// ClientDetail describes it, "" when the client is well. Home is its id, "" when it is not known.
 	Client       ClientState
 	ClientDetail string
+	Home         string
 	// Workspace is set by List for a workspace of this cluster without a job. WorkspaceID names
 	// it in the backend, and NodeID is its client.
 	Workspace   bool

@@ -78,6 +78,7 @@ func planRunning(s Situation) Decision {
 			Reason: fsm.ReasonForeignJob,
 			Detail: "a job with this sandbox's name belongs to somebody else; it was left alone",
 		})
+	case planMarked(&d, s):
 	case planDrained(&d, s):
 	case gone && o.Live > 0:
 		starting(&d, s, &Failure{Detail: "waiting for the former copy of the sandbox to stop"})

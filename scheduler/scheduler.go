@@ -84,6 +84,12 @@ type Config struct {
 	// its own.
 	Installation fsm.Installation
 
+	// Copies is where workspaces are copied to; nil for nowhere. CopyInterval is the pause between two
+	// copies of a running sandbox's workspace, and CopyRetain how many copies of one are kept.
+	Copies       Copies
+	CopyInterval time.Duration
+	CopyRetain   int
+
 	// PoolStarts is how many members of one warm pool may be starting at a time.
 	PoolStarts int
 	// PoolBackoffMin and PoolBackoffMax bound the pause after a member of a pool failed or could
@@ -122,6 +128,8 @@ func DefaultConfig() Config {
 		BackoffMin:      100 * time.Millisecond,
 		BackoffMax:      5 * time.Second,
 		CollectInterval: 10 * time.Minute,
+		CopyInterval:    15 * time.Minute,
+		CopyRetain:      3,
 		PoolStarts:      8,
 		PoolBackoffMin:  time.Second,
 		PoolBackoffMax:  5 * time.Minute,
@@ -134,7 +142,7 @@ func (c Config) Validate() error {
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}, {"pool starts", c.PoolStarts}} {
+	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}, {"pool starts", c.PoolStarts}, {"copies retained", c.CopyRetain}} {
 		if n.value < 1 {
 			return fmt.Errorf("scheduler: %s must be at least 1, got %d", n.name, n.value)
 		}
@@ -164,6 +172,7 @@ func (c Config) Validate() error {
 		{"minimum back-off", c.BackoffMin},
 		{"maximum back-off", c.BackoffMax},
 		{"collect interval", c.CollectInterval},
+		{"copy interval", c.CopyInterval},
 		{"minimum pool back-off", c.PoolBackoffMin},
 		{"maximum pool back-off", c.PoolBackoffMax},
 	} {
@@ -212,7 +221,7 @@ func New(
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(cfg.Registerer, store, cfg.StopTimeout)
+	m, err := newMetrics(cfg.Registerer, store, cfg.StopTimeout, cfg.Copies != nil)
 	if err != nil {
 		return nil, err
 	}

@@ -41,6 +41,10 @@ type Situation struct {
 	// StoppingSince is the time since which the job is stopped and its task is not; zero when
 	// that is not so.
 	StoppingSince time.Time
+	// Mark is what an operator said of the client that has the workspace: one of fsm's marks. Observed
+	// is as the marks make it. MoveFailure is why the last try of a move failed.
+	Mark        string
+	MoveFailure string
 	// Held: there is a hold, and no request for the sandbox came since.
 	Held bool
 	// Unsure: the mark in the backend can't be read, or is not this history's.

@@ -18,7 +18,7 @@ import (
 func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	v := l.s.store.View()
 	sb := v.SandboxAny(id)
-	sit, t := l.situation(v, sb, id)
+	sit, t, seen := l.situation(v, sb, id)
 	d := Plan(sit)
 	if kept := sit.Orphan.Record; sb != nil && kept != nil && kept.Delete && !owns(v, sb, sit.Observed) {
 		// An operator deleted the workspace of an earlier sandbox with this id.
@@ -46,7 +46,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if l.pausingConversations(ctx, sb, t, sit.Observed, d.Step) {
 		d.Step = StepNone
 	}
-	if d.Step != StepNone && l.mayStep(t, id, sit.Observed) {
+	if d.Step != StepNone && l.mayStep(t, id, seen) {
 		l.inTurn(id, d.Step, func() { l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step) })
 	}
 	if !d.Wake.IsZero() {
@@ -54,20 +54,20 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	}
 }
 
-// situation collects the input of Plan.
-func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *track) {
+// situation collects the input of Plan. seen is the observation without operators' marks.
+func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (s Situation, t *track, seen Observed) {
 	cfg := l.s.cfg
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.trackLocked(id)
+	t = l.trackLocked(id)
 	switch {
 	case sb != nil || !orphaned(t.observed):
 		t.orphanSince, t.grantedAt = time.Time{}, time.Time{}
 	case t.orphanSince.IsZero():
 		t.orphanSince = time.Now()
 	}
-	s := Situation{
-		ProgressAt: t.progressed(), Sandbox: sb, Known: l.known, Observed: t.observed, UnplacedSince: t.unplacedSince,
+	s = Situation{
+		ProgressAt: t.progressed(), Sandbox: sb, Known: l.known, Observed: withMarks(v, sb, t.observed), Mark: v.ClientMark(homeOf(sb, t.observed)), MoveFailure: t.moveFailure, UnplacedSince: t.unplacedSince,
 		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away, StoppingSince: t.stoppingSince,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
@@ -89,7 +89,7 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (Situation, *t
 		s.StepFailed = t.failed
 	}
 	s.TakeOverRefused = sb != nil && t.takeOverRefused == sb.Generation
-	return s, t
+	return s, t, t.observed
 }
 
 // note records what the prober and the metrics need to know about a decision.
@@ -221,6 +221,9 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 		job.RevertTo = sb.Status.Job.Version
 		job.HasVersion = sb.Status.Job.Registered && sb.Desired != fsm.DesiredDeleted
 		job.HasWorkspace = sb.Status.Workspace != ""
+		if sb.Home != nil {
+			job.Volume = sb.Home.Volume
+		}
 		if sb.Member() {
 			job.KeyRef, job.Deferred = sb.InitRef, true
 		}
@@ -259,6 +262,9 @@ func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, o Observed, job Job)
 		return fmt.Errorf("removing the job and the workspace: %w", err)
 	}
 	if !sb.KeepWorkspace {
+		if err := l.removeCopies(ctx, job); err != nil {
+			return err
+		}
 		for _, path := range secretPaths(sb) {
 			fault.At("before", "delete secrets")
 			if err := l.s.secrets.Delete(ctx, path); err != nil {
@@ -271,6 +277,17 @@ func (l *loop) remove(ctx context.Context, sb *fsm.Sandbox, o Observed, job Job)
 	fault.At("after", "remove row")
 	if err != nil && fsm.CodeOf(err) != fsm.CodeNotFound {
 		return fmt.Errorf("removing the row: %w", err)
+	}
+	return nil
+}
+
+// removeCopies deletes the copies of a workspace that is deleted.
+func (l *loop) removeCopies(ctx context.Context, job Job) error {
+	if l.s.cfg.Copies == nil {
+		return nil
+	}
+	if err := l.s.cfg.Copies.Remove(ctx, job.ClusterID, job.SandboxID); err != nil {
+		return fmt.Errorf("deleting the copies of the workspace: %w", err)
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ type track struct {
 	attempted uint64
 	failed    *Failure
 	failedFor uint64
+	// moveFailure is why the last try of a move of the workspace failed.
+	moveFailure string
 	// takeOverRefused is the generation for which the backend refused a take-over.
 	takeOverRefused uint64
 	// away is why the last step could not reach the backend.

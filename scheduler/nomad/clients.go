@@ -91,6 +91,9 @@ func (ob *observation) home(id string) string {
 // addClient sets in o the state of the client that has the workspace. The allocation's status
 // comes first: a client that does not respond can't stop anything.
 func (ob *observation) addClient(o *scheduler.Observed, home string) {
+	if !o.Foreign {
+		o.Home = home
+	}
 	n := ob.nodes[home]
 	if o.Foreign || home == "" || len(ob.nodes) == 0 {
 		return

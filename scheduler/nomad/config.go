@@ -45,6 +45,10 @@ type Config struct {
 	// first start takes five to ten seconds longer, because clients announce new volumes only
 	// then.
 	MountVolumes bool
+	// CarryImage is the docker image whose /sandbox-agent copies and moves workspaces, CarryCommand the
+	// program that does so for raw_exec. Where they are "" it is the sandbox's own, if that is named
+	// sandbox-agent. They need the capability alloc-exec too, with raw_exec also alloc-node-exec.
+	CarryImage, CarryCommand string
 	// KillTimeout is how long a task may take to stop before it is killed.
 	KillTimeout time.Duration
 	// LostAfter is how long a client may be away before Nomad marks its allocations as lost.

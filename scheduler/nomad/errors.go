@@ -96,9 +96,11 @@ func (c Config) missing(op string) (path, capability string) {
 		return path, "host-volume-read"
 	case "list jobs", "list spare jobs":
 		return path, "list-jobs"
+	case opExec:
+		return path, "alloc-exec"
 	case "register job":
 		return path + `, or host_volume "sandbox-*" has no policy "write"`, "submit-job"
-	case "raise job", "stop job", "revert job", "deregister job", "tag version", "untag version":
+	case opRunCarrier, "raise job", "stop job", "revert job", "deregister job", "tag version", "untag version":
 		return path, "submit-job"
 	case opReadLog:
 		return path, "read-logs"

@@ -91,9 +91,11 @@ func observe(
 		return o
 	}
 	var placed, last *allocFacts
+	var on []string
 	for _, a := range allocs {
 		if a.live(now) {
 			o.Live++
+			on = append(on, a.NodeID)
 			if a.DesiredStatus == api.AllocDesiredStatusRun && (placed == nil || a.CreateIndex > placed.CreateIndex) {
 				placed = a
 			}
@@ -102,6 +104,8 @@ func observe(
 			last = a
 		}
 	}
+	slices.Sort(on)
+	o.LiveOn = strings.Join(on, " ")
 	if last != nil && last.ClientStatus == api.AllocClientStatusUnknown {
 		o.Client = scheduler.ClientAwayNow
 	}

@@ -25,6 +25,9 @@ func volumeMark(name, value string) *api.Constraint {
 // never ran. A sandbox that ran and has no volume is a Failure: an empty directory in its place
 // would look like lost work.
 func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers) (workspace, error) {
+	if job.Volume != "" {
+		return r.moved(ctx, job, had)
+	}
 	if len(had.volumes) > 0 {
 		ws := current(had.volumes, had.job)
 		move, err := r.mayMove(ctx, job, ws)
@@ -59,6 +62,19 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 		return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s", jobID(job.SandboxID))
 	}
 	return r.usable(ctx, job.Template, current(volumes, nil))
+}
+
+// moved returns the volume of a sandbox whose workspace was moved. No other may take its place.
+func (r *Runner) moved(ctx context.Context, job scheduler.Job, had leftovers) (workspace, error) {
+	for _, ws := range had.volumes {
+		if ws.ID == job.Volume {
+			return r.usable(ctx, job.Template, ws)
+		}
+	}
+	return workspace{}, &scheduler.Failure{
+		Reason: fsm.ReasonWorkspace,
+		Detail: "the workspace volume " + job.Volume + " is gone from Nomad: bring it back and resume, or delete the sandbox",
+	}
 }
 
 // current returns the volume of the job, or else the oldest: two leaders may have made one each,

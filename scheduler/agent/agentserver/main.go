@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime/debug"
 
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -17,6 +18,9 @@ import (
 // clean stop, 1 after a failure, 2 for invalid flags. cmd/sandbox-agent and the hidden subcommand
 // of cmd/bivouac call it.
 func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "workspace" {
+		return workspaceMain(ctx, args[1:], os.Stdin, stdout, stderr)
+	}
 	fs := flag.NewFlagSet("sandbox-agent", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	host := fs.String("host", "", "address to bind (default: all with a session key, 127.0.0.1 without)")

@@ -1,0 +1,240 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// carriers copies the workspaces into the store of copies and moves them between clients, for one
+// term. What is due follows from the state and the loop's observations, so the next leader goes on.
+type carriers struct {
+	s         *Scheduler
+	l         *loop
+	log       *slog.Logger
+	clusterID string
+	carrier   Carrier
+	work      sync.WaitGroup
+	// copying and moving bound how many are under way.
+	copying, moving chan struct{}
+
+	mu   sync.Mutex
+	busy map[string]bool
+	// next is when a sandbox is tried again after a failure, and failures counts those in a row.
+	next     map[string]time.Time
+	failures map[string]int
+	// dropped are the volumes whose former ones were looked for in this term.
+	dropped map[string]bool
+}
+
+// carryPause is the least time between two rounds, and carryRound the most.
+const carryPause, carryRound = 500 * time.Millisecond, 5 * time.Second
+
+// At most so many workspaces are copied or moved at a time: all goes through the leader.
+const copiesAtOnce, movesAtOnce = 2, 2
+
+func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carriers {
+	return &carriers{
+		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{}, copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
+		busy: map[string]bool{}, next: map[string]time.Time{}, failures: map[string]int{}, dropped: map[string]bool{},
+	}
+}
+
+// run copies and moves until ctx ends.
+func (c *carriers) run(ctx context.Context) error {
+	defer c.work.Wait()
+	select {
+	case <-c.l.listed:
+	case <-ctx.Done():
+		return nil
+	}
+	for {
+		v := c.s.store.View()
+		if v.Active(fsm.VersionClients) && v.Hold() == nil {
+			c.round(ctx, v)
+		}
+		if !sleep(ctx, carryPause) || !awaitChange(ctx, v, time.Now().Add(carryRound), nil) {
+			return nil
+		}
+	}
+}
+
+// round begins what is due and has room.
+func (c *carriers) round(ctx context.Context, v *fsm.View) {
+	now := time.Now()
+	for sb := range v.AllSandboxes() {
+		if sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(sb.ID, now) {
+			continue
+		}
+		o := c.l.observedOf(sb.ID)
+		home := homeOf(sb, o)
+		mark := v.ClientMark(home)
+		switch {
+		case sb.Move != nil && mark == "":
+			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
+		case moves(v, sb, o, mark):
+			c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.move(ctx, sb, home, mark) })
+		case c.copyDue(sb, o, mark, now):
+			c.begin(ctx, sb, c.copying, func(ctx context.Context) error { return c.copyOf(ctx, sb) })
+		case sb.Home != nil && mark == "" && sb.Status.State == fsm.SandboxRunning && !c.wasDropped(sb.Home.Volume):
+			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.dropFormer(ctx, sb) })
+		}
+	}
+}
+
+// free reports whether nothing is under way for the sandbox, and its pause after a failure is over.
+func (c *carriers) free(id string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.busy[id] && !now.Before(c.next[id])
+}
+
+// begin does the work beside the others, if places has one free; nil needs none.
+func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places chan struct{}, fn func(context.Context) error) {
+	if places != nil {
+		select {
+		case places <- struct{}{}:
+		default:
+			return
+		}
+	}
+	c.mu.Lock()
+	c.busy[sb.ID] = true
+	c.mu.Unlock()
+	c.work.Go(func() {
+		err := fn(ctx)
+		if places != nil {
+			<-places
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.busy, sb.ID)
+		delete(c.next, sb.ID)
+		if err == nil || fsm.CodeOf(err) == fsm.CodeNotFound {
+			delete(c.failures, sb.ID)
+			return
+		}
+		n := c.failures[sb.ID]
+		c.failures[sb.ID] = n + 1
+		c.next[sb.ID] = time.Now().Add(jitter(min(c.s.cfg.BackoffMax<<min(n, 6), 5*time.Minute)))
+	})
+}
+
+// homeOf returns the client that has the sandbox's workspace, "" when it is not known.
+func homeOf(sb *fsm.Sandbox, o Observed) string {
+	switch {
+	case sb != nil && sb.Home != nil:
+		return sb.Home.Client
+	case o.Home != "":
+		return o.Home
+	}
+	return o.NodeID
+}
+
+func (l *loop) observedOf(id string) Observed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.tracks[id]; t != nil {
+		return t.observed
+	}
+	return Observed{SandboxID: id}
+}
+
+// moves reports whether the sandbox's workspace is to be moved now: nothing of it runs, and its
+// client is drained, or is lost while the sandbox should run.
+func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
+	o = withMarks(v, sb, o)
+	if o.Foreign || o.Exists && !o.Stopped || o.Live > 0 || v.Held(sb) {
+		return false
+	}
+	switch mark {
+	case fsm.ClientDraining:
+		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || sb.Move != nil
+	case fsm.ClientLost:
+		return sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting && (sb.Copy != nil || !ran(sb.Status))
+	}
+	return false
+}
+
+// copyDue reports whether a copy is due: of a paused workspace that was used since the last copy, and
+// of a running one after the interval.
+func (c *carriers) copyDue(sb *fsm.Sandbox, o Observed, mark string, now time.Time) bool {
+	st := sb.Status
+	if c.s.cfg.Copies == nil || st.Workspace == "" || mark == fsm.ClientLost || sb.Move != nil || o.Client == ClientAwayNow ||
+		st.Generation != sb.Generation {
+		return false
+	}
+	switch st.State {
+	case fsm.SandboxPaused:
+		return sb.Copy == nil || sb.Copy.At.Before(st.Since)
+	case fsm.SandboxRunning:
+		last := st.Since
+		if sb.Copy != nil {
+			last = sb.Copy.At
+		}
+		return c.s.cfg.CopyInterval > 0 && !now.Before(last.Add(c.s.cfg.CopyInterval))
+	case fsm.SandboxStarting, fsm.SandboxError, fsm.SandboxMissing:
+	}
+	return false
+}
+
+// jobFor returns the sandbox's job and its present workspace.
+func (c *carriers) jobFor(ctx context.Context, sb *fsm.Sandbox) (job Job, now Workspace, others []Workspace, err error) {
+	v := c.s.store.View()
+	job = jobOf(c.clusterID, sb.ID, sb, c.l.observedOf(sb.ID), false, v)
+	list, err := c.carrier.ListWorkspaces(ctx, job)
+	for _, w := range list {
+		if w.Current {
+			now = w
+		} else {
+			others = append(others, w)
+		}
+	}
+	return job, now, others, err
+}
+
+// copyOf copies one workspace, records the copy, and deletes what no kept copy needs.
+func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
+	begin := time.Now()
+	log, m := c.log.With("sandbox", sb.ID), c.s.metrics.carry
+	defer func() {
+		if err != nil && ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeNotFound {
+			m.copies.WithLabelValues("failed").Inc()
+			log.Warn("copying a workspace failed", "error", err)
+		}
+	}()
+	job, w, _, err := c.jobFor(ctx, sb)
+	if err != nil {
+		return err
+	}
+	if w.ID == "" {
+		return errors.New("the workspace is gone from its client")
+	}
+	made, uploaded, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy, func(ctx context.Context, known io.Reader, out io.Writer) error {
+		return c.carrier.Export(ctx, job, w, known, out)
+	})
+	if err != nil {
+		return err
+	}
+	made.At = begin
+	body := &fsm.SandboxCopiedBody{ID: sb.ID, Copy: made}
+	if sb.Copy != nil {
+		body.Base = sb.Copy.ID
+	}
+	if _, err := c.s.cluster.Propose(ctx, command(body)); err != nil {
+		return err
+	}
+	m.copies.WithLabelValues("ok").Inc()
+	m.copied.Add(float64(uploaded))
+	seconds(m.copyTime, begin)
+	log.Info("workspace copied", "files", made.Files, "bytes", made.Bytes, "uploaded", uploaded, "duration", time.Since(begin))
+	if err := c.s.cfg.Copies.Collect(ctx, c.clusterID, sb.ID, made, c.s.cfg.CopyRetain); err != nil && ctx.Err() == nil {
+		log.Warn("deleting old copies of a workspace failed; the next copy tries again", "error", err)
+	}
+	return nil
+}
