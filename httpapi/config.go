@@ -71,6 +71,9 @@ type Config struct {
 	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs
 
+	// Clients knows the machines that run sandboxes; nil if this installation has none.
+	Clients Clients
+
 	// OrphanRetention is how long an orphaned workspace is kept. The API only reports it.
 	OrphanRetention time.Duration
 	// Differs lists the settings in which this node's configuration differs from the cluster's; nil

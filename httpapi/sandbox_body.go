@@ -1,12 +1,14 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"path"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -87,7 +89,7 @@ func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 	}
 	// A detail of an older generation describes a state that no longer applies.
 	if row.Status.Generation == row.Generation {
-		b.StatusDetail = orNull(row.Status.Detail)
+		b.StatusDetail = orNull(cmp.Or(row.Status.Detail, movedDetail(row)))
 	}
 	if !proxy.IsServing(row) {
 		return b
@@ -99,6 +101,21 @@ func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 		b.StatusDetail = orNull("The secret store is unavailable, so the session key can't be shown right now.")
 	}
 	return b
+}
+
+// movedDetail describes where the workspace came from, until the sandbox is paused or resumed again.
+func movedDetail(row *fsm.Sandbox) string {
+	h := row.Home
+	switch {
+	case h == nil || h.Generation != row.Generation:
+		return ""
+	case !h.Lost:
+		return "the workspace was moved here from the Nomad client " + h.From + ", which is drained"
+	case h.CopyAt.IsZero():
+		return "the Nomad client " + h.From + " was lost before anything was written: the workspace is new"
+	}
+	return "the Nomad client " + h.From + " was lost: the workspace is the copy of " + h.CopyAt.UTC().Format(time.RFC3339) +
+		", and what was written later is gone"
 }
 
 // exposedURLs lists a running sandbox's ports: the known names in fixed order, then the others by

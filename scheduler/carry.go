@@ -232,7 +232,7 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	m.copies.WithLabelValues("ok").Inc()
 	m.copied.Add(float64(uploaded))
 	seconds(m.copyTime, begin)
-	log.Info("workspace copied", "files", made.Files, "bytes", made.Bytes, "uploaded", uploaded, "duration", time.Since(begin))
+	log.Info("workspace copied", "count", made.Files, "bytes", uploaded, "duration", time.Since(begin))
 	if err := c.s.cfg.Copies.Collect(ctx, c.clusterID, sb.ID, made, c.s.cfg.CopyRetain); err != nil && ctx.Err() == nil {
 		log.Warn("deleting old copies of a workspace failed; the next copy tries again", "error", err)
 	}

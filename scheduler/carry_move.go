@@ -60,7 +60,7 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	c.l.moveFailed(sb.ID, nil)
 	c.s.metrics.carry.moves.WithLabelValues(mark, "ok").Inc()
 	if home.Lost {
-		log.Warn("workspace restored from its copy on another client (bivouac runbook client-lost)", "age", time.Since(home.CopyAt).Round(time.Second), "duration", time.Since(begin))
+		log.Warn("workspace restored from its copy on another client (bivouac runbook client-lost)", "duration", time.Since(begin))
 	} else {
 		log.Info("workspace moved to another client", "duration", time.Since(begin))
 	}

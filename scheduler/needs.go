@@ -120,6 +120,19 @@ type Carrier interface {
 	Import(ctx context.Context, job Job, w Workspace, in io.Reader) error
 }
 
+// Client is a client of the backend, as the backend knows it.
+type Client struct {
+	ID, Name string
+	// Status is the backend's word, "" for a client that it has forgotten.
+	Status string
+	// Eligible: it takes new jobs.
+	Eligible bool
+	// CPU is in MHz and Memory in MiB; what is free is known of eligible clients only.
+	CPU, CPUFree, Memory, MemoryFree int64
+	// Sandboxes are those whose workspace is there.
+	Sandboxes []string
+}
+
 // Copies is the store of the workspaces' copies; scheduler/copies implements it. A copy that is not
 // what was stored is archive.ErrDamaged.
 type Copies interface {

@@ -19,6 +19,24 @@ func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID string, part
 	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, scheduler.LogPart(part))
 }
 
+// clientLister lists the clients that run sandboxes; *nomad.Runner implements it.
+type clientLister interface {
+	Clients(ctx context.Context, clusterID string) ([]scheduler.Client, error)
+}
+
+// sandboxClients implements httpapi.Clients with a runner's clients.
+type sandboxClients struct{ lister clientLister }
+
+// Clients lists the clients.
+func (s sandboxClients) Clients(ctx context.Context, clusterID string) ([]httpapi.SandboxClient, error) {
+	list, err := s.lister.Clients(ctx, clusterID)
+	out := make([]httpapi.SandboxClient, len(list))
+	for i, c := range list {
+		out[i] = httpapi.SandboxClient(c)
+	}
+	return out, err
+}
+
 // agentServers implements httpapi.Agents with agent.Client.
 type agentServers struct{ client *agent.Client }
 

@@ -122,6 +122,9 @@ func newApp(p parts) (*app, error) {
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
+	if clients, can := p.runner.(clientLister); can {
+		p.api.Clients = sandboxClients{clients}
+	}
 	p.api.Snapshots.Restorer, p.api.Snapshots.Surroundings = node, surroundings{p.runner, kept}
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
 	differs := func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }

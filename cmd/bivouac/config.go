@@ -39,6 +39,8 @@ type Config struct {
 	CORS   CORSConfig   `hcl:"cors"`
 	Backup BackupConfig `hcl:"backup"`
 	Log    LogConfig    `hcl:"log"`
+	// Workspaces says where workspaces are copied to.
+	Workspaces WorkspacesConfig `hcl:"workspaces"`
 	// Metrics is the address of the metrics' own listener, "" for the API's.
 	Metrics string `hcl:"metrics.address"`
 	// Seeds are the blocks of the file that are the cluster's, by their names: policy, limits.user,
@@ -280,6 +282,7 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "sandboxes", decode: c.Sandboxes.decode},
 		{name: "limits", decode: func(b *hcl.Block) hcl.Diagnostics { return c.Limits.decode(b, c) }},
 		{name: "backup", decode: c.Backup.decode},
+		{name: "workspaces", decode: c.Workspaces.decode},
 		{name: "log", decode: c.Log.decode},
 		{name: "metrics", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}}, nil)

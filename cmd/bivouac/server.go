@@ -154,6 +154,9 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sandboxes := c.Sandboxes
 	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = sandboxes.StartTimeout, sandboxes.StopTimeout, sandboxes.PauseGrace, sandboxes.PlacementGrace
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
+	if err := c.Workspaces.apply(&sched); err != nil {
+		return serverParts{}, err
+	}
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
@@ -216,6 +219,7 @@ func (c Config) nomadConfig(log *slog.Logger, registry *prometheus.Registry) nom
 	n.HostNetwork, n.DockerNetwork = c.Nomad.HostNetwork, c.Nomad.DockerNetwork
 	n.VolumePlugin, n.LostAfter, n.Variable = c.Nomad.VolumePlugin, c.Nomad.LostAfter, c.Nomad.Variable
 	n.VaultMount, n.VaultRole = c.Vault.Mount, c.Nomad.VaultRole
+	n.CarryImage, n.CarryCommand = c.Workspaces.Image, c.Workspaces.Command
 	n.Logger, n.Registerer = log, registry
 	return n
 }

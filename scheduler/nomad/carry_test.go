@@ -2,19 +2,60 @@ package nomad_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/nomad"
 )
+
+// twoMachines is the test's own Nomad with a second client, both with raw_exec.
+func twoMachines(t *testing.T) *bench {
+	t.Helper()
+	s, dir := useStack(t), t.TempDir()
+	own := &stack{agent: s.agent, vault: s.vault}
+	var err error
+	if own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "first")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.nomad.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	second, err := local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "second"), Join: own.nomad})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address}); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, s: own, cluster: fmt.Sprintf("cluster-%d", time.Now().UnixNano())}
+	b.config = nomad.DefaultConfig()
+	b.config.Address = own.nomad.Address
+	b.r, err = nomad.New(b.config)
+	b.must(err)
+	t.Cleanup(b.r.Close)
+	return b
+}
 
 // TestCarry_MovesAWorkspaceToAnotherClient exports a paused sandbox's workspace on one client and
 // imports it on the other, where the sandbox starts with it. The first is left alone.
 func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
-	b, _ := twoClients(t)
+	b := twoMachines(t)
 	job := b.job(fsm.DriverRawExec)
 	b.must(b.r.Start(t.Context(), job))
 	o := b.look(job, "it runs", func(o scheduler.Observed) bool { return o.Up })

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const clientsPath = "/api/v1/operator/clients"
+
+// clientInfo is a Nomad client in the API's responses.
+type clientInfo struct {
+	ID          string     `json:"id"`
+	Name        string     `json:"name"`
+	Status      string     `json:"status"`
+	Eligible    bool       `json:"eligible"`
+	CPU         int64      `json:"cpu"`
+	CPUFree     int64      `json:"cpu_free"`
+	Memory      int64      `json:"memory"`
+	MemoryFree  int64      `json:"memory_free"`
+	Mark        *string    `json:"mark"`
+	Since       *time.Time `json:"since"`
+	Workspaces  int        `json:"workspaces"`
+	Running     int        `json:"running"`
+	Moving      int        `json:"moving"`
+	WithoutCopy int        `json:"without_copy"`
+}
+
+func (p *program) clientCommand() *cobra.Command {
+	return groupCommand("client", "See, drain and give up the Nomad clients that run sandboxes",
+		p.clientListCommand(),
+		p.clientMarkCommand("drain", "Move the sandboxes of a client to others",
+			`Pause what runs on a Nomad client, move its workspaces to other clients, and resume
+it there. Each workspace is checked on the way, and stays where it is until the other
+is complete. A change of the leader only delays it: "bivouac operator client list"
+shows how far it is. Nomad itself is left alone: leave the client eligible until
+nothing is left on it, because what reads the workspaces runs there.
+See "bivouac runbook drain".`,
+			"Move all sandboxes off client %s?", "client %s is drained; follow it with: bivouac operator client list"),
+		p.clientMarkCommand("lost", "Say that a client is gone for good",
+			`Say that the machine of a Nomad client and its disk are gone for good. What should run
+there gets a workspace on another client from its last copy. What was written after
+the copy is gone. A client that Nomad reaches is not lost. Make sure that the machine
+is off: if it comes back, its sandboxes run a moment beside their successors.
+See "bivouac runbook client-lost".`,
+			"Is the machine of client %s gone for good? What was written after the last copies is lost.",
+			"client %s is lost; its sandboxes come back from their copies: bivouac operator client list"),
+		p.clientMarkCommand("enable", "End the drain or the loss of a client",
+			`End the mark of a client that was drained or lost. Workspaces that were moved stay
+where they are now.`, "", "client %s takes sandboxes again"))
+}
+
+func (p *program) clientListCommand() *cobra.Command {
+	var api apiFlags
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the clients, what they have, and how far a drain is",
+		Example: `  bivouac operator client list
+  bivouac operator client list --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			var page struct {
+				Items []clientInfo `json:"items"`
+			}
+			if err := p.waiting(cmd, c, http.MethodGet, clientsPath, nil, &page); err != nil {
+				return err
+			}
+			if api.asJSON {
+				return printJSON(p.stdout, page.Items)
+			}
+			rows := make([][]string, len(page.Items))
+			for i, one := range page.Items {
+				rows[i] = one.row()
+			}
+			return printTable(p.stdout, []string{"ID", "NAME", "STATUS", "MARK", "WORKSPACES", "RUNNING", "MOVING", "NO COPY", "CPU FREE", "MEMORY FREE"}, rows)
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	return cmd
+}
+
+func (c clientInfo) row() []string {
+	status, mark := c.Status, "-"
+	switch {
+	case status == "":
+		status = "unknown to Nomad"
+	case status == "ready" && !c.Eligible:
+		status = "ready, ineligible"
+	}
+	if c.Mark != nil {
+		mark = *c.Mark
+	}
+	return []string{
+		c.ID, c.Name, status, mark, strconv.Itoa(c.Workspaces), strconv.Itoa(c.Running), strconv.Itoa(c.Moving), strconv.Itoa(c.WithoutCopy),
+		fmt.Sprintf("%d/%d MHz", c.CPUFree, c.CPU), fmt.Sprintf("%d/%d MiB", c.MemoryFree, c.Memory),
+	}
+}
+
+// clientMarkCommand marks a client. ask is "" for what needs no confirmation.
+func (p *program) clientMarkCommand(act, short, long, ask, done string) *cobra.Command {
+	var api apiFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use: act + " CLIENT", Short: short, Long: long,
+		Example: "  bivouac operator client " + act + " 8d6a0c02-5f2e-4b5e-9a3c-0b3a6f2c7d11",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			if ask != "" {
+				if err := p.confirm(yes, ask, args[0]); err != nil {
+					return err
+				}
+			}
+			if err := p.waiting(cmd, c, http.MethodPost, clientsPath+"/"+url.PathEscape(args[0])+"/"+act, nil, nil); err != nil {
+				return err
+			}
+			return p.done(&api, map[string]string{"client": args[0], "act": act}, done, args[0])
+		},
+	}
+	api.register(cmd)
+	api.registerJSON(cmd)
+	if ask != "" {
+		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	}
+	return cmd
+}

@@ -1,0 +1,183 @@
+package httpapi
+
+import (
+	"context"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// Clients knows the machines that run sandboxes. cmd adapts the runner.
+type Clients interface {
+	// Clients lists them, by id, with the sandboxes of this cluster whose workspace each has.
+	Clients(ctx context.Context, clusterID string) ([]SandboxClient, error)
+}
+
+// SandboxClient is a machine that runs sandboxes: one of Nomad's clients.
+type SandboxClient struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Status is Nomad's: ready, down, disconnected, initializing, or "" for one that it has forgotten.
+	Status string `json:"status"`
+	// Eligible: Nomad places jobs there. It is false while Nomad itself drains the client.
+	Eligible bool `json:"eligible"`
+	// CPU is in MHz and Memory in MiB; what is free is 0 where the client takes no jobs.
+	CPU        int64 `json:"cpu"`
+	CPUFree    int64 `json:"cpu_free"`
+	Memory     int64 `json:"memory"`
+	MemoryFree int64 `json:"memory_free"`
+	// Sandboxes are the ids of those whose workspace is there.
+	Sandboxes []string `json:"-"`
+}
+
+// statusReady is Nomad's status of a client that answers.
+const statusReady = "ready"
+
+// clientBody is a client in the operator API.
+type clientBody struct {
+	SandboxClient
+	// Mark is draining or lost, null for neither, and Since when an operator said so.
+	Mark  *string   `json:"mark"`
+	Since *wireTime `json:"since"`
+	// Workspaces counts the workspaces there, Running those whose sandbox runs, Moving those that are
+	// moved away now, and WithoutCopy those of which there is no copy.
+	Workspaces  int `json:"workspaces"`
+	Running     int `json:"running"`
+	Moving      int `json:"moving"`
+	WithoutCopy int `json:"without_copy"`
+}
+
+func newClientBody(v *fsm.View, c SandboxClient) clientBody {
+	b := clientBody{SandboxClient: c}
+	for _, m := range v.ClientMarks() {
+		if m.ID == c.ID {
+			b.Mark, b.Since = new(m.Mark), wireTimeOrNull(&m.Since)
+		}
+	}
+	for _, id := range c.Sandboxes {
+		sb := v.SandboxAny(id)
+		if sb == nil || sb.Home != nil && sb.Home.Client != c.ID {
+			continue // what is left of a move goes by itself
+		}
+		b.Workspaces++
+		if sb.State() == fsm.SandboxRunning {
+			b.Running++
+		}
+		if sb.Move != nil {
+			b.Moving++
+		}
+		if sb.Copy == nil {
+			b.WithoutCopy++
+		}
+	}
+	return b
+}
+
+// clients lists the clients, with those that are marked and that Nomad has forgotten.
+func (c *call) clients(v *fsm.View) ([]SandboxClient, error) {
+	if c.server.cfg.Clients == nil {
+		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local processes: it has no Nomad clients")
+	}
+	list, err := c.server.cfg.Clients.Clients(c.ctx(), v.ClusterID())
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	for _, one := range list {
+		known[one.ID] = true
+	}
+	for _, m := range v.ClientMarks() {
+		if !known[m.ID] {
+			list = append(list, SandboxClient{ID: m.ID})
+		}
+	}
+	return list, nil
+}
+
+// handleClientList handles GET /api/v1/operator/clients.
+func (s *Server) handleClientList(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	list, err := c.clients(v)
+	if err != nil {
+		return answer{}, err
+	}
+	items := make([]clientBody, len(list))
+	for i, one := range list {
+		items[i] = newClientBody(v, one)
+	}
+	return ok(newPage(items, ""))
+}
+
+// handleClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
+// paused, its workspaces are moved to other clients, and it is resumed there.
+func (s *Server) handleClientDrain(c *call) (answer, error) {
+	return s.markClient(c, fsm.ClientDraining, func(this SandboxClient, others int) error {
+		switch {
+		case this.Status != statusReady:
+			return fsm.Errorf(fsm.CodeConflict, "Nomad says that the client %s is %s: what it has can't be read now; if it is gone for good, mark it as lost", this.ID, this.Status)
+		case others == 0:
+			return fsm.Errorf(fsm.CodeConflict, "there is no other client that takes jobs: add one, or make one eligible, before you drain %s", this.ID)
+		}
+		return nil
+	})
+}
+
+// handleClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
+// good, and its workspaces come back from their copies. It is refused while Nomad reaches the client.
+func (s *Server) handleClientLost(c *call) (answer, error) {
+	return s.markClient(c, fsm.ClientLost, func(this SandboxClient, _ int) error {
+		if this.Status == statusReady || this.Status == "initializing" {
+			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID, this.Status)
+		}
+		return nil
+	})
+}
+
+// handleClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
+func (s *Server) handleClientEnable(c *call) (answer, error) {
+	return s.markClient(c, "", func(SandboxClient, int) error { return nil })
+}
+
+// markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
+// clients that take jobs and are not marked.
+func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, others int) error) (answer, error) {
+	id := c.params.ByName("client_id")
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	if !v.Active(fsm.VersionClients) {
+		return answer{}, fsm.Errorf(fsm.CodeProtocol, "not every node knows marks of clients yet: upgrade all nodes")
+	}
+	list, err := c.clients(v)
+	if err != nil {
+		return answer{}, err
+	}
+	var this *SandboxClient
+	others := 0
+	for i, one := range list {
+		if one.ID == id {
+			this = &list[i]
+		} else if one.Eligible && one.Status == statusReady && v.ClientMark(one.ID) == "" {
+			others++
+		}
+	}
+	if this == nil {
+		return answer{}, response.NotFound()
+	}
+	if err := may(*this, others); err != nil {
+		return answer{}, err
+	}
+	if _, err := c.propose(&fsm.ClientMarkBody{ID: id, Mark: mark}); err != nil {
+		return answer{}, err
+	}
+	var key int64
+	if row := v.APIKeyByLookup(c.who.credential.Lookup); row != nil {
+		key = int64(row.ID)
+	}
+	s.log.Warn("operator marks a Nomad client", "key", key, "operator", c.who.user, "object", id, "act", mark)
+	return ok(success{Success: true})
+}
