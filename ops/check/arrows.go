@@ -37,6 +37,7 @@ var narrow = map[string][]string{
 	"httpapi/places":    {},
 	"httpapi/requestid": {},
 	"scheduler/durable": {"github.com/google/renameio/v2"},
+	"scheduler/archive": {"golang.org/x/sys/unix"}, // it runs beside workspaces
 	"cluster/peernet":   {"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"},
 	"cluster/raftstore": {
 		"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/raft-wal",
@@ -60,7 +61,8 @@ var ours = map[string][]string{
 	"scheduler/fault":             {},
 	"scheduler/slots":             {},
 	"scheduler/agent":             {"httpapi/decode", "httpapi/requestid"},
-	"scheduler/agent/agentserver": {"httpapi/decode", "httpapi/requestid", "scheduler/agent", "scheduler/durable"},
+	"scheduler/agent/agentserver": {"httpapi/decode", "httpapi/requestid", "scheduler/agent", "scheduler/archive", "scheduler/durable"},
+	"scheduler/copies":            {"fsm", "scheduler/archive"},
 }
 
 // owners maps a dependency, by prefix, to the only folder that may import it.
@@ -72,6 +74,7 @@ var owners = map[string][]string{
 	"github.com/hashicorp/raft-boltdb":    {"cluster"},
 	"github.com/hashicorp/raft-wal":       {"cluster"},
 	"github.com/hashicorp/nomad/api":      {"scheduler", "deploy"},
+	"gocloud.dev":                         {"scheduler"},
 	"github.com/julienschmidt/httprouter": {"httpapi"},
 	"github.com/hashicorp/hcl":            {"cmd"},
 	"github.com/spf13/cobra":              {"cmd", "deploy", "ops"},

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
@@ -38,7 +37,6 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) write(name string, content []byte) {
 	b.Helper()
-	time.Sleep(15 * time.Millisecond) // a tick of the file system's clock
 	path := filepath.Join(b.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o600)); err != nil {
 		b.Fatal(err)
