@@ -172,6 +172,17 @@
 //	  interval                        from one to the next, over all leaders; 1h; 10s to 720h
 //	  retain                          how many of its own a leader keeps in dir; 24
 //	}
+//	workspaces {                      the leader copies the workspaces of sandboxes; not by default
+//	  backup                          the store: "file:///DIRECTORY", which all nodes share, or
+//	                                  "s3://BUCKET?region=REGION&prefix=PREFIX/", with the
+//	                                  credentials of the environment or the machine
+//	  interval                        from one copy of a running sandbox to the next; 15m; 10s to 720h;
+//	                                  each pause makes one too
+//	  retain                          how many copies of a workspace are kept; 3
+//	  image                           the docker image with /sandbox-agent that reads and writes
+//	                                  workspaces; default: the sandbox's, if that is sandbox-agent
+//	  command                         the same program for raw_exec
+//	}
 //	metrics {                         /metrics on a listener of its own; it leaves the API's
 //	  address                         required; "host:port"; plain HTTP without a key: metrics have
 //	                                  numbers and no secrets

@@ -194,6 +194,17 @@ limits {
 #   retain   = 24
 # }
 
+# Copies of the sandboxes' workspaces, for when a Nomad client is lost with its disk
+# (bivouac runbook client-lost). The store is a directory that all nodes share, or S3:
+# "s3://bucket?region=eu-central-1&prefix=bivouac/". It has what users wrote, in plain.
+# Nomad's policy needs alloc-exec for it; image is that of deploy/docker.
+# workspaces {
+#   backup   = "file:///var/lib/bivouac-workspaces"
+#   interval = "15m"
+#   retain   = 3
+#   image    = "bivouac/sandbox-agent:1"
+# }
+
 # /metrics on a port of its own, without a key. Without the block the API's port has
 # it. Prometheus: static_configs: [{targets: ["10.0.0.11:9102"]}].
 # metrics {

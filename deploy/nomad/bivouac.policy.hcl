@@ -16,6 +16,9 @@ namespace "sandboxes" {
   capabilities = [
     "submit-job", "read-job", "list-jobs", "read-logs",
     "host-volume-create", "host-volume-delete",
+    # Where workspaces are copied (workspaces { backup }) or clients are drained by
+    # "bivouac operator client drain"; with raw_exec "alloc-node-exec" too.
+    # "alloc-exec",
   ]
 
   # Where leaders note how far the state had come: nomad { variable } of the
