@@ -57,8 +57,8 @@ func VersionBrings(version int) string {
 		return "users can be disabled, keys have roles, a user's state is bounded"
 	case VersionRotate:
 		return "keys of sandboxes are replaced; all certificates of a node are revoked at once"
-	case VersionConfig:
-		return "git and cors are the cluster's, and its configuration has an index"
+	case VersionConfig: // VersionClients, too
+		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	}
 	return ""
 }

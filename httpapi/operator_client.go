@@ -150,7 +150,7 @@ func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, o
 		return answer{}, err
 	}
 	if !v.Active(fsm.VersionClients) {
-		return answer{}, fsm.Errorf(fsm.CodeProtocol, "not every node knows marks of clients yet: upgrade all nodes")
+		return answer{}, fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
 	}
 	list, err := c.clients(v)
 	if err != nil {
