@@ -79,10 +79,10 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) {
 			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
 		case moves(v, sb, o, mark):
 			c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.move(ctx, sb, home, mark) })
-		case c.copyDue(sb, o, mark, now):
-			c.begin(ctx, sb, c.copying, func(ctx context.Context) error { return c.copyOf(ctx, sb) })
 		case sb.Home != nil && mark == "" && sb.Status.State == fsm.SandboxRunning && !c.wasDropped(sb.Home.Volume):
 			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.dropFormer(ctx, sb) })
+		case c.copyDue(sb, o, mark, now):
+			c.begin(ctx, sb, c.copying, func(ctx context.Context) error { return c.copyOf(ctx, sb) })
 		}
 	}
 }
