@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -282,8 +283,16 @@ func (r *Runner) exec(ctx context.Context, alloc *api.Allocation, command []stri
 	quiet := fsm.Errorf(fsm.CodeScheduler, "the workspace's Nomad client has sent and taken nothing for %s", carryQuiet)
 	watch := time.AfterFunc(carryQuiet, func() { cancel(quiet) })
 	defer watch.Stop()
+	// The library's exec takes a plain transport only.
+	inner, token := r.transport.current()
+	client, err := api.NewClient(&api.Config{
+		Address: r.cfg.Address, Region: r.cfg.Region, Namespace: r.cfg.Namespace, SecretID: token, HttpClient: &http.Client{Transport: inner},
+	})
+	if err != nil {
+		return err
+	}
 	var said bytes.Buffer
-	code, err := r.client.Allocations().Exec(ctx, alloc, carryTask, false, command,
+	code, err := client.Allocations().Exec(ctx, alloc, carryTask, false, command,
 		flowing{in, nil, watch}, flowing{nil, out, watch}, &bounded{&said, 4096}, nil, query(ctx))
 	switch {
 	case ctx.Err() != nil:

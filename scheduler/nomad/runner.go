@@ -23,6 +23,8 @@ type Runner struct {
 	cfg    Config
 	log    *slog.Logger
 	client *api.Client
+	// transport has the present token and certificates.
+	transport *transport
 	// metrics are of the calls.
 	metrics *metrics
 	// made caches volumes by id.
@@ -76,7 +78,7 @@ func New(cfg Config) (*Runner, error) {
 	life, end := context.WithCancel(context.Background())
 	r := &Runner{
 		life: life, end: end,
-		cfg: cfg, log: cfg.Logger, client: client, made: made, homes: homes, seen: seen,
+		cfg: cfg, log: cfg.Logger, client: client, transport: carrier, made: made, homes: homes, seen: seen,
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 	}
