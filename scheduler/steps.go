@@ -37,7 +37,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}
-	if sb != nil && d.Observe && d.Status.Reason == fsm.ReasonClient && sb.Status.Reason != fsm.ReasonClient {
+	if sb != nil && d.Observe && d.Status.Reason == fsm.ReasonClient && sb.Status.Reason != fsm.ReasonClient && sit.Mark != fsm.ClientLost {
 		l.log.Info("pausing a sandbox for its Nomad client (bivouac runbook drain)", "sandbox", id, "reason", d.Status.Detail)
 	}
 	if d.Note != nil {
