@@ -105,9 +105,9 @@ func (w watched) nearLimit(f *testcluster.Cluster) {
 		w.must(err)
 		size = values["bivouac_state_bytes"]
 	}
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/installation", map[string]any{"limits": map[string]any{"state_bytes": fsm.MinStateBytes}}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{"limits": map[string]any{"installation": map[string]any{"state_bytes": fsm.MinStateBytes}}}, nil)
 	w.awaits("BivouacStateNearLimit", true)
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/installation", map[string]any{}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{}, nil)
 	w.awaits("BivouacStateNearLimit", false)
 }
 
@@ -211,9 +211,9 @@ func (w watched) leftovers(f *testcluster.Cluster) {
 		f.Nodes[0].Change(w, id, "pause")
 		f.Nodes[0].AwaitSandbox(w, id, "PAUSED")
 	}
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/installation", map[string]any{"policy": map[string]any{"delete_paused_after": "1s"}}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{"policy": map[string]any{"delete_paused_after": "1s"}}, nil)
 	w.awaits("BivouacRemovalsBraked", true)
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/installation", map[string]any{}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{}, nil)
 	w.awaits("BivouacOrphans", true)
 
 	var variables []struct{ Path string }
