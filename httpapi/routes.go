@@ -87,14 +87,10 @@ func routes() []route {
 		{name: "config.set", method: put, path: pathOperator + "/config", access: operator, handle: (*Server).handleConfigPut},
 		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, handle: (*Server).handleHoldRelease},
-		{name: "client.list", method: get, path: pathOperator + "/clients", access: operator, handle: (*Server).handleClientList},
-		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator, handle: (*Server).handleClientDrain},
-		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator, handle: (*Server).handleClientLost},
-		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator, handle: (*Server).handleClientEnable},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
-	}, slices.Concat(ownedRoutes(), openRoutes())...)
+	}, slices.Concat(ownedRoutes(), clientRoutes(), openRoutes())...)
 }
 
 // openRoutes are the routes without authentication.
@@ -107,6 +103,17 @@ func openRoutes() []route {
 		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
 		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},
+	}
+}
+
+// clientRoutes are the operators' routes to the machines that run sandboxes.
+func clientRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{name: "client.list", method: get, path: pathOperator + "/clients", access: operator, handle: (*Server).handleClientList},
+		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator, handle: (*Server).handleClientDrain},
+		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator, handle: (*Server).handleClientLost},
+		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator, handle: (*Server).handleClientEnable},
 	}
 }
 

@@ -130,7 +130,7 @@ func TestMachines(t *testing.T) {
 		}
 		return err
 	})
-	m.end(t, damaged)
+	m.node.Change(t, damaged, "delete")
 	m.drained(t, first, running, paused)
 	m.end(t, running)
 	m.end(t, paused)
