@@ -134,6 +134,8 @@ func wantFiles(t *testing.T, r release, got map[string]entry, zsh string) {
 		"usr/share/bivouac/haproxy/haproxy.cfg":                  0o644,
 		"usr/share/bivouac/nomad/bivouac.policy.hcl":             0o644,
 		"usr/share/bivouac/nomad/client.hcl":                     0o644,
+		"usr/share/bivouac/nomad/server.hcl":                     0o644,
+		"usr/share/bivouac/prometheus/prometheus.yml":            0o644,
 		"usr/share/bivouac/vault/bivouac.hcl":                    0o644,
 		"usr/share/bivouac/vault/nomad-workloads.hcl":            0o644,
 		"usr/share/bivouac/docker/Dockerfile":                    0o644,
