@@ -83,15 +83,21 @@ func (w *site) newHost(t *testing.T, name, space, archive string) *host {
 		args = append([]string{"ip", "netns", "exec", w.space(space)}, args...)
 	}
 	h.holder = exec.Command(args[0], args[1:]...)
-	var said bytes.Buffer
-	h.holder.Stdout, h.holder.Stderr = &said, &said
+	said := filepath.Join(h.dir, "machine.log")
+	log, err := os.Create(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	h.holder.Stdout, h.holder.Stderr = log, log
 	if err := h.holder.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.stop(t) })
 	testcluster.Eventually(t, "the machine "+name, func() error {
 		if _, err := os.Stat(filepath.Join(h.dir, "run", "made")); err != nil {
-			return fmt.Errorf("%w: %s", err, said.String())
+			text, _ := os.ReadFile(said)
+			return fmt.Errorf("%w: %s", err, text)
 		}
 		// The script's last command has to be there: its root is the machine's.
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.holder.Process.Pid))
@@ -123,6 +129,13 @@ func (w *site) newHost(t *testing.T, name, space, archive string) *host {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// host returns a machine, nil if there is none of the name.
+func (w *site) host(name string) *host {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hosts[name]
 }
 
 // root is the machine's file system as this process sees it.
@@ -202,7 +215,7 @@ func (h *host) serve(t *testing.T) {
 }
 
 func (h *host) ssh(ctx context.Context, to string, args []string) (string, error) {
-	other := h.site.hosts[to]
+	other := h.site.host(to)
 	if other == nil {
 		return "", fmt.Errorf("ssh: there is no %s", to)
 	}
@@ -220,7 +233,7 @@ func (h *host) scp(args []string) error {
 		if !remote {
 			return h, arg
 		}
-		return h.site.hosts[name], path
+		return h.site.host(name), path
 	}
 	target, folder := place(args[len(args)-1])
 	for _, arg := range args[:len(args)-1] {
@@ -411,7 +424,9 @@ func (w *site) startNomad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.mu.Lock()
 	w.nomadTool = tool
+	w.mu.Unlock()
 	config := fmt.Sprintf(`
 name                 = "client-1"
 data_dir             = %q
@@ -455,6 +470,9 @@ acl {
 // restartNomad starts Nomad, again if it runs, with the files of client-1. It runs outside of that
 // machine's file system, where Docker sees its folders.
 func (w *site) restartNomad() error {
+	client := w.host("client-1")
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.nomad != nil {
 		_ = w.nomad.Process.Signal(syscall.SIGTERM)
 		_ = w.nomad.Wait()
@@ -463,7 +481,7 @@ func (w *site) restartNomad() error {
 	if err := os.MkdirAll(config, 0o700); err != nil {
 		return err
 	}
-	files, err := filepath.Glob(w.hosts["client-1"].root("/etc/nomad.d/*.hcl"))
+	files, err := filepath.Glob(client.root("/etc/nomad.d/*.hcl"))
 	if err != nil {
 		return err
 	}
@@ -494,6 +512,8 @@ func (w *site) endNomad(t *testing.T) {
 	for _, id := range strings.Fields(string(ids)) {
 		_ = exec.Command("docker", "rm", "--force", id).Run()
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.nomad != nil {
 		_ = w.nomad.Process.Kill()
 		_ = w.nomad.Wait()

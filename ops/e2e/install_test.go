@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,7 +111,9 @@ func printed(expected string) *regexp.Regexp {
 
 // site is the five machines of the page and one outside.
 type site struct {
-	dir   string
+	dir string
+	// mu guards hosts and Nomad: the machines' systemctl, ssh and scp use them too.
+	mu    sync.Mutex
 	hosts map[string]*host
 	// inside and outside begin the addresses that stand for 10.0.0. and for those of everybody.
 	inside, outside string
@@ -178,7 +181,10 @@ func newSite(t *testing.T) *site {
 	for _, h := range []struct{ name, space, number string }{
 		{"node-1", "n1", "11"}, {"node-2", "n2", "12"}, {"node-3", "n3", "13"}, {"ops-1", "ops", "10"}, {"outside", "out", "99"}, {"client-1", "", "20"},
 	} {
-		w.hosts[h.name] = w.newHost(t, h.name, h.space, archive)
+		made := w.newHost(t, h.name, h.space, archive)
+		w.mu.Lock()
+		w.hosts[h.name] = made
+		w.mu.Unlock()
 	}
 	for _, node := range []string{"node-1", "node-2", "node-3"} {
 		w.hosts[node].watchCalls(t)
