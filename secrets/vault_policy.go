@@ -40,17 +40,37 @@ func (v *Vault) missing(ctx context.Context, s *session, begin ...string) error 
 	return nil
 }
 
-// lacks returns every capability that the token lacks.
-func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
+// permission is what the token needs on a path: sample is one of the paths that shown stands for.
+type permission struct {
+	sample, shown string
+	capabilities  []string
+}
+
+// permissions are those of needs, in both folders.
+func (v *Vault) permissions() (all []permission) {
 	folders := []struct{ sample, shown string }{
 		{v.cfg.Prefix + "/users/any", v.cfg.Prefix + "/*"},
 		{v.cfg.NomadNamespace + "/" + sandboxFolder + "any/session", v.cfg.NomadNamespace + "/" + sandboxFolder + "*"},
 	}
-	var paths []string
 	for _, need := range needs {
 		for _, f := range folders {
-			paths = append(paths, v.cfg.Mount+"/"+need.path+f.sample)
+			begin := v.cfg.Mount + "/" + need.path
+			all = append(all, permission{begin + f.sample, begin + f.shown, need.capabilities})
 		}
+	}
+	return all
+}
+
+// lacks returns every capability of needs that the token lacks.
+func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
+	return s.lacks(ctx, v.permissions())
+}
+
+// lacks returns the capabilities that the token lacks, in the order of all.
+func (s *session) lacks(ctx context.Context, all []permission) (lacks []*DeniedError, err error) {
+	paths := make([]string, len(all))
+	for i, one := range all {
+		paths[i] = one.sample
 	}
 	answer, err := s.client.Logical().WriteWithContext(ctx, "sys/capabilities-self", map[string]any{"paths": paths})
 	if err != nil {
@@ -59,14 +79,11 @@ func (v *Vault) lacks(ctx context.Context, s *session) ([]*DeniedError, error) {
 	if answer == nil {
 		return nil, fmt.Errorf("sys/capabilities-self gave no answer")
 	}
-	var lacks []*DeniedError
-	for _, need := range needs {
-		for _, f := range folders {
-			has := words(answer.Data[v.cfg.Mount+"/"+need.path+f.sample])
-			for _, capability := range need.capabilities {
-				if !slices.Contains(has, capability) && !slices.Contains(has, "root") {
-					lacks = append(lacks, &DeniedError{Capability: capability, Path: v.cfg.Mount + "/" + need.path + f.shown})
-				}
+	for _, one := range all {
+		has := words(answer.Data[one.sample])
+		for _, capability := range one.capabilities {
+			if !slices.Contains(has, capability) && !slices.Contains(has, "root") {
+				lacks = append(lacks, &DeniedError{Capability: capability, Path: one.shown})
 			}
 		}
 	}

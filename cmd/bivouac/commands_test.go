@@ -86,6 +86,11 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"operator protocol set", "accepts 1 arg(s), received 0"},
 		{"operator protocol set next", `"next" is not a protocol version`},
 		{"operator protocol other", "unknown command"},
+		{"status", "an operator's API key is needed"},
+		{"status extra", `unknown command "extra" for "bivouac status"`},
+		{"status --interval 1ms", "--interval must be at least 100ms, is 1ms"},
+		{"operator doctor", "an operator's API key is needed"},
+		{"operator doctor --config " + filepath.Join(dir, "none.hcl"), "no such file or directory"},
 		{"operator status --api-key-file " + filepath.Join(dir, "none"), "--api-key-file: "},
 	} {
 		t.Run(test.args, func(t *testing.T) {

@@ -9,7 +9,8 @@
 // # Exit codes
 //
 //	0  done
-//	1  failed (one line on stderr says why; `server --check`: a line "fail" on stdout)
+//	1  failed (one line on stderr says why; `server --check` and `operator doctor`: a line "fail"
+//	   on stdout)
 //	2  wrong usage: a flag, an argument, or a file with mistakes (stderr has every
 //	   mistake, with file and line); `bivouac status`: something is wrong (stdout says what)
 //

@@ -22,7 +22,7 @@ func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(), p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(),
-		p.adoptCommand(), p.acceptWorkspaceCommand(), p.clientCommand())
+		p.adoptCommand(), p.acceptWorkspaceCommand(), p.clientCommand(), p.doctorCommand())
 }
 
 // peerClient makes a client of the peer port of the node with this configuration. It uses that

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,11 +42,20 @@ type finding struct {
 type inspection struct {
 	now   time.Time
 	found []finding
+	// endedFails: a certificate that has expired fails. At a start it only warns: the clock may be
+	// wrong, and the node reads a renewed one without a restart.
+	endedFails bool
 }
 
 // inspect checks the files, modes and certificates of a configuration, and what it leaves open.
 func inspect(c Config, configFile string, now time.Time) []finding {
 	i := &inspection{now: now}
+	i.all(c, configFile)
+	return i.found
+}
+
+// all makes every check of `server --check`.
+func (i *inspection) all(c Config, configFile string) {
 	if i.public("config", configFile) {
 		i.add(checkOK, "config", "%s", configFile)
 	}
@@ -58,7 +68,6 @@ func inspect(c Config, configFile string, now time.Time) []finding {
 	if c.Metrics != "" { // without a warning: metrics have numbers and no secrets
 		i.add(checkOK, "metrics.address", "%s", c.Metrics)
 	}
-	return i.found
 }
 
 // logFindings writes a line for each finding that is not ok.
@@ -171,13 +180,16 @@ func (i *inspection) pair(subject, certFile, keyFile string) {
 		i.add(checkFail, subject+".cert_file", "%s", err)
 		return
 	}
-	i.expiry(subject+".cert_file", certFile, pair.Leaf.NotAfter)
+	names := strings.Join(slices.Concat(pair.Leaf.DNSNames, peernet.Hosts(&x509.Certificate{IPAddresses: pair.Leaf.IPAddresses})), ", ")
+	i.expiry(subject+".cert_file", fmt.Sprintf("%s (for %s)", certFile, orDefault(names, pair.Leaf.Subject.CommonName)), pair.Leaf.NotAfter)
 	i.add(checkOK, subject+".key_file", "%s", keyFile)
 }
 
-// expiry only warns: the clock may be wrong, and a node reads a renewed certificate without a restart.
+// expiry judges a certificate's end.
 func (i *inspection) expiry(subject, path string, end time.Time) {
 	switch left := end.Sub(i.now); {
+	case left <= 0 && i.endedFails:
+		i.add(checkFail, subject, "%s expired on %s (bivouac runbook certificates)", path, formatTime(end))
 	case left <= 0:
 		i.add(checkWarn, subject, "%s expired on %s (bivouac runbook certificates)", path, formatTime(end))
 	case left <= expiryWarning:

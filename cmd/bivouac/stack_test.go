@@ -163,6 +163,7 @@ func TestStack(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
+		{"StatusAndDoctor", s.statusAndDoctor},
 		{"EverySeedEndpointOnEveryNode", func(t *testing.T) { everySeedEndpoint(t, s.all()) }},
 		{"SandboxKeepsItsFiles", s.keepsFiles},
 		{"NoSecretOutsideVault", s.noSecretOutsideVault},
@@ -266,6 +267,13 @@ func (s *stack) vaultSealed(t *testing.T) {
 	if err := s.vault.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the status says so", func() error {
+		code, out, _ := runCommand(t, nil, "status", "--address", s.nodes[0].base, "--api-key-file", s.keyFile)
+		if code != exitWrong || !strings.Contains(out, "n1, n2, n3: Vault is sealed: unseal it") {
+			return fmt.Errorf("exit %d:\n%s", code, out)
+		}
+		return nil
+	})
 	for _, n := range nodes {
 		for path, body := range map[string]any{
 			"/api/settings":     map[string]any{"language": "half", "llm_api_key": "k2"},

@@ -64,17 +64,10 @@ func (s *clusterStatus) judge() {
 	s.Healthy = len(s.Problems) == 0
 }
 
-// judgeQuorum counts the voters, and the versions of programs.
+// judgeQuorum counts the voters.
 func (s *clusterStatus) judgeQuorum(wrong, notice *said) {
-	voters, answer, least := 0, 0, 0
-	versions := map[string]bool{}
+	voters, answer := 0, 0
 	for _, m := range s.Members {
-		if m.Report != nil {
-			versions[m.Report.Version] = true
-		}
-		if m.Error == "" && (least == 0 || m.KnownVersion < least) {
-			least = m.KnownVersion
-		}
 		if m.Voter {
 			voters++
 			if m.Error == "" {
@@ -88,6 +81,21 @@ func (s *clusterStatus) judgeQuorum(wrong, notice *said) {
 		wrong.add("", "no leader is known: nothing can be written; %d of %d voters answer, %d are needed", answer, voters, need)
 	case voters > 1 && answer <= need && answer < voters:
 		wrong.add("", "%d of %d voters answer, %d are needed: one more failure stops the cluster", answer, voters, need)
+	}
+	s.judgeVersions(notice)
+}
+
+// judgeVersions compares the programs.
+func (s *clusterStatus) judgeVersions(notice *said) {
+	least := 0
+	versions := map[string]bool{}
+	for _, m := range s.Members {
+		if m.Report != nil {
+			versions[m.Report.Version] = true
+		}
+		if m.Error == "" && (least == 0 || m.KnownVersion < least) {
+			least = m.KnownVersion
+		}
 	}
 	if len(versions) > 1 {
 		notice.add("", "the nodes run different versions of the program: finish the upgrade")
