@@ -161,13 +161,16 @@ func readCertificates(name string) ([]*x509.Certificate, error) {
 // damaged none is left out: the pem package skips it.
 func parseCertificates(name string, raw []byte) ([]*x509.Certificate, error) {
 	var found []*x509.Certificate
-	blocks := 0
+	blocks, keys := 0, 0
 	for rest := raw; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			break
 		}
 		blocks++
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			keys++
+		}
 		if block.Type != blockCertificate {
 			continue
 		}
@@ -183,8 +186,11 @@ func parseCertificates(name string, raw []byte) ([]*x509.Certificate, error) {
 	if bytes.Count(raw, []byte("-----BEGIN")) != blocks || bytes.Count(raw, []byte("-----END")) != blocks {
 		return nil, fmt.Errorf("%s is damaged: not all of it is PEM, only %d blocks are", name, blocks)
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("no certificate in %s", name)
+	switch {
+	case len(found) == 0 && keys > 0:
+		return nil, fmt.Errorf("no certificate in %s: it holds a private key; name the file of the key's certificate", name)
+	case len(found) == 0:
+		return nil, fmt.Errorf("no certificate in %s: it must be PEM, with a block %q", name, "BEGIN "+blockCertificate)
 	}
 	return found, nil
 }

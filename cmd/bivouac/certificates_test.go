@@ -211,6 +211,9 @@ func TestTLS_RenewAndShow(t *testing.T) {
 			t.Errorf("it lacks %q:\n%s", want, out)
 		}
 	}
+	if code, _, stderr := runCommand(t, nil, "tls", "show", d.node("n1").KeyFile); code != exitFailed || !strings.Contains(stderr, "n1-key.pem: it holds a private key; name the file of the key's certificate") {
+		t.Errorf("a key: exit %d, %s", code, stderr)
+	}
 	if code, _, stderr := runCommand(t, nil, "tls", "renew", "--dir", t.TempDir()); code != exitFailed || !strings.Contains(stderr, "no node's certificate") {
 		t.Errorf("an empty folder: exit %d, %s", code, stderr)
 	}

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// stopNode is how long a node may take to transfer leadership and finish its requests.
-const stopNode = 30 * time.Second
+// stopNode is how long a node may take to stop before it is killed: http { drain_delay }, 5s,
+// { drain_timeout }, 30s, and twice 20s for its parts, as cmd/bivouac tells systemd.
+const stopNode = 75 * time.Second
 
 // stackParts are the folders of a stack with a program other than a node, in the order in which they
 // are stopped. The nodes are stopped together.

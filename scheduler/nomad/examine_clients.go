@@ -137,10 +137,10 @@ func (e *examination) plugin(ctx context.Context, usable []*api.NodeListStub) {
 
 // share says how many of the asked clients have what every one needs.
 func (e *examination) share(subject, what, without string, with, asked int) {
-	switch {
-	case with == asked:
+	switch with {
+	case asked:
 		e.add(CheckOK, subject, "%s is on every client", what)
-	case with == 0:
+	case 0:
 		e.add(CheckFail, subject, "no client has %s: %s", what, without)
 	default:
 		e.add(CheckWarn, subject, "%d of %d clients have %s: %s", with, asked, what, without)
