@@ -168,8 +168,10 @@ type clusterFacts struct {
 	err error
 	// drivers are those of the specs, sorted; nil where they are not known.
 	drivers []fsm.Driver
-	// config is the cluster's configuration, nil where it is not known.
+	// config is the cluster's configuration, nil where it is not known. Without shared each node's
+	// git and cors are its file's.
 	config *fsm.Installation
+	shared bool
 	// ahead is by how much the asked node's clock is ahead of this machine's, give or take bound.
 	ahead, bound time.Duration
 }
@@ -204,7 +206,7 @@ func askCluster(ctx context.Context, c *client.Client, clock func() time.Time) *
 	var in configInfo
 	if c.Call(ctx, http.MethodGet, configPath+"?stale=true", nil, &in) == nil {
 		if now, bad := in.installation(); bad == nil {
-			f.config = &now
+			f.config, f.shared = &now, in.Git != nil && in.CORS != nil
 		}
 	}
 	return f
@@ -304,7 +306,7 @@ func (i *inspection) member(m cluster.Member) {
 // ownFile compares the file with what is in force, and with the members.
 func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 	if f.config != nil {
-		i.seeds(cfg, *f.config)
+		i.seeds(cfg, *f.config, f.shared)
 	}
 	k := slices.IndexFunc(f.Members, func(m cluster.Member) bool { return m.Name == cfg.NodeName })
 	address := orDefault(cfg.Peer.Advertise, cfg.Peer.Address)
@@ -319,9 +321,12 @@ func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 }
 
 // seeds compares the cluster's blocks of this file with what is in force.
-func (i *inspection) seeds(cfg Config, now fsm.Installation) {
-	same := true
-	for _, d := range now.Differences(cfg.installation()) {
+func (i *inspection) seeds(cfg Config, now fsm.Installation, shared bool) {
+	same, file := true, cfg.installation()
+	if !shared {
+		file.Git, file.CORS = now.Git, now.CORS
+	}
+	for _, d := range now.Differences(file) {
 		if slices.Contains(cfg.Seeds, blockOf(d.Name)) {
 			i.add(checkWarn, "config", "%s: the file's is ignored; delete the block, or see \"bivouac config diff\"", differenceText(d))
 			same = false
