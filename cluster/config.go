@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,6 +90,9 @@ type Config struct {
 	// Report makes the node's report but for Ready and Reason, in half a second at most: peers wait
 	// for it. It may be nil.
 	Report func() Report
+	// Observe answers Node.Observe for this node; nil refuses.
+	Observe func(ctx context.Context, o Observation) ([]byte, error)
+
 	// Clock is the node's wall clock, time.Now when nil. Tests move it.
 	Clock func() time.Time
 	// Logger gets the node's and Raft's own messages. Nil discards them.

@@ -267,6 +267,9 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return answer(request, func(r replaceRequest) (changeResponse, error) {
 			return changeResponse{Error: optional(n.ReplaceServer(ctx, r.Old, r.New, r.RemoveOptions))}, nil
 		})
+	case callObserve:
+		ctx = withCaller(ctx, request)
+		return answer(request, func(r observeRequest) (observeResponse, error) { return n.handleObserve(ctx, r) })
 	case callTransfer:
 		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
 		return answer(request, func(r transferRequest) (changeResponse, error) {

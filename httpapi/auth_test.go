@@ -14,7 +14,7 @@ import (
 
 // sampleRequest is a request for a route that gets a 2xx for alice or root.
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
-	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":kind", "job", ":id", "2", ":port", "VSCODE", "*id", "small").Replace(r.path)
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"

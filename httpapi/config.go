@@ -83,6 +83,9 @@ type Config struct {
 	// Report is what this node says of itself beyond Raft; nil where it says nothing.
 	Report func() *cluster.Report
 
+	// Observer asks nodes about themselves for operators; nil disables those routes.
+	Observer Observer
+
 	// Expired names the node's certificates that have expired, for /ready; nil for none.
 	Expired func(now time.Time) []string
 	// Membership serves the operator routes about members; nil disables them.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
@@ -20,9 +21,10 @@ import (
 
 // fakeCluster is a one-node cluster with the real store and injectable faults.
 type fakeCluster struct {
-	mu    sync.Mutex
-	store *fsm.Store
-	index uint64
+	observed atomic.Int64
+	mu       sync.Mutex
+	store    *fsm.Store
+	index    uint64
 	// proposed counts the commands that reached the log.
 	proposed int
 	// proposeErr and viewErr fail every Propose and every linearizable View. lostErr is returned
@@ -335,4 +337,15 @@ func (a *fakeAgents) ExecutionStatuses(ctx context.Context, baseURL, key string,
 		return nil, errors.New("no agent server")
 	}
 	return fn(ctx, baseURL, key, ids)
+}
+
+// Observe implements Observer. The log ends when the test's request does.
+func (c *fakeCluster) Observe(_ context.Context, node string, o cluster.Observation) ([]byte, error) {
+	if node != "" && node != "n1" {
+		return nil, fsm.Errorf(fsm.CodeNotFound, "no member is named %q", node)
+	}
+	if o.Kind == cluster.ObserveLog && c.observed.Add(1) > 2 {
+		return nil, fsm.Errorf(fsm.CodeShuttingDown, "the node stops")
+	}
+	return []byte(o.Kind + " " + o.Name + "\n"), nil
 }

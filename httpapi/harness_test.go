@@ -74,6 +74,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	cfg.Backups = fakeBackups{}
 	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
 	cfg.Snapshots.Restorer = fakeRestorer{}
+	cfg.Observer = h.cluster
 	cfg.Membership, cfg.Report = h.cluster, h.cluster.Report
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))

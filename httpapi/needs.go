@@ -49,6 +49,13 @@ type Restorer interface {
 	Restore(ctx context.Context, file io.ReadSeeker, o cluster.RestoreOptions) (cluster.Restored, error)
 }
 
+// Observer asks a node about itself: its log, a profile, its metrics, its configuration.
+// *cluster.Node implements it. It fails with an *fsm.Error; a name that no member has is
+// CodeNotFound, "" is this node.
+type Observer interface {
+	Observe(ctx context.Context, node string, o cluster.Observation) ([]byte, error)
+}
+
 // Membership lists and changes the cluster's members. *cluster.Node implements it. It fails with an
 // *fsm.Error.
 type Membership interface {

@@ -90,7 +90,7 @@ func routes() []route {
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
-	}, slices.Concat(ownedRoutes(), clientRoutes(), openRoutes())...)
+	}, slices.Concat(ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
 }
 
 // openRoutes are the routes without authentication.
@@ -114,6 +114,16 @@ func clientRoutes() []route {
 		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator, handle: (*Server).handleClientDrain},
 		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator, handle: (*Server).handleClientLost},
 		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator, handle: (*Server).handleClientEnable},
+	}
+}
+
+// nodeRoutes are what a node shows of itself to operators.
+func nodeRoutes() []route {
+	const get = http.MethodGet
+	return []route{
+		{name: "node.log", method: get, path: pathOperator + "/log", access: operator, handle: (*Server).handleOperatorLog},
+		{name: "node.profile", method: get, path: pathOperator + "/pprof/:profile", access: operator, handle: (*Server).handleOperatorProfile},
+		{name: "node.debug", method: get, path: pathOperator + "/debug/:what", access: operator, handle: (*Server).handleOperatorDebug},
 	}
 }
 

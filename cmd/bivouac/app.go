@@ -58,6 +58,8 @@ type parts struct {
 	certificates certificateOptions
 	// services are Nomad and Vault as the node last found them; nil with `bivouac dev`.
 	services func() []cluster.Service
+	// observer answers what operators ask about the node.
+	observer *observer
 	// registry collects the node's metrics; /metrics serves it.
 	registry *prometheus.Registry
 }
@@ -90,6 +92,9 @@ func newApp(p parts) (*app, error) {
 	store := fsm.NewStore()
 	self := &selfReport{data: p.cluster.DataDir, backup: p.backup.Dir, services: p.services, view: store.View}
 	p.cluster.Logger, p.cluster.Registerer, p.cluster.Report = log, p.registry, self.report
+	if p.observer != nil {
+		p.cluster.Observe = p.observer.observe
+	}
 	node, err := cluster.New(p.cluster, store)
 	if err != nil {
 		return nil, fmt.Errorf("opening node %s: %w", p.cluster.NodeName, err)
@@ -141,7 +146,7 @@ func newApp(p parts) (*app, error) {
 	}
 	p.api.Expired = dates.expiredNames
 	self.dates, self.differs = dates, p.api.Differs
-	p.api.Report = node.Report
+	p.api.Report, p.api.Observer = node.Report, node
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
 	if err != nil {

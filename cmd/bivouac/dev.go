@@ -78,7 +78,7 @@ func (o devOptions) check() error {
 	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {
 		return usagef("--log-level: %w", err)
 	}
-	if err := oneOf("text", "json")(o.logFormat); err != nil {
+	if err := oneOf("", "text", "json")(o.logFormat); err != nil {
 		return usagef("--log-format: %w", err)
 	}
 	return o.checkRestore()

@@ -182,9 +182,11 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
 	sched.Installation.Git.Unverified = !web.Git.VerifyTokens
 	web.DrainTimeout = devDrainTimeout
+	feed, registry := newLogFeed(), newRegistry(readBuildInfo())
 	n.app, err = newApp(parts{
-		cluster: cl, scheduler: sched, api: web, listener: api,
-		secrets: c.sealed, runner: c.runner, log: c.log.With("node", n.name), registry: newRegistry(readBuildInfo()),
+		observer: &observer{feed: feed, registry: registry},
+		cluster:  cl, scheduler: sched, api: web, listener: api,
+		secrets: c.sealed, runner: c.runner, log: feed.attach(c.log).With("node", n.name), registry: registry,
 		certificates: certificateOptions{issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime)},
 	})
 	return err

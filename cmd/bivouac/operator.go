@@ -21,7 +21,7 @@ const bootstrapTimeout = time.Minute
 func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(), p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
-		p.operatorRecoverCommand(), p.holdCommand(), p.orphansCommand(),
+		p.operatorRecoverCommand(), p.holdCommand(), p.debugCommand(), p.orphansCommand(),
 		p.adoptCommand(), p.acceptWorkspaceCommand(), p.clientCommand(), p.doctorCommand())
 }
 

@@ -128,7 +128,12 @@ type serverParts struct {
 
 // parts converts the configuration for the packages.
 func (c Config) parts(log *slog.Logger) (serverParts, error) {
-	log = log.With("node", c.NodeName)
+	feed := newLogFeed()
+	log = feed.attach(log).With("node", c.NodeName)
+	shown, err := withoutSecrets(c)
+	if err != nil {
+		return serverParts{}, err
+	}
 	registry := newRegistry(readBuildInfo())
 	registry.MustRegister(newDiskCollector(c.DataDir, c.Backup.Dir))
 	vault, err := secrets.NewVault(c.vaultConfig(log, registry))
@@ -163,6 +168,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 		seeds:  c.Seeds,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
+	made.observer = &observer{feed: feed, registry: registry, config: shown}
 	made.services = func() []cluster.Service { return servicesOf(runner, vault) }
 	return serverParts{parts: made, vault: vault, nomad: runner}, nil
 }

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// maxProfileSeconds bounds a CPU profile: a peer call is shorter than 30 s.
+const (
+	defaultProfileSeconds = 5
+	maxProfileSeconds     = 20
+)
+
+// followPause is the pause between two calls for a log's lines, so that a busy log comes in batches.
+const followPause = 100 * time.Millisecond
+
+// observe asks a node of the query about itself.
+func (c *call) observe(ctx context.Context, node string, o cluster.Observation) ([]byte, error) {
+	if c.server.cfg.Observer == nil {
+		return nil, response.Error(http.StatusNotImplemented, "This node can't be observed")
+	}
+	by := cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key}
+	return c.server.cfg.Observer.Observe(cluster.AsOperator(ctx, by), node, o)
+}
+
+// handleOperatorLog handles GET /api/v1/operator/log: the lines of a node's log from now on.
+func (s *Server) handleOperatorLog(c *call) (answer, error) {
+	node := c.query.Text("node", fsm.MaxName)
+	o := cluster.Observation{
+		Kind: cluster.ObserveLog, Session: uuid.NewString(),
+		Level:  c.query.Enum("level", "info", []string{"debug", "info", "warn", "error"}),
+		Format: c.query.Enum("format", "text", []string{"text", "json"}),
+	}
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if err := c.confirm(); err != nil {
+		return answer{}, err
+	}
+	first, err := c.observe(c.ctx(), decode.OrZero(node), o)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) }}, nil
+}
+
+// followLog writes lines until the client leaves, the node stops, or the key is no longer good.
+func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observation, lines []byte) error {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{}) // a writer without deadlines has none to clear
+	w.Header().Set("Content-Type", typeText)
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	ctx := c.r.Context()
+	for {
+		_ = rc.SetWriteDeadline(time.Now().Add(logWriteTime)) // likewise
+		if _, err := w.Write(lines); err != nil || rc.Flush() != nil {
+			return nil // the client has left, or does not read
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followPause):
+		}
+		if c.server.draining.Load() {
+			return nil
+		}
+		if _, err := c.viewWith(cluster.Stale); err != nil {
+			return nil //nolint:nilerr // the key is gone, and the client can't be told
+		}
+		var err error
+		if lines, err = c.observe(ctx, node, o); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("following the log of %q: %w", node, err)
+		}
+	}
+}
+
+// handleOperatorProfile handles GET /api/v1/operator/pprof/{profile}.
+func (s *Server) handleOperatorProfile(c *call) (answer, error) {
+	node := c.query.Text("node", fsm.MaxName)
+	seconds := c.query.Integer("seconds", defaultProfileSeconds, 0, maxProfileSeconds)
+	return c.observed(decode.OrZero(node), cluster.Observation{Kind: cluster.ObserveProfile, Name: c.params.ByName("profile"), Seconds: int(seconds)})
+}
+
+// handleOperatorDebug handles GET /api/v1/operator/debug/{what}: a node's metrics or configuration.
+func (s *Server) handleOperatorDebug(c *call) (answer, error) {
+	node, what := c.query.Text("node", fsm.MaxName), c.params.ByName("what")
+	if what != cluster.ObserveMetrics && what != cluster.ObserveConfig {
+		return answer{}, response.NotFound()
+	}
+	return c.observed(decode.OrZero(node), cluster.Observation{Kind: what})
+}
+
+// observed answers with what a node says, as it is.
+func (c *call) observed(node string, o cluster.Observation) (answer, error) {
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if err := c.confirm(); err != nil {
+		return answer{}, err
+	}
+	body, err := c.observe(c.ctx(), node, o)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		_, err := w.Write(body)
+		return err
+	}}, nil
+}
