@@ -81,8 +81,8 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 		return
 	}
 	key := keys[fsm.MemberKey]
-	if m := markerOf(sb); sb.Status.Workspace == m.Token && workspace != "" {
-		if err := s.agents.Upload(ctx, url, key, path.Join(workspace, markerFile), m.encode()); err != nil {
+	if has := sb.Status.Workspace; has != "" && has != fsm.WorkspaceUnmarked && workspace != "" {
+		if err := s.agents.Upload(ctx, url, key, path.Join(workspace, markerFile), markerOf(sb).encode()); err != nil {
 			log.Info("writing the workspace's marker again failed", "error", err)
 		}
 	}

@@ -115,6 +115,22 @@ func TestRotate_ClaimedMember(t *testing.T) {
 	})
 }
 
+// The marker that is written again while it runs is the one that the next start looks for.
+func TestRotate_TheWorkspaceStaysIts(t *testing.T) {
+	t.Parallel()
+	inWorld(t, options(), func(w *world) {
+		w.create("a")
+		w.reach("a", fsm.SandboxRunning, time.Second)
+		w.rotate("a")
+		w.expectRotated("a")
+		w.elapse(2 * w.cfg.MarkerInterval)
+		w.nomad.Fail("a", crash())
+		w.reach("a", fsm.SandboxError, time.Second)
+		w.resume("a")
+		w.reach("a", fsm.SandboxRunning, time.Minute)
+	})
+}
+
 // Repeated rotations, and leaders that end at any moment between, come to the newest key.
 func TestRotate_LeadersThatEnd(t *testing.T) {
 	t.Parallel()

@@ -24,10 +24,13 @@ type marker struct {
 	Token   string `json:"token"`
 }
 
-// markerOf returns the marker of a sandbox's workspace. Its token derives from the sandbox's id
-// and the hash of its key, so two leaders write the same one, and a later sandbox with the same
-// id has another.
+// markerOf returns the marker of a sandbox's workspace: the row's, also after the sandbox got another
+// key. The first token derives from the sandbox's id and the hash of its key, so two leaders write
+// the same one, and a later sandbox with the same id has another.
 func markerOf(sb *fsm.Sandbox) marker {
+	if has := sb.Status.Workspace; has != "" && has != fsm.WorkspaceUnmarked {
+		return marker{sb.ID, has}
+	}
 	sum := sha256.Sum256([]byte("bivouac workspace\n" + sb.ID + "\n" + sb.KeyHash))
 	return marker{sb.ID, hex.EncodeToString(sum[:16])}
 }
@@ -108,7 +111,7 @@ func (p *prober) readMarker(ctx context.Context, key string) (lost string, forei
 	case json.Unmarshal(raw, &got) != nil || got.Sandbox == "" || got.Token == "":
 		return "the workspace's marker " + p.markerPath() + " can't be read; the sandbox was stopped; " +
 			"if the workspace is the right one, accept it (accept-workspace) and resume", false, nil
-	case got.Sandbox != want.Sandbox || got.Token != p.sb.Status.Workspace:
+	case got != want:
 		return "the workspace is not this sandbox's: its marker " + p.markerPath() + " belongs to another; the sandbox was stopped; " +
 			"an operator can accept the workspace (bivouac operator accept-workspace)", true, nil
 	}
