@@ -134,12 +134,7 @@ func newApp(p parts) (*app, error) {
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
 	differs := func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
 	p.api.OrphanRetention = p.scheduler.OrphanRetention
-	p.api.Differs = func(v *fsm.View) (list []string) {
-		for _, d := range differs(v) {
-			list = append(list, differenceText(d))
-		}
-		return list
-	}
+	p.api.Differs = differenceTexts(differs)
 	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))

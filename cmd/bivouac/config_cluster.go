@@ -66,6 +66,16 @@ func differenceText(d fsm.Difference) string {
 	return fmt.Sprintf("%s: in force %s, in the file %s", d.Name, d.Has, d.Wants)
 }
 
+// differenceTexts returns the differences of a view as texts.
+func differenceTexts(differs func(*fsm.View) []fsm.Difference) func(*fsm.View) []string {
+	return func(v *fsm.View) (list []string) {
+		for _, d := range differs(v) {
+			list = append(list, differenceText(d))
+		}
+		return list
+	}
+}
+
 // decodeClusterFile reads a file that has blocks of the cluster's configuration and no others. What
 // is absent has its default.
 func decodeClusterFile(body hcl.Body) (fsm.Installation, error) {
