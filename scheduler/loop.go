@@ -68,6 +68,9 @@ func (l *loop) run(ctx context.Context) error {
 	if carrier, can := l.s.runner.(Carrier); can {
 		g.Go(func() error { return newCarriers(l.s, l, clusterID, carrier).run(ctx) })
 	}
+	if backend, can := l.s.runner.(CapacityReader); can {
+		g.Go(func() error { return l.followCapacity(ctx, backend) })
+	}
 	for range l.s.cfg.Workers {
 		g.Go(func() error {
 			for {

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,13 +27,14 @@ type metrics struct {
 	orphansRemoved     prometheus.Counter
 	idleUnknown        prometheus.Gauge
 	carry              *carryMetrics
+	capacity           *capacityMetrics
 }
 
 // newMetrics makes the metrics and registers them, unless reg is nil. A pause or deletion counts
 // as overdue after stop.
 func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copies bool) (*metrics, error) {
 	m := &metrics{
-		carry: newCarryMetrics(),
+		carry: newCarryMetrics(), capacity: newCapacityMetrics(),
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_sandbox_start_duration_seconds",
 			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
@@ -93,7 +95,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 		return m, nil
 	}
 	var errs []error
-	for _, c := range append(m.carry.collectors(), copyCollector{store, copies}) {
+	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), []prometheus.Collector{copyCollector{store, copies}}) {
 		errs = append(errs, reg.Register(c))
 	}
 	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store},

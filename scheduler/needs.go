@@ -120,6 +120,19 @@ type Carrier interface {
 	Import(ctx context.Context, job Job, w Workspace, in io.Reader) error
 }
 
+// CapacityReader knows the backend's capacity for sandboxes; scheduler/nomad implements it beside
+// Runner.
+type CapacityReader interface {
+	Capacity(ctx context.Context) (Capacity, error)
+}
+
+// Capacity is that of the clients that take sandboxes together, and what of it is free: CPU in MHz,
+// memory in MiB.
+type Capacity struct {
+	Clients                          int
+	CPU, CPUFree, Memory, MemoryFree int64
+}
+
 // Client is a client of the backend, as the backend knows it.
 type Client struct {
 	ID, Name string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,7 +19,8 @@ func (r *Runner) Clients(ctx context.Context, clusterID string) ([]scheduler.Cli
 	if err != nil {
 		return nil, err
 	}
-	if err := r.refreshCapacity(ctx, capacityAge); err != nil {
+	capacities, err := r.usedCapacities(ctx)
+	if err != nil {
 		return nil, err
 	}
 	byID := map[string]*scheduler.Client{}
@@ -34,9 +36,9 @@ func (r *Runner) Clients(ctx context.Context, clusterID string) ([]scheduler.Cli
 			ID: s.ID, Name: s.Name, Status: s.Status, Eligible: s.SchedulingEligibility == api.NodeSchedulingEligible && !s.Drain,
 		}
 	}
-	for _, c := range r.capacities() {
-		if one := byID[c.ID]; one != nil {
-			one.CPU, one.CPUFree, one.Memory, one.MemoryFree = c.CPU, c.CPUFree, c.Memory, c.MemoryFree
+	for id, c := range capacities {
+		if one := byID[id]; one != nil {
+			one.CPU, one.CPUFree, one.Memory, one.MemoryFree = c.total.cpu, c.free.cpu, c.total.memory, c.free.memory
 		}
 	}
 	volumes, err := r.volumeStubs(ctx, jobPrefix)
@@ -73,14 +75,35 @@ func (r *Runner) clientStubs(ctx context.Context) (stubs []*api.NodeListStub, er
 	return stubs, err
 }
 
-// capacities returns what is known of the clients that take jobs. Choices that Nomad does not show
-// yet count as used.
-func (r *Runner) capacities() []scheduler.Client {
+// Capacity implements scheduler.CapacityReader.
+func (r *Runner) Capacity(ctx context.Context) (sum scheduler.Capacity, err error) {
+	clients, err := r.usedCapacities(ctx)
+	for _, c := range clients {
+		if r.takes(c) {
+			sum.Clients++
+			sum.CPU, sum.CPUFree = sum.CPU+c.total.cpu, sum.CPUFree+c.free.cpu
+			sum.Memory, sum.MemoryFree = sum.Memory+c.total.memory, sum.MemoryFree+c.free.memory
+		}
+	}
+	return sum, err
+}
+
+// usedCapacities returns the clients that take jobs, by id, with what is free on each. Choices that
+// Nomad does not show yet count as used.
+func (r *Runner) usedCapacities(ctx context.Context) (map[string]*clientCapacity, error) {
+	clients, _, placed, err := r.clientCapacities(ctx, true)
+	if err != nil {
+		return nil, err
+	}
 	r.capacity.mu.Lock()
 	defer r.capacity.mu.Unlock()
-	list := make([]scheduler.Client, len(r.capacity.list))
-	for i, c := range r.capacity.list {
-		list[i] = scheduler.Client{ID: c.id, CPU: c.total.cpu, CPUFree: max(c.free.cpu, 0), Memory: c.total.memory, MemoryFree: max(c.free.memory, 0)}
+	for job, b := range r.capacity.reserved {
+		if c := clients[b.client]; c != nil && !slices.Contains(placed, job) && time.Since(b.at) <= reservationAge {
+			c.reserve(b)
+		}
 	}
-	return list
+	for _, c := range clients {
+		c.free = load{max(c.free.cpu, 0), max(c.free.memory, 0)}
+	}
+	return clients, nil
 }

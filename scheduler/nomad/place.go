@@ -245,9 +245,14 @@ func (r *Runner) leastLoaded(job scheduler.Job) (best *clientCapacity, several b
 
 // suits reports whether the client could run the template at all.
 func (r *Runner) suits(c *clientCapacity, t fsm.Template) bool {
-	pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
 	d := c.drivers[string(t.Driver)]
-	return d != nil && d.Healthy && (pool == api.NodePoolAll || c.pool == pool) &&
+	return d != nil && d.Healthy && r.takes(c)
+}
+
+// takes reports whether the client takes sandboxes, whatever their driver.
+func (r *Runner) takes(c *clientCapacity) bool {
+	pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
+	return (pool == api.NodePoolAll || c.pool == pool) &&
 		(len(r.cfg.Datacenters) == 0 || slices.Contains(r.cfg.Datacenters, c.datacenter)) && c.facts.plugin
 }
 
@@ -284,37 +289,9 @@ func (r *Runner) clientFacts(ctx context.Context, id string) (clientFacts, error
 // token may see them.
 func (r *Runner) readCapacity(ctx context.Context) error {
 	begin := time.Now()
-	var stubs []*api.NodeListStub
-	err := r.call(ctx, opListClients, func(ctx context.Context) error {
-		q := query(ctx)
-		q.Params = map[string]string{"resources": "true"}
-		var err error
-		stubs, _, err = r.client.Nodes().List(q)
-		return err
-	})
+	clients, others, placed, err := r.clientCapacities(ctx, false)
 	if err != nil {
 		return err
-	}
-	clients, others := map[string]*clientCapacity{}, false
-	for _, s := range stubs {
-		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
-			others = true
-			continue
-		}
-		c := &clientCapacity{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
-		c.total = load{s.NodeResources.Cpu.CpuShares, s.NodeResources.Memory.MemoryMB}
-		if res := s.ReservedResources; res != nil {
-			c.total = c.total.minus(load{int64(res.Cpu.CpuShares), int64(res.Memory.MemoryMB)})
-		}
-		c.free = c.total
-		clients[s.ID] = c
-	}
-	r.readFacts(ctx, clients)
-	var placed []string
-	if len(clients) > 1 || others {
-		if placed, err = r.subtractUsed(ctx, clients); err != nil {
-			return err
-		}
 	}
 	r.capacity.mu.Lock()
 	defer r.capacity.mu.Unlock()
@@ -336,6 +313,42 @@ func (r *Runner) readCapacity(ctx context.Context) error {
 	slices.SortFunc(r.capacity.list, func(a, b *clientCapacity) int { return cmp.Compare(a.id, b.id) })
 	r.capacity.read, r.capacity.others = time.Now(), others
 	return nil
+}
+
+// clientCapacities asks Nomad for the clients that take jobs, by id, whether there are others, and
+// which of our jobs have an allocation. What a lone client runs is read only with used: there is
+// nothing to choose.
+func (r *Runner) clientCapacities(ctx context.Context, used bool) (clients map[string]*clientCapacity, others bool, placed []string, err error) {
+	var stubs []*api.NodeListStub
+	err = r.call(ctx, opListClients, func(ctx context.Context) error {
+		q := query(ctx)
+		q.Params = map[string]string{"resources": "true"}
+		var err error
+		stubs, _, err = r.client.Nodes().List(q)
+		return err
+	})
+	if err != nil {
+		return nil, false, nil, err
+	}
+	clients = map[string]*clientCapacity{}
+	for _, s := range stubs {
+		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
+			others = true
+			continue
+		}
+		c := &clientCapacity{id: s.ID, datacenter: s.Datacenter, pool: s.NodePool, drivers: s.Drivers}
+		c.total = load{s.NodeResources.Cpu.CpuShares, s.NodeResources.Memory.MemoryMB}
+		if res := s.ReservedResources; res != nil {
+			c.total = c.total.minus(load{int64(res.Cpu.CpuShares), int64(res.Memory.MemoryMB)})
+		}
+		c.free = c.total
+		clients[s.ID] = c
+	}
+	r.readFacts(ctx, clients)
+	if used || len(clients) > 1 || others {
+		placed, err = r.subtractUsed(ctx, clients)
+	}
+	return clients, others, placed, err
 }
 
 // readFacts reads what is not known of the clients' configuration. A client whose facts can't be

@@ -191,6 +191,11 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 		t.Fatalf("sandboxes per client: %v", per)
 	}
 
+	capacity, err := b.r.Capacity(t.Context())
+	if total := int64(2 * memory); err != nil || capacity.Clients != 2 || capacity.Memory != total || capacity.MemoryFree != total-4*int64(memory*2/5) || capacity.CPUFree >= capacity.CPU {
+		t.Errorf("capacity of two clients with %d MiB each: %+v, %v", memory, capacity, err)
+	}
+
 	// A fifth finds no room and shows it.
 	last := b.mock(memory * 2 / 5)
 	b.must(b.r.Start(t.Context(), last))

@@ -416,3 +416,8 @@ func (n *Nomad) after(d time.Duration, fn func()) {
 		fn()
 	})
 }
+
+// Capacity implements scheduler.CapacityReader: the same at all times.
+func (n *Nomad) Capacity(context.Context) (scheduler.Capacity, error) {
+	return scheduler.Capacity{Clients: 2, CPU: 4000, CPUFree: 1000, Memory: 2048, MemoryFree: 512}, nil
+}
