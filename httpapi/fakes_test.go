@@ -349,3 +349,12 @@ func (c *fakeCluster) Observe(_ context.Context, node string, o cluster.Observat
 	}
 	return []byte(o.Kind + " " + o.Name + "\n"), nil
 }
+
+// twoClients are machines that take jobs, and one that is down.
+type twoClients struct{}
+
+func (twoClients) Clients(context.Context, string) ([]SandboxClient, error) {
+	return []SandboxClient{
+		{ID: "down", Status: "down"}, {ID: "other", Status: statusReady, Eligible: true}, {ID: "ready", Status: statusReady, Eligible: true},
+	}, nil
+}

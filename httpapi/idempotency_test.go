@@ -33,9 +33,12 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"user.enable":                       {pathOperator + "/users/bob/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
-		"hold.release": {pathOperator + "/hold/release", `{}`, `{"index":1}`},
-		"spec.pool":    {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply":   {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"client.drain":  {pathOperator + "/clients/ready/drain", ``, `{}`},
+		"client.lost":   {pathOperator + "/clients/down/lost", ``, `{}`},
+		"client.enable": {pathOperator + "/clients/ready/enable", ``, `{}`},
+		"hold.release":  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
+		"spec.pool":     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply":    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 
@@ -51,6 +54,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)
+			h.server.cfg.Clients = twoClients{}
 			req, known := postBodies(sb, h.conversation("alice", sb))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")

@@ -144,40 +144,47 @@ func (s *Server) handleClientEnable(c *call) (answer, error) {
 // markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
 // clients that take jobs and are not marked.
 func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, others int) error) (answer, error) {
-	id := c.params.ByName("client_id")
-	v, err := c.view()
-	if err != nil {
-		return answer{}, err
-	}
-	if !v.Active(fsm.VersionClients) {
-		return answer{}, fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
-	}
+	return c.once(func() (fsm.Body, secretWrites, error) {
+		id := c.params.ByName("client_id")
+		v, err := c.view()
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if !v.Active(fsm.VersionClients) {
+			return nil, secretWrites{}, fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
+		}
+		this, others, err := c.client(v, id)
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if err := may(this, others); err != nil {
+			return nil, secretWrites{}, err
+		}
+		var key int64
+		if row := v.APIKeyByLookup(c.who.credential.Lookup); row != nil {
+			key = int64(row.ID)
+		}
+		s.log.Warn("operator marks a Nomad client", "key", key, "operator", c.who.user, "object", id, "act", mark)
+		return &fsm.ClientMarkBody{ID: id, Mark: mark}, secretWrites{}, nil
+	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
+}
+
+// client returns a client, and how many others take jobs and are not marked.
+func (c *call) client(v *fsm.View, id string) (this SandboxClient, others int, err error) {
 	list, err := c.clients(v)
 	if err != nil {
-		return answer{}, err
+		return this, 0, err
 	}
-	var this *SandboxClient
-	others := 0
-	for i, one := range list {
+	found := false
+	for _, one := range list {
 		if one.ID == id {
-			this = &list[i]
+			this, found = one, true
 		} else if one.Eligible && one.Status == statusReady && v.ClientMark(one.ID) == "" {
 			others++
 		}
 	}
-	if this == nil {
-		return answer{}, response.NotFound()
+	if !found {
+		return this, 0, response.NotFound()
 	}
-	if err := may(*this, others); err != nil {
-		return answer{}, err
-	}
-	if _, err := c.propose(&fsm.ClientMarkBody{ID: id, Mark: mark}); err != nil {
-		return answer{}, err
-	}
-	var key int64
-	if row := v.APIKeyByLookup(c.who.credential.Lookup); row != nil {
-		key = int64(row.ID)
-	}
-	s.log.Warn("operator marks a Nomad client", "key", key, "operator", c.who.user, "object", id, "act", mark)
-	return ok(success{Success: true})
+	return this, others, nil
 }

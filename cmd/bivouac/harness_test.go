@@ -54,6 +54,8 @@ func eventually(t testing.TB, what string, check func() error) {
 type caller struct {
 	base, key string
 	header    http.Header
+	// follow is how long an answer that has no end is read.
+	follow time.Duration
 }
 
 // answer is a node's response.
@@ -106,7 +108,13 @@ func (c caller) try(method, path string, body any) (answer, error) {
 		return answer{}, err
 	}
 	defer resp.Body.Close()
+	if c.follow > 0 {
+		defer time.AfterFunc(c.follow, cancel).Stop()
+	}
 	b, err := io.ReadAll(resp.Body)
+	if c.follow > 0 && ctx.Err() != nil {
+		err = nil
+	}
 	return answer{status: resp.StatusCode, header: resp.Header, body: b}, err
 }
 

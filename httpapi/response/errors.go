@@ -45,14 +45,14 @@ type (
 		MsgID   string `json:"msg_id"`
 		Detail  string `json:"detail"`
 	}
-	// Bodies of a 429, with the limit's name for programs.
+	// Bodies of a 429, with the limit's name for programs where it has one.
 	limitBody struct {
 		Detail string `json:"detail"`
-		Limit  string `json:"limit"`
+		Limit  string `json:"limit,omitempty"`
 	}
 	limitStatusBody struct {
 		StatusBody
-		Limit string `json:"limit"`
+		Limit string `json:"limit,omitempty"`
 	}
 	messageBody struct {
 		Message string `json:"message"`

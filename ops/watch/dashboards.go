@@ -36,6 +36,7 @@ const (
 	seconds = "s"
 	size    = "bytes"
 	perSec  = "reqps"
+	hertzes = "hertz"
 	ratio   = "percentunit"
 	flag    = "bool_on_off"
 	date    = "dateTimeAsIso"

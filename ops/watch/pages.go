@@ -188,6 +188,16 @@ func sandboxPage() Dashboard {
 				Query{`sum(rate(bivouac_secret_versions_undeleted_total[$__rate_interval]))`, "undeleted"},
 				Query{`max(bivouac_secret_strangers)`, "strangers"}),
 		}},
+		{"Machines", []Panel{
+			graph("Free on Nomad's clients", size, Query{`max(bivouac_capacity_memory_free_bytes)`, "memory free"}, Query{`max(bivouac_capacity_memory_bytes)`, "memory"}, Query{`max(bivouac_capacity_waiting_memory_bytes)`, "memory waited for"}),
+			graph("Free CPU on Nomad's clients", hertzes, Query{`max(bivouac_capacity_cpu_free_hertz)`, "free"}, Query{`max(bivouac_capacity_cpu_hertz)`, "all"}, Query{`max(bivouac_capacity_waiting_cpu_hertz)`, "waited for"}),
+			graph("Clients, and sandboxes that wait for one", count, Query{`max(bivouac_capacity_clients)`, "clients"}, Query{`max(bivouac_sandboxes_waiting_for_capacity)`, "waiting sandboxes"}),
+			graph("Copies of workspaces", perSec, Query{rate("outcome", `bivouac_workspace_copies_total`), "copies {{outcome}}"}, Query{rate("reason, outcome", `bivouac_workspace_moves_total`), "moves {{reason}} {{outcome}}"}),
+			graph("What a lost client would cost", seconds, Query{`max(bivouac_workspace_uncopied_oldest_seconds)`, "oldest"}),
+			graph("Sandboxes without a copy", count, Query{`max(bivouac_workspaces_without_copy)`, "sandboxes"}),
+			graph("Copied", size, Query{`sum(rate(bivouac_workspace_copied_bytes_total[$__rate_interval]))`, "a second"}),
+			graph("Time of a copy, p99", seconds, Query{quantile(.99, "", `bivouac_workspace_copy_duration_seconds_bucket`), "copy"}),
+		}},
 	}}
 }
 

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,8 +34,10 @@ func TestOneLine(t *testing.T) {
 // reader reads frames as Nomad would send them.
 func reader(ctx context.Context, follow, over bool, frames string) *logReader {
 	body := io.NopCloser(strings.NewReader(frames))
+	text := bufio.NewReader(body)
 	l := &logReader{
-		outer: ctx, cancel: func(error) {}, body: body, dec: json.NewDecoder(body), follow: follow, left: 5, over: make(chan struct{}),
+		outer: ctx, cancel: func(error) {}, body: body, text: text, dec: json.NewDecoder(text), follow: follow, left: 5,
+		over: make(chan struct{}), denied: func(err error) error { return err },
 	}
 	if over {
 		close(l.over)

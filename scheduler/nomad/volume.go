@@ -270,6 +270,10 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 	if says(err, "no node meets constraints") {
 		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
+	if says(err, "volume name already exists on this node") { // hashicorp/nomad#27313
+		err = fsm.Errorf(fsm.CodeScheduler, "a Nomad client has a volume %s that Nomad's servers do not know, as after a crash of theirs; "+
+			"if this lasts, delete the sandbox and create another: %v", jobID(job.SandboxID), err)
+	}
 	if client != "" && fsm.CodeOf(err) == fsm.CodeScheduler {
 		r.avoid(client)
 	}
