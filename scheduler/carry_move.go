@@ -33,13 +33,15 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	if _, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, From: from})); err != nil {
 		return err
 	}
-	// What an earlier try left. It was listed before this try began, so it is no later one's.
+	avoid := []string{from}
+	// What an earlier try left. It was listed before this try began, so it is no later one's. What
+	// can't be removed, as on a client that was lost, is no way there.
 	for _, w := range others {
-		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && w.NodeID != from {
-			return err
+		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil {
+			log.Debug("removing a workspace of an earlier try failed", "peer", w.NodeID, "error", err)
+			avoid = append(avoid, w.NodeID)
 		}
 	}
-	avoid := []string{from}
 	for _, m := range c.s.store.View().ClientMarks() {
 		avoid = append(avoid, m.ID)
 	}

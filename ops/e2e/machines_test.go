@@ -132,8 +132,13 @@ func TestMachines(t *testing.T) {
 	})
 	m.node.Change(t, damaged, "delete")
 	m.drained(t, first, running, paused)
-	m.end(t, running)
-	m.end(t, paused)
+	for _, id := range []string{running, paused} {
+		hasFile(t, m.node.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+	}
+	m.Holds(t, testcluster.Expected{Running: []string{running, paused}})
+	m.node.Change(t, running, "delete")
+	m.node.Change(t, paused, "delete")
+	m.Holds(t, testcluster.Expected{})
 	var left []string
 	m.must(t, filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
