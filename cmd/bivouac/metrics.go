@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,13 +46,18 @@ func newDiskCollector(data, backup string) *diskCollector {
 // roomTimeout bounds what a scrape waits for a file system: one over a network may hang.
 const roomTimeout = time.Second
 
-// roomOf asks for the room of a directory's file system. ok is false without an answer in time.
+// roomOf asks for the room of a directory's file system, or of the one in which it will be made. ok
+// is false without an answer in time.
 func roomOf(dir string, timeout time.Duration) (fs unix.Statfs_t, ok bool) {
 	answer := make(chan unix.Statfs_t, 1)
 	go func() {
 		defer close(answer)
 		var fs unix.Statfs_t
-		if unix.Statfs(dir, &fs) == nil {
+		err := unix.Statfs(dir, &fs)
+		for ; errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir); err = unix.Statfs(dir, &fs) {
+			dir = filepath.Dir(dir)
+		}
+		if err == nil {
 			answer <- fs
 		}
 	}()
@@ -72,7 +79,7 @@ func (c *diskCollector) Collect(ch chan<- prometheus.Metric) {
 	for name, dir := range c.dirs {
 		fs, ok := roomOf(dir, roomTimeout)
 		if !ok {
-			continue // the directory is made later, or its file system is away
+			continue // its file system is away
 		}
 		ch <- prometheus.MustNewConstMetric(c.free, prometheus.GaugeValue, float64(fs.Bavail)*float64(fs.Bsize), name)
 		ch <- prometheus.MustNewConstMetric(c.size, prometheus.GaugeValue, float64(fs.Blocks)*float64(fs.Bsize), name)

@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -195,5 +197,15 @@ func TestMetrics_AreThoseOfThePage(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(kept), page.String()); diff != "" {
 		t.Errorf("ops/METRICS.md differs from the program (go test ./cmd/bivouac -run TestMetrics -update):\n%s", diff)
+	}
+}
+
+// A directory that is made later has the room of the file system in which it will be.
+func TestRoomOf_ADirectoryThatIsMadeLater(t *testing.T) {
+	dir := t.TempDir()
+	want, ok := roomOf(dir, time.Minute)
+	got, later := roomOf(filepath.Join(dir, "a", "b"), time.Minute)
+	if !ok || !later || got.Blocks != want.Blocks {
+		t.Errorf("%d blocks, %v, and %d, %v", want.Blocks, ok, got.Blocks, later)
 	}
 }

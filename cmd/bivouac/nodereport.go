@@ -43,7 +43,7 @@ func (r *selfReport) disks() []cluster.Disk {
 	ask := func(name, dir string) cluster.Disk {
 		fs, ok := roomOf(dir, reportRoomTimeout)
 		if !ok {
-			return cluster.Disk{Name: name, Error: "its file system does not answer, or the folder is not there"}
+			return cluster.Disk{Name: name, Error: "its file system does not answer"}
 		}
 		return cluster.Disk{Name: name, Free: int64(fs.Bavail) * fs.Bsize, Size: int64(fs.Blocks) * fs.Bsize}
 	}
