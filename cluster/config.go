@@ -56,8 +56,8 @@ type Config struct {
 	// Without it that happens in a new cluster alone, and an operator does it later (SetProtocol).
 	RaiseProtocol bool
 	// DeadAfter is how long a voter must be silent before a nonvoter replaces it and the protocol
-	// version of a new cluster is raised without it. A nonvoter is removed after the same time. 0 means never. A new
-	// leader continues to count from its predecessor's report.
+	// version of a new cluster is raised without it. A nonvoter is removed after the same time. 0
+	// means never. A new leader continues to count from its predecessor's report.
 	DeadAfter time.Duration
 	// RetryJoin lists peer addresses at which to find the cluster. It may contain this node's own.
 	RetryJoin []string
@@ -102,8 +102,8 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// DefaultConfig returns the measured defaults (cluster/DESIGN.md, "Decisions and trade-offs"): all but
-// names, addresses and files.
+// DefaultConfig returns the measured defaults (cluster/DESIGN.md, "Decisions and trade-offs"): all
+// but names, addresses and files.
 func DefaultConfig() Config {
 	return Config{
 		PeerAddress:        "0.0.0.0:8301",

@@ -39,8 +39,8 @@ func masked(text []byte, hash string, message []byte) []byte {
 	return out
 }
 
-// OperatorProves reports whether the proof is one of an operator's key for the message, and the key is
-// good now.
+// OperatorProves reports whether the proof is one of an operator's key for the message, and the key
+// is good now.
 func (v *View) OperatorProves(lookup string, message, proof []byte, now time.Time) bool {
 	key := v.APIKeyByLookup(lookup)
 	if key == nil || !v.operates(key, now) || len(proof) == 0 || len(proof) > maxProof {

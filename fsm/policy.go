@@ -29,8 +29,8 @@ func (p Policy) Over(base Policy) Policy {
 	}
 }
 
-// Limits bound what a user may use; 0 is no limit, except in StateBytes. Members of warm pools do not count until they
-// are claimed, except in the installation's CPU and memory.
+// Limits bound what a user may use; 0 is no limit, except in StateBytes. Members of warm pools do
+// not count until they are claimed, except in the installation's CPU and memory.
 type Limits struct {
 	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed.
 	Running int `json:"running,omitempty"`

@@ -71,7 +71,8 @@ func (s *Sandbox) bytes() int {
 	return sized(n)
 }
 
-// StateBytes returns what the start task counts for in its user's state (Limits.StateBytes), in bytes.
+// StateBytes returns what the start task counts for in its user's state (Limits.StateBytes), in
+// bytes.
 func (t *StartTask) StateBytes() int { return t.bytes() }
 
 // bytes returns a start task's size.

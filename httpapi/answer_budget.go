@@ -87,8 +87,8 @@ func (c *call) beginLarge(bytes int) error {
 	return c.seat.takeTurn(c.ctx)
 }
 
-// list is what an answer lists: n items, each made by item. size is about how many bytes one has, nil if
-// all are small.
+// list is what an answer lists: n items, each made by item. size is about how many bytes one has,
+// nil if all are small.
 type list struct {
 	n    int
 	item func(i int) any

@@ -30,7 +30,8 @@ type keyUses struct {
 
 func newKeyUses(c Cluster) *keyUses { return &keyUses{cluster: c, seen: map[int]time.Time{}} }
 
-// note records a use of a key, nil for none. Most uses are within fsm.APIKeyUseStep of the stored one.
+// note records a use of a key, nil for none. Most uses are within fsm.APIKeyUseStep of the stored
+// one.
 func (u *keyUses) note(key *fsm.APIKey, now time.Time) {
 	if key == nil || key.LastUsedAt != nil && now.Sub(*key.LastUsedAt) < fsm.APIKeyUseStep {
 		return

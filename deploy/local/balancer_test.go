@@ -222,15 +222,10 @@ func verboseHAProxy(t *testing.T, dir string) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// TestBalancers_LogNoCredentialOfAnAddress: the shipped files log a page's path without the pass in
-// it, and no query.
-func TestBalancers_LogNoCredentialOfAnAddress(t *testing.T) {
-	t.Parallel()
-	if local.HAProxyInstalled() == "" {
-		mandatory(t, "haproxy", "haproxy is not installed")
-	}
-	srv := httptest.NewServer(http.HandlerFunc(echo))
-	t.Cleanup(srv.Close)
+// loggingBalancers starts HAProxy and nginx with the shipped files in front of a server. It returns
+// the log of each by its address; HAProxy's has every request.
+func loggingBalancers(t *testing.T, srv *httptest.Server) map[string]string {
+	t.Helper()
 	nodes := []string{strings.TrimPrefix(srv.URL, "http://")}
 	dir := t.TempDir()
 	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: nodes})
@@ -242,7 +237,19 @@ func TestBalancers_LogNoCredentialOfAnAddress(t *testing.T) {
 	}
 	verboseHAProxy(t, dir)
 	base, log := nginx(t, nodes)
-	for balancer, log := range map[string]string{h.Address: h.Log, base: log} {
+	return map[string]string{h.Address: h.Log, base: log}
+}
+
+// TestBalancers_LogNoCredentialOfAnAddress: the shipped files log a page's path without the pass in
+// it, and no query.
+func TestBalancers_LogNoCredentialOfAnAddress(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	srv := httptest.NewServer(http.HandlerFunc(echo))
+	t.Cleanup(srv.Close)
+	for balancer, log := range loggingBalancers(t, srv) {
 		eventually(t, log+" has the request", func() error {
 			res, err := http.Get(balancer + "/sandboxes/s1/WORKER_1/.bivouac/canary-pass/a/page?session_api_key=canary-key")
 			if err != nil {
@@ -308,18 +315,7 @@ func TestBalancers_GiveARequestItsID(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Join(r.Header.Values("X-Request-Id"), ","))
 	}))
 	t.Cleanup(srv.Close)
-	nodes := []string{strings.TrimPrefix(srv.URL, "http://")}
-	dir := t.TempDir()
-	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: nodes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Close(); err != nil {
-		t.Fatal(err)
-	}
-	verboseHAProxy(t, dir)
-	base, log := nginx(t, nodes)
-	for balancer, log := range map[string]string{h.Address: h.Log, base: log} {
+	for balancer, log := range loggingBalancers(t, srv) {
 		for _, sent := range []string{"", "mine-1.x_Y", "no good", strings.Repeat("a", 129)} {
 			got := ""
 			eventually(t, balancer+" answers", func() error {

@@ -294,6 +294,22 @@ func (d *diskDrill) led(t *testing.T, n *testcluster.Node) {
 	})
 }
 
+// mountTmpfs makes a directory with a file system of its own, of a size in MiB, for the test.
+func mountTmpfs(t *testing.T, point string, size int) {
+	t.Helper()
+	if err := os.Mkdir(point, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm", size), "tmpfs", point).CombinedOutput(); err != nil {
+		t.Fatalf("mounting: %v %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", point).CombinedOutput(); err != nil {
+			t.Errorf("unmounting: %v %s", err, out)
+		}
+	})
+}
+
 // TestDiskFull fills a node's file system, a small tmpfs.
 func TestDiskFull(t *testing.T) {
 	if !long() {
@@ -315,17 +331,7 @@ func diskFull(t *testing.T, store string) {
 		Raft: raftBlock(bareRaft, store),
 		DataDir: func(name string) string {
 			point := filepath.Join(dir, name)
-			if err := os.Mkdir(point, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", point).CombinedOutput(); err != nil {
-				t.Fatalf("mounting: %v %s", err, out)
-			}
-			t.Cleanup(func() {
-				if out, err := exec.Command("umount", "-l", point).CombinedOutput(); err != nil {
-					t.Errorf("unmounting: %v %s", err, out)
-				}
-			})
+			mountTmpfs(t, point, 300)
 			return filepath.Join(point, "data")
 		},
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,17 +28,7 @@ func smallDisk(t *testing.T) (point string, dataDir func(node string) string) {
 		if _, err := os.Stat(point); err == nil {
 			return filepath.Join(dir, node)
 		}
-		if err := os.Mkdir(point, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1600m", "tmpfs", point).CombinedOutput(); err != nil {
-			t.Fatalf("mounting: %v %s", err, out)
-		}
-		t.Cleanup(func() {
-			if out, err := exec.Command("umount", "-l", point).CombinedOutput(); err != nil {
-				t.Errorf("unmounting: %v %s", err, out)
-			}
-		})
+		mountTmpfs(t, point, 1600)
 		return filepath.Join(point, "data")
 	}
 }
@@ -187,26 +176,8 @@ func (w watched) leftovers(f *testcluster.Cluster) {
 	}
 	var job struct{ Meta map[string]string }
 	w.must(f.Nomad.Do(w.Context(), http.MethodGet, "job/sandbox-"+ids[0], nil, &job))
-	w.must(f.Nomad.RunHCL(w.Context(), fmt.Sprintf(`job "sandbox-astrangerstrangerstrang" {
-  type = "service"
-  meta {
-    bivouac_cluster = %q
-    bivouac_sandbox = "astrangerstrangerstrang"
-  }
-  group "g" {
-    task "t" {
-      driver = "raw_exec"
-      config {
-        command = "/bin/sleep"
-        args    = ["86400"]
-      }
-      resources {
-        cpu    = 10
-        memory = 10
-      }
-    }
-  }
-}`, job.Meta["bivouac_cluster"])))
+	const stranger = "astrangerstrangerstrang"
+	f.AddForeign(w, "sandbox-"+stranger, fmt.Sprintf("bivouac_cluster = %q", job.Meta["bivouac_cluster"]), fmt.Sprintf("bivouac_sandbox = %q", stranger))
 	for _, id := range ids {
 		f.Nodes[0].Change(w, id, "pause")
 		f.Nodes[0].AwaitSandbox(w, id, "PAUSED")

@@ -137,8 +137,8 @@ func (r *Runner) logEnd(ctx context.Context, alloc, stream string) (logPlace, er
 	return last, nil
 }
 
-// logPlace is where reading begins: an offset in bytes from the start or the end of what is kept. skip
-// is how many bytes from there a follower leaves out.
+// logPlace is where reading begins: an offset in bytes from the start or the end of what is kept.
+// skip is how many bytes from there a follower leaves out.
 type logPlace struct {
 	origin string
 	offset int64

@@ -105,8 +105,8 @@ func errorKind(raw, err error) string {
 	return "failed"
 }
 
-// Probe asks whether Nomad answers until ctx ends, for the metrics. A node that does not lead calls Nomad only
-// so.
+// Probe asks whether Nomad answers until ctx ends, for the metrics. A node that does not lead calls
+// Nomad only so.
 func (r *Runner) Probe(ctx context.Context) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()

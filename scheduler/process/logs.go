@@ -14,8 +14,9 @@ import (
 
 var _ scheduler.Logs = (*Runner)(nil)
 
-// Logs implements scheduler.Logs. The newest run is read with what is kept of those before. A follower slower than the task misses output that the
-// bounded files have dropped and continues with the oldest that is kept.
+// Logs implements scheduler.Logs. The newest run is read with what is kept of those before. A
+// follower slower than the task misses output that the bounded files have dropped and continues
+// with the oldest that is kept.
 func (r *Runner) Logs(ctx context.Context, job scheduler.Job, part scheduler.LogPart) (io.ReadCloser, error) {
 	r.mu.Lock()
 	sb, closed := r.sandboxes[job.SandboxID], r.closed

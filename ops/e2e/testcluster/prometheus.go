@@ -11,7 +11,8 @@ import (
 )
 
 // StartPrometheus starts a Prometheus that scrapes the targets every second, with the rules, if
-// any, and returns a client of it. It ends with the test. Without an installed Prometheus the test is skipped.
+// any, and returns a client of it. It ends with the test. Without an installed Prometheus the test
+// is skipped.
 func (f *Cluster) StartPrometheus(t testing.TB, targets []string, rules []byte) Client {
 	t.Helper()
 	binary, err := exec.LookPath("prometheus")

@@ -155,13 +155,14 @@ type Foreign struct {
 	index uint64
 }
 
-// AddForeign registers a job with that id that is not Bivouac's.
-func (f *Cluster) AddForeign(t testing.TB, id string) Foreign {
+// AddForeign registers a job with that id that is not Bivouac's. meta are more lines of its meta block.
+func (f *Cluster) AddForeign(t testing.TB, id string, meta ...string) Foreign {
 	t.Helper()
 	must(t, f.Nomad.RunHCL(t.Context(), fmt.Sprintf(`job %q {
   type = "service"
   meta {
     note = "not Bivouac's"
+    %s
   }
   group "g" {
     task "t" {
@@ -176,7 +177,7 @@ func (f *Cluster) AddForeign(t testing.TB, id string) Foreign {
       }
     }
   }
-}`, id)))
+}`, id, strings.Join(meta, "\n    "))))
 	var job Job
 	Eventually(t, "the foreign job runs", func() error {
 		err := f.nomad("job/"+url.PathEscape(id), &job)

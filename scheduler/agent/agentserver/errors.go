@@ -37,8 +37,8 @@ func writeInvalid(w http.ResponseWriter, errs []decode.Problem) {
 	writeJSON(w, http.StatusUnprocessableEntity, map[string]any{"detail": errs})
 }
 
-// failed responds 500 with an id, the request's if it has one. The log has the reason, which may contain paths, under the same
-// id.
+// failed responds 500 with an id, the request's if it has one. The log has the reason, which may
+// contain paths, under the same id.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	id := r.Header.Get(requestid.Header)
 	if !requestid.Valid(id) {
