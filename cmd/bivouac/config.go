@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"net/url"
 	"path/filepath"
@@ -486,16 +487,7 @@ func (c *LogConfig) decode(b *hcl.Block) hcl.Diagnostics {
 // timers returns the three Raft timers with the defaults filled in.
 func (c *RaftConfig) timers() (heartbeat, election, lease time.Duration) {
 	d := cluster.DefaultConfig()
-	return orDefault(c.HeartbeatTimeout, d.HeartbeatTimeout),
-		orDefault(c.ElectionTimeout, d.ElectionTimeout),
-		orDefault(c.LeaderLeaseTimeout, d.LeaderLeaseTimeout)
-}
-
-// orDefault returns v, or d if v is zero.
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
+	return cmp.Or(c.HeartbeatTimeout, d.HeartbeatTimeout),
+		cmp.Or(c.ElectionTimeout, d.ElectionTimeout),
+		cmp.Or(c.LeaderLeaseTimeout, d.LeaderLeaseTimeout)
 }

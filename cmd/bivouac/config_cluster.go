@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -150,7 +151,7 @@ func configOf(i fsm.Installation) (c configInfo) {
 		return new(d.String())
 	}
 	c.Policy = userPolicy{text(i.Policy.IdleTimeout), text(i.Policy.MaxRunning), text(i.Policy.DeletePausedAfter)}
-	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), orDefault(string(i.OnLimit), string(fsm.OnLimitRefuse))
+	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), cmp.Or(string(i.OnLimit), string(fsm.OnLimitRefuse))
 	c.Git = &gitInfo{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)}
 	c.CORS = &corsInfo{Origins: append([]string{}, i.CORS.Origins...)}
 	return c

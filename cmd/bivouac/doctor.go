@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -309,7 +310,7 @@ func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 		i.seeds(cfg, *f.config, f.shared)
 	}
 	k := slices.IndexFunc(f.Members, func(m cluster.Member) bool { return m.Name == cfg.NodeName })
-	address := orDefault(cfg.Peer.Advertise, cfg.Peer.Address)
+	address := cmp.Or(cfg.Peer.Advertise, cfg.Peer.Address)
 	switch {
 	case k < 0:
 		i.add(checkWarn, "node_name", "%q is no member of the cluster yet: start it, with retry_join", cfg.NodeName)

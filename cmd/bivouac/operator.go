@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,7 +29,7 @@ func (p *program) operatorCommand() *cobra.Command {
 // peerClient makes a client of the peer port of the node with this configuration. It uses that
 // node's certificate.
 func peerClient(cfg Config) (*cluster.PeerClient, error) {
-	return cluster.NewPeerClient(cfg.Peer.tls(), orDefault(cfg.Peer.Advertise, cfg.Peer.Address))
+	return cluster.NewPeerClient(cfg.Peer.tls(), cmp.Or(cfg.Peer.Advertise, cfg.Peer.Address))
 }
 
 func (p *program) operatorStatusCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -83,7 +84,7 @@ func printProtocol(w io.Writer, info protocolInfo) error {
 		return err
 	}
 	for _, v := range info.Brings {
-		if _, err := fmt.Fprintf(w, "\nversion %d brings: %s\n", v.Version, orDefault(v.Brings, "see CHANGELOG.md")); err != nil {
+		if _, err := fmt.Fprintf(w, "\nversion %d brings: %s\n", v.Version, cmp.Or(v.Brings, "see CHANGELOG.md")); err != nil {
 			return err
 		}
 	}

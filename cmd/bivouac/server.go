@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -179,14 +180,14 @@ func (c Config) clusterConfig() cluster.Config {
 	cl.PeerAddress, cl.AdvertiseAddress = c.Peer.Address, c.Peer.Advertise
 	cl.TLS = c.Peer.tls()
 	cl.BootstrapExpect, cl.RetryJoin = c.BootstrapExpect, c.RetryJoin
-	cl.LogStore = orDefault(c.Raft.LogStore, cl.LogStore)
+	cl.LogStore = cmp.Or(c.Raft.LogStore, cl.LogStore)
 	cl.HeartbeatTimeout, cl.ElectionTimeout, cl.LeaderLeaseTimeout = c.Raft.timers()
-	cl.SnapshotInterval = orDefault(c.Raft.SnapshotInterval, cl.SnapshotInterval)
-	cl.SnapshotThreshold = orDefault(c.Raft.SnapshotThreshold, cl.SnapshotThreshold)
-	cl.TrailingLogs = orDefault(c.Raft.TrailingLogs, cl.TrailingLogs)
-	cl.TrailingBytes = orDefault(c.Raft.TrailingBytes, cl.TrailingBytes)
-	cl.ProposeTimeout = orDefault(c.Raft.ProposeTimeout, cl.ProposeTimeout)
-	cl.ReadTimeout = orDefault(c.Raft.ReadTimeout, cl.ReadTimeout)
+	cl.SnapshotInterval = cmp.Or(c.Raft.SnapshotInterval, cl.SnapshotInterval)
+	cl.SnapshotThreshold = cmp.Or(c.Raft.SnapshotThreshold, cl.SnapshotThreshold)
+	cl.TrailingLogs = cmp.Or(c.Raft.TrailingLogs, cl.TrailingLogs)
+	cl.TrailingBytes = cmp.Or(c.Raft.TrailingBytes, cl.TrailingBytes)
+	cl.ProposeTimeout = cmp.Or(c.Raft.ProposeTimeout, cl.ProposeTimeout)
+	cl.ReadTimeout = cmp.Or(c.Raft.ReadTimeout, cl.ReadTimeout)
 	cl.DeadAfter, cl.Voters = c.Raft.DeadAfter, c.Raft.Voters
 	return cl
 }
@@ -249,7 +250,7 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 	api.DrainTimeout = c.HTTP.DrainTimeout
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
 	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
-	api.MaxConnections = orDefault(c.Limits.Connections, api.MaxConnections)
+	api.MaxConnections = cmp.Or(c.Limits.Connections, api.MaxConnections)
 	api.MaxConnectionsPerAddress = c.Limits.ConnectionsPerAddress
 	for _, s := range c.Limits.TrustedProxies {
 		prefix, err := parsePrefix(s)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -181,7 +182,7 @@ func (i *inspection) pair(subject, certFile, keyFile string) {
 		return
 	}
 	names := strings.Join(slices.Concat(pair.Leaf.DNSNames, peernet.Hosts(&x509.Certificate{IPAddresses: pair.Leaf.IPAddresses})), ", ")
-	i.expiry(subject+".cert_file", fmt.Sprintf("%s (for %s)", certFile, orDefault(names, pair.Leaf.Subject.CommonName)), pair.Leaf.NotAfter)
+	i.expiry(subject+".cert_file", fmt.Sprintf("%s (for %s)", certFile, cmp.Or(names, pair.Leaf.Subject.CommonName)), pair.Leaf.NotAfter)
 	i.add(checkOK, subject+".key_file", "%s", keyFile)
 }
 

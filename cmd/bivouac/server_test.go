@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,7 +94,7 @@ func newServers(t testing.TB, o serverOptions) *serverCluster {
 	s := &serverCluster{dir: t.TempDir()}
 	tls := filepath.Join(s.dir, "tls")
 	mustRun(t, nil, "tls", "init", "--dir", tls)
-	if err := os.WriteFile(filepath.Join(s.dir, "secret-id"), []byte(orDefault(o.secretID, "none")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, "secret-id"), []byte(cmp.Or(o.secretID, "none")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.options = o
@@ -119,7 +120,7 @@ func (s *serverCluster) add(t testing.TB, name, peer string) *serverNode {
 	n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + address}}
 	n.config = filepath.Join(n.dir, "node.hcl")
 	text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(s.peers, `", "`)+`"`, address, https, peer,
-		o.nomad, o.vault, orDefault(o.roleID, "none"), orDefault(o.logStore, cluster.LogStoreBoltDB))
+		o.nomad, o.vault, cmp.Or(o.roleID, "none"), cmp.Or(o.logStore, cluster.LogStoreBoltDB))
 	if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text+o.more), 0o600)); err != nil {
 		t.Fatal(err)
 	}
