@@ -142,8 +142,12 @@ func (w *saver) item(r io.Reader, e *archive.Entry, old *manifest) (item, error)
 			return i, fmt.Errorf("%w: %q was not told as known", archive.ErrDamaged, e.Path)
 		}
 		was, err := old.find(e.Path)
-		i.Parts = was.Parts
-		return i, err
+		if err != nil {
+			return i, err
+		}
+		// Holes may be told otherwise without a change: those of then go with the content of then.
+		e.Pieces, i.Parts = was.Pieces, was.Parts
+		return i, nil
 	}
 	for left := e.Content(); left > 0; {
 		room := int64(objectSize - len(w.pack))
