@@ -160,11 +160,7 @@ func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, o
 		if err := may(this, others); err != nil {
 			return nil, secretWrites{}, err
 		}
-		var key int64
-		if row := v.APIKeyByLookup(c.who.credential.Lookup); row != nil {
-			key = int64(row.ID)
-		}
-		s.log.Warn("operator marks a Nomad client", "key", key, "operator", c.who.user, "object", id, "act", mark)
+		s.log.Warn("operator marks a Nomad client", "key", c.keyID(v), "operator", c.who.user, "object", id, "act", mark)
 		return &fsm.ClientMarkBody{ID: id, Mark: mark}, secretWrites{}, nil
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
 }
