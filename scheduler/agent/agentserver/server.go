@@ -52,6 +52,7 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started}
+	s.sockets.authTime = defaultAuthTime
 	s.touch()
 	s.handler = s.middleware(s.routes())
 	return s, nil

@@ -11,7 +11,6 @@ import (
 	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/httpapi/decode"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // Close codes (PROTOCOL.md, "Close codes").
@@ -22,8 +21,6 @@ const (
 
 // Limits of the WebSockets.
 const (
-	// authTime is how long a client may take to send its key.
-	authTime = 10 * time.Second
 	// writeTime is how long a client may take to read an event.
 	writeTime      = 30 * time.Second
 	maxSubscribers = 256
@@ -37,6 +34,8 @@ type sockets struct {
 	open   map[*socket]struct{}
 	closed bool
 	group  sync.WaitGroup
+	// authTime is how long a client may take to send its key.
+	authTime time.Duration
 }
 
 // socket is one subscriber of a conversation's events.
@@ -82,10 +81,6 @@ func (s *sockets) close() {
 // handleEventSocket handles GET /sockets/events/{id}. The key is in a header, the query or the
 // first frame. The server sends events and receives messages; each message requests a run.
 func (s *Server) handleEventSocket(w http.ResponseWriter, r *http.Request) {
-	key := r.Header.Get(agent.KeyHeader)
-	if key == "" {
-		key = r.URL.Query().Get("session_api_key")
-	}
 	f, mode := eventFilter{}, r.URL.Query().Get("resend_mode")
 	if mode == "since" {
 		at, fault := decode.ToTime(r.URL.Query().Get("after_timestamp"))
@@ -109,8 +104,7 @@ func (s *Server) handleEventSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.sockets.remove(one)
-	if !s.keyFits(key) && !s.introduced(ctx, conn) {
-		_ = conn.Close(closeUnauthorized, "Authentication failed")
+	if !s.introduced(ctx, conn, r) {
 		return
 	}
 	c := s.lookup(r)
@@ -124,23 +118,6 @@ func (s *Server) handleEventSocket(w http.ResponseWriter, r *http.Request) {
 		s.receive(ctx, conn, c)
 	}()
 	s.publish(ctx, conn, c, cursor)
-}
-
-// introduced reads the first frame, which must contain the key.
-func (s *Server) introduced(ctx context.Context, conn *websocket.Conn) bool {
-	ctx, cancel := context.WithTimeout(ctx, authTime)
-	defer cancel()
-	_, frame, err := conn.Read(ctx)
-	if err != nil {
-		return false
-	}
-	var auth authFrame
-	return json.Unmarshal(frame, &auth) == nil && auth.Type == "auth" && s.keyFits(auth.Key)
-}
-
-type authFrame struct {
-	Type string `json:"type"`
-	Key  string `json:"session_api_key"`
 }
 
 // receive reads messages until the client leaves. It ignores other frames.
