@@ -21,10 +21,10 @@ var mayImport = map[string][]string{
 
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
-	"cmd":       {"ops/runbooks"},                        // the program ships them
-	"ops":       {"httpapi/client"},                      // drills call the API with it
-	"cluster":   {"httpapi/requestid"},                   // a request keeps its id on every node
-	"scheduler": {"httpapi/decode", "httpapi/requestid"}, // the built-in agent server uses the API's validation
+	"cmd":       {"ops/runbooks"},                                // the program ships them
+	"ops":       {"httpapi/client", "scheduler/agent/modeltest"}, // drills call the API, and script a model
+	"cluster":   {"httpapi/requestid"},                           // a request keeps its id on every node
+	"scheduler": {"httpapi/decode", "httpapi/requestid"},         // the built-in agent server uses the API's validation
 }
 
 // narrow lists packages with a stricter rule than their folder: they may import the listed
