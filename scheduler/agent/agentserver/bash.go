@@ -28,6 +28,10 @@ const (
 	noShellExit     = 127
 )
 
+// bashTime is the format of the times of bash events: UTC with its zone, unlike an event's time. All
+// have the same length, so they compare as text.
+const bashTime = "2006-01-02T15:04:05.000000Z"
+
 var errBusy = errors.New("too many commands are running")
 
 // bash runs shell commands and keeps their output in memory. A restart of the server kills the
@@ -44,6 +48,8 @@ type bash struct {
 	ended    time.Time // when the latest command ended
 	closed   bool
 	all      sync.WaitGroup
+	// grown wakes the subscribers of the bash events.
+	grown wakeup
 }
 
 // command is one command. mu guards the fields below it.
@@ -51,6 +57,8 @@ type command struct {
 	info agent.BashCommand
 	cmd  *exec.Cmd
 	done chan struct{}
+	// grown is the owner's; nil for a command without one.
+	grown *wakeup
 
 	mu      sync.Mutex
 	outputs []agent.BashOutput
@@ -70,9 +78,10 @@ func newBash(dir string, env map[string]string, logger *slog.Logger) *bash {
 // shell in the image the command ends with code 127.
 func (b *bash) start(text string, dir *string, timeout time.Duration) (*command, error) {
 	c := &command{
-		info: agent.BashCommand{ID: newHexID(), Timestamp: now().Format(eventTime), Kind: "BashCommand", Command: text, Cwd: dir,
+		info: agent.BashCommand{ID: newHexID(), Timestamp: now().Format(bashTime), Kind: "BashCommand", Command: text, Cwd: dir,
 			Timeout: int(timeout / time.Second)},
-		done: make(chan struct{}),
+		done:  make(chan struct{}),
+		grown: &b.grown,
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,6 +92,7 @@ func (b *bash) start(text string, dir *string, timeout time.Duration) (*command,
 	b.ids.add(c.info.ID)
 	b.commands[c.info.ID] = c
 	b.order = append(b.order, c.info.ID)
+	b.grown.wake()
 
 	shell, err := findShell()
 	if err == nil {
@@ -183,6 +193,7 @@ func (o outputWriter) Write(p []byte) (int, error) {
 	if o.stderr {
 		open = &o.c.open[stderrStream]
 	}
+	o.c.grown.wake()
 	for len(rest) > 0 {
 		n := min(len(rest), chunkBytes-len(*open))
 		*open = append(*open, rest[:n]...)
@@ -236,7 +247,7 @@ func wholeRunes(b []byte) int {
 
 // add appends an output event. The caller holds mu.
 func (c *command) add(e agent.BashOutput) {
-	e.ID, e.Timestamp, e.Kind, e.CommandID, e.Order = newHexID(), now().Format(eventTime), "BashOutput", c.info.ID, len(c.outputs)
+	e.ID, e.Timestamp, e.Kind, e.CommandID, e.Order = newHexID(), now().Format(bashTime), "BashOutput", c.info.ID, len(c.outputs)
 	c.outputs = append(c.outputs, e)
 }
 
@@ -252,6 +263,7 @@ func (c *command) finish(code int, stderr string) {
 	}
 	c.add(e)
 	c.finished = true
+	c.grown.wake()
 	close(c.done)
 }
 

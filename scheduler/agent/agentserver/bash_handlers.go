@@ -1,13 +1,11 @@
 package agentserver
 
 import (
-	"math"
 	"net/http"
 	"path"
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/decode"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // startCommand reads a command request and starts it, or responds with the error.
@@ -16,6 +14,27 @@ func (s *Server) startCommand(w http.ResponseWriter, r *http.Request) *command {
 	if !ok {
 		return nil
 	}
+	req := readCommand(o)
+	if refused(w, o) {
+		return nil
+	}
+	c, err := s.bash.start(req.text, req.dir, req.timeout)
+	if err != nil {
+		writeDetail(w, http.StatusServiceUnavailable, "Too many commands are running")
+		return nil
+	}
+	return c
+}
+
+// commandRequest is a validated request for a command.
+type commandRequest struct {
+	text    string
+	dir     *string
+	timeout time.Duration
+}
+
+// readCommand reads a request; it is valid if o has no problems.
+func readCommand(o decode.Object) commandRequest {
 	text := o.Text("command", maxText)
 	if o.Value("command") == nil {
 		missing(o, "command")
@@ -28,15 +47,7 @@ func (s *Server) startCommand(w http.ResponseWriter, r *http.Request) *command {
 	if timeout <= 0 || timeout > maxTimeout {
 		o.Fail("timeout", nil, decode.LessEqual(int64(maxTimeout/time.Second)))
 	}
-	if refused(w, o) {
-		return nil
-	}
-	c, err := s.bash.start(*text, dir, timeout)
-	if err != nil {
-		writeDetail(w, http.StatusServiceUnavailable, "Too many commands are running")
-		return nil
-	}
-	return c
+	return commandRequest{text: textOr(text, ""), dir: dir, timeout: timeout}
 }
 
 // handleBashStart handles POST /api/bash/start_bash_command.
@@ -71,46 +82,4 @@ func (s *Server) handleBashExecute(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusOK, last)
-}
-
-// handleBashSearch handles GET /api/bash/bash_events/search for the outputs of one command. Here
-// command_id__eq is required.
-func (s *Server) handleBashSearch(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	limit, ok := limitOf(w, q)
-	if !ok {
-		return
-	}
-	out := agent.Page[agent.BashOutput]{Items: []agent.BashOutput{}}
-	c := s.bash.get(q.Get("command_id__eq"))
-	if c == nil || (q.Get("kind__eq") != "" && q.Get("kind__eq") != "BashOutput") {
-		writeJSON(w, http.StatusOK, out)
-		return
-	}
-	after := -1
-	if text := q.Get("order__gt"); text != "" {
-		var problems decode.Problems
-		n := decode.Query{Values: q, Problems: &problems}.Integer("order__gt", -1, math.MinInt32, math.MaxInt32)
-		if problems.Err() != nil {
-			writeInvalid(w, problems.List)
-			return
-		}
-		after = int(n)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.finished {
-		c.seal(false)
-	}
-	for _, e := range c.outputs {
-		if e.Order <= after {
-			continue
-		}
-		if len(out.Items) == limit {
-			out.NextPageID = &e.ID
-			break
-		}
-		out.Items = append(out.Items, e)
-	}
-	writeJSON(w, http.StatusOK, out)
 }

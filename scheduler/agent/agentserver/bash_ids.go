@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"bivouac.dev/bivouac/scheduler/durable"
@@ -94,6 +95,17 @@ func (c *commandIDs) rewrite() {
 	}
 	if err := durable.Replace(c.path, buf.Bytes(), 0o600); err != nil {
 		c.fail(err)
+	}
+}
+
+// forget removes ids from the file.
+func (c *commandIDs) forget(ids map[string]bool) {
+	c.ids = slices.DeleteFunc(c.ids, func(id string) bool { return ids[id] })
+	for id := range ids {
+		delete(c.known, id)
+	}
+	if c.path != "" {
+		c.rewrite()
 	}
 }
 

@@ -206,19 +206,8 @@ func (s *Server) handleEventBatch(w http.ResponseWriter, r *http.Request) {
 	if c == nil {
 		return
 	}
-	v, ok := readValue(w, r)
+	ids, ok := readIDs(w, r)
 	if !ok {
-		return
-	}
-	list, isList := v.([]any)
-	ids := make([]string, 0, len(list))
-	for _, e := range list {
-		if id, ok := e.(string); ok {
-			ids = append(ids, id)
-		}
-	}
-	if !isList || len(ids) != len(list) || len(ids) > 100 {
-		writeInvalid(w, []decode.Problem{{Type: "list_type", Loc: []string{"body"}, Msg: "Input should be a valid list of at most 100 event ids"}})
 		return
 	}
 	out, err := c.eventsByID(ids)
@@ -230,6 +219,26 @@ func (s *Server) handleEventBatch(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeJSON(w, http.StatusOK, out)
 	}
+}
+
+// readIDs reads a JSON array of at most 100 event ids from the body, or responds 422.
+func readIDs(w http.ResponseWriter, r *http.Request) ([]string, bool) {
+	v, ok := readValue(w, r)
+	if !ok {
+		return nil, false
+	}
+	list, isList := v.([]any)
+	ids := make([]string, 0, len(list))
+	for _, e := range list {
+		if id, ok := e.(string); ok {
+			ids = append(ids, id)
+		}
+	}
+	if !isList || len(ids) != len(list) || len(ids) > 100 {
+		writeInvalid(w, []decode.Problem{{Type: "list_type", Loc: []string{"body"}, Msg: "Input should be a valid list of at most 100 event ids"}})
+		return nil, false
+	}
+	return ids, true
 }
 
 // eventsByID returns the events in the order of ids, nil for an unknown one.

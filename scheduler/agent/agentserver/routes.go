@@ -42,10 +42,14 @@ func (s *Server) table() []route {
 		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
 
 		{"GET", "/sockets/events/{id}", s.handleEventSocket},
+		{"GET", "/sockets/bash-events", s.handleBashSocket},
 
 		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
 		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
 		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
+		{"GET", "/api/bash/bash_events/{event}", s.handleBashEventGet},
+		{"GET", "/api/bash/bash_events/{$}", s.handleBashEventBatch},
+		{"DELETE", "/api/bash/bash_events", s.handleBashEventsDelete},
 		{"POST", "/api/file/upload", s.handleFileUpload},
 		{"GET", "/api/file/download", s.handleFileDownload},
 		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
