@@ -6,7 +6,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # The linter is pinned, and built once into the cache.
 LINT_VERSION := v2.13.2
-LINT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bivouac/bin/golangci-lint-$(LINT_VERSION)/golangci-lint
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bivouac
+LINT := $(CACHE)/bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
 .DEFAULT_GOAL := help
 
@@ -36,6 +37,15 @@ stack-down: ## stop what `make stack` started
 tools: ## build the pinned Nomad and Vault into the cache, if none is there
 	@exec $(GO) run ./deploy/local/stack tools
 
+.PHONY: agents
+agents: ## install the coding agents that the tests run (OpenCode, Codex) into the cache, if npm is there
+	@ops/agents/install.sh ops/agents $(CACHE)/agents/tested
+
+.PHONY: agents-all
+agents-all: agents ## install the agents of the other presets too (Claude Code, Gemini, Qwen), and try each
+	@ops/agents/install.sh ops/agents/all $(CACHE)/agents/all
+	$(GO) test -race -count=1 -v -run 'TestReal_' ./scheduler/agent/acp
+
 .PHONY: check
 check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/check)
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
@@ -51,7 +61,7 @@ $(LINT):
 	GOBIN=$(dir $@) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 .PHONY: test
-test: check tools build ## check, then all tests with the race detector, the real Nomad and Vault included
+test: check tools agents build ## check, then all tests with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
 	$(GO) test -race -p $$(( $$(nproc) + 1 )) -timeout 30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
