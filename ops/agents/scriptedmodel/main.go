@@ -15,7 +15,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
-const long = `Scriptedmodel answers OpenAI's chat completions at <URL>/v1 from a script, on loopback.
+const long = `Scriptedmodel answers OpenAI's chat completions and Responses at <URL>/v1 from a script.
 It prints its URL as the first line and serves until it is stopped. GET /requests, with no key,
 shows what it was asked.
 

@@ -3,5 +3,5 @@
 // real servers, and records what it was asked.
 //
 // A [Script] says what is answered, a [Server] serves it. One file holds each protocol; chat.go is
-// OpenAI's chat completions. ops/agents/scriptedmodel is a program of it.
+// OpenAI's chat completions, responses.go its Responses. ops/agents/scriptedmodel is a program of it.
 package modeltest
