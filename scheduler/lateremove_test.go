@@ -15,7 +15,7 @@ import (
 )
 
 // conversations is an agent server that accepts every conversation.
-type conversations struct{}
+type conversations struct{ starttask.Projects }
 
 func (conversations) CreateConversation(_ context.Context, _, _ string, req agent.CreateRequest) (agent.ConversationInfo, bool, error) {
 	return agent.ConversationInfo{ID: req.ConversationID}, true, nil
@@ -25,7 +25,9 @@ func (conversations) RunCommand(context.Context, string, string, agent.Command) 
 	return agent.Output{}, errors.New("no command is run in this test")
 }
 
-func (conversations) Upload(context.Context, string, string, string, []byte) error { return nil }
+func (conversations) StartCommand(context.Context, string, string, agent.Command) (string, error) {
+	return "", nil
+}
 
 // deposed begins a term that can end while one of its calls hangs: leave ends its context, and
 // ended waits until all it started has ended.

@@ -20,6 +20,9 @@ type Command struct {
 	Command string
 	// Dir is absolute; empty means the server's default.
 	Dir string
+	// Env is added to the command's environment. The built-in server neither stores nor shows it, so it
+	// may hold secrets. Upstream's server ignores it.
+	Env map[string]string
 	// Timeout is when the sandbox kills the command, in whole seconds. Less than a second means 300
 	// s.
 	Timeout time.Duration
@@ -37,37 +40,54 @@ type Output struct {
 // RunCommand runs a command and waits for its end. A server without this call returns ErrRefused
 // with status 404.
 func (c *Client) RunCommand(ctx context.Context, baseURL, key string, cmd Command) (Output, error) {
-	const op = "run command"
-	seconds := int(cmd.Timeout / time.Second)
-	if seconds < 1 {
-		seconds = 300
+	id, err := c.StartCommand(ctx, baseURL, key, cmd)
+	if err != nil {
+		return Output{}, err
 	}
-	in := map[string]any{"command": cmd.Command, "timeout": seconds}
+	// The sandbox enforces the timeout; the margin is for reading the result.
+	wait, cancel := context.WithTimeout(ctx, time.Duration(cmd.seconds())*time.Second+30*time.Second)
+	defer cancel()
+	out, err := c.awaitCommand(wait, baseURL, key, id)
+	if err != nil && wait.Err() != nil && ctx.Err() == nil {
+		return out, &Error{Op: opRunCommand, Kind: ErrUnavailable, Detail: "the command did not end in its time"}
+	}
+	return out, err
+}
+
+const opRunCommand = "run command"
+
+// seconds is the command's timeout as the protocol has it.
+func (cmd Command) seconds() int {
+	if s := int(cmd.Timeout / time.Second); s >= 1 {
+		return s
+	}
+	return 300
+}
+
+// StartCommand starts a command, does not wait for its end, and returns its id.
+func (c *Client) StartCommand(ctx context.Context, baseURL, key string, cmd Command) (string, error) {
+	in := map[string]any{"command": cmd.Command, "timeout": cmd.seconds()}
 	if cmd.Dir != "" {
 		in["cwd"] = cmd.Dir
 	}
+	if len(cmd.Env) > 0 {
+		in["env"] = cmd.Env
+	}
 	body, err := json.Marshal(in)
 	if err != nil {
-		return Output{}, &Error{Op: op, Kind: ErrRefused, Detail: "the command can't be encoded"}
+		return "", &Error{Op: opRunCommand, Kind: ErrRefused, Detail: "the command can't be encoded"}
 	}
 	var started struct {
 		ID string `json:"id"`
 	}
-	r := request{op: op, method: http.MethodPost, url: baseURL + "/api/bash/start_bash_command", key: key, body: body}
+	r := request{op: opRunCommand, method: http.MethodPost, url: baseURL + "/api/bash/start_bash_command", key: key, body: body}
 	if err := c.call(ctx, c.cfg.CallTimeout, r, &started); err != nil {
-		return Output{}, err
+		return "", err
 	}
 	if started.ID == "" {
-		return Output{}, &Error{Op: op, Kind: ErrBadAnswer, Detail: "the command has no id"}
+		return "", &Error{Op: opRunCommand, Kind: ErrBadAnswer, Detail: "the command has no id"}
 	}
-	// The sandbox enforces the timeout; the margin is for reading the result.
-	wait, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+30*time.Second)
-	defer cancel()
-	out, err := c.awaitCommand(wait, baseURL, key, started.ID)
-	if err != nil && wait.Err() != nil && ctx.Err() == nil {
-		return out, &Error{Op: op, Kind: ErrUnavailable, Detail: "the command did not end in its time"}
-	}
-	return out, err
+	return started.ID, nil
 }
 
 // Page is one page of a listing.
@@ -109,7 +129,7 @@ func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Out
 			q.Set("order__gt", strconv.Itoa(last))
 		}
 		var page Page[BashOutput]
-		r := request{op: "run command", method: http.MethodGet, key: key, url: baseURL + "/api/bash/bash_events/search?" + q.Encode()}
+		r := request{op: opRunCommand, method: http.MethodGet, key: key, url: baseURL + "/api/bash/bash_events/search?" + q.Encode()}
 		if err := c.call(ctx, c.cfg.CallTimeout, r, &page); err != nil {
 			return Output{Stdout: stdout, Stderr: stderr}, err
 		}

@@ -36,19 +36,21 @@ func DashedID(hex string) string { return decode.Dashed(hex) }
 // holds secrets: build it for one call, never log or store it.
 type CreateRequest struct {
 	// ConversationID is a UUID with dashes.
-	ConversationID       string             `json:"conversation_id"`
-	ParentConversationID *string            `json:"parent_conversation_id,omitempty"`
-	Workspace            Workspace          `json:"workspace"`
-	AgentSettings        AgentSettings      `json:"agent_settings"`
-	InitialMessage       *Message           `json:"initial_message,omitempty"`
-	ConfirmationPolicy   Kind               `json:"confirmation_policy"`
-	SecurityAnalyzer     *Kind              `json:"security_analyzer,omitempty"`
-	MaxIterations        int64              `json:"max_iterations,omitempty"`
-	Secrets              map[string]Secret  `json:"secrets"`
-	Plugins              json.RawMessage    `json:"plugins,omitempty"`
-	Tags                 map[string]string  `json:"tags"`
-	UserID               string             `json:"user_id,omitempty"`
-	Observability        *ObservabilityMeta `json:"-"`
+	ConversationID       string            `json:"conversation_id"`
+	ParentConversationID *string           `json:"parent_conversation_id,omitempty"`
+	Workspace            Workspace         `json:"workspace"`
+	AgentSettings        AgentSettings     `json:"agent_settings"`
+	InitialMessage       *Message          `json:"initial_message,omitempty"`
+	ConfirmationPolicy   Kind              `json:"confirmation_policy"`
+	SecurityAnalyzer     *Kind             `json:"security_analyzer,omitempty"`
+	MaxIterations        int64             `json:"max_iterations,omitempty"`
+	Secrets              map[string]Secret `json:"secrets"`
+	Plugins              json.RawMessage   `json:"plugins,omitempty"`
+	// HookConfig is what Client.Hooks returned.
+	HookConfig    json.RawMessage    `json:"hook_config,omitempty"`
+	Tags          map[string]string  `json:"tags"`
+	UserID        string             `json:"user_id,omitempty"`
+	Observability *ObservabilityMeta `json:"-"`
 	// Autotitle lets the server derive a title from the first message.
 	Autotitle bool `json:"autotitle"`
 }
@@ -110,6 +112,8 @@ type LLM struct {
 // AgentContext is text added to the agent's prompt.
 type AgentContext struct {
 	SystemMessageSuffix string `json:"system_message_suffix,omitempty"`
+	// Skills is what Client.Skills returned.
+	Skills json.RawMessage `json:"skills,omitempty"`
 }
 
 // Condenser configures the condensing of long histories.

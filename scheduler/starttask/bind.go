@@ -45,6 +45,8 @@ type drawn struct {
 	// late: the last call that creates the conversation was slow. lateClone: the last one that
 	// prepares the repository was.
 	late, lateClone bool
+	// project is what this leader has loaded of the project, nil before.
+	project *project
 }
 
 var errIDTaken = errors.New("the sandbox id is taken")

@@ -19,8 +19,9 @@ type Config struct {
 	// repository, and how many more write a key. Slow calls of the first two have four times as
 	// many slots of their own. A user may have a quarter of the slots of either.
 	Tasks, Calls int
-	// RepositoryTimeout bounds the commands that prepare a repository.
-	RepositoryTimeout time.Duration
+	// RepositoryTimeout bounds the commands that prepare a repository, SetupTimeout its setup script.
+	// A task that may run such a script has that much longer than Deadline.
+	RepositoryTimeout, SetupTimeout time.Duration
 	// BackoffMin and BackoffMax bound the pause after a failed attempt.
 	BackoffMin, BackoffMax time.Duration
 	// Logger may be nil.
@@ -35,6 +36,7 @@ func DefaultConfig() Config {
 		Tasks:             1024,
 		Calls:             64,
 		RepositoryTimeout: 5 * time.Minute,
+		SetupTimeout:      10 * time.Minute,
 		BackoffMin:        100 * time.Millisecond,
 		BackoffMax:        5 * time.Second,
 	}
@@ -51,6 +53,7 @@ func (c Config) Validate() error {
 	}{
 		{"deadline", c.Deadline},
 		{"repository timeout", c.RepositoryTimeout},
+		{"setup timeout", c.SetupTimeout},
 		{"minimum back-off", c.BackoffMin},
 		{"maximum back-off", c.BackoffMax},
 	} {

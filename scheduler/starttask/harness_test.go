@@ -250,12 +250,22 @@ type taskAgents struct {
 	bodies   []string
 	keys     []string
 	commands []string
+	envs     []map[string]string
 	uploads  map[string]string
+	// started are the commands that nobody waited for. skills and hooks are what projects have,
+	// projects the directories that were asked for.
+	started       []string
+	skills, hooks json.RawMessage
+	projects      []string
 	// fail is returned once for each element, before any effect; lose loses the first response.
 	fail []error
 	lose bool
 	exit agent.Output
 	bash error
+	// project is what the calls for skills and hooks return.
+	project error
+	// respond, when set, is what a command says.
+	respond func(agent.Command) agent.Output
 	// hang selects, by a conversation's id or a command's text, the calls that get no response
 	// before the client's timeout: two minutes.
 	hang func(string) bool
@@ -322,8 +332,35 @@ func (a *taskAgents) RunCommand(ctx context.Context, _, _ string, cmd agent.Comm
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.commands = append(a.commands, cmd.Command)
+	a.commands, a.envs = append(a.commands, cmd.Command), append(a.envs, cmd.Env)
+	if a.respond != nil {
+		return a.respond(cmd), a.bash
+	}
 	return a.exit, a.bash
+}
+
+// StartCommand implements Agents.
+func (a *taskAgents) StartCommand(_ context.Context, _, _ string, cmd agent.Command) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.started = append(a.started, cmd.Command)
+	return "1", a.bash
+}
+
+// Skills implements Agents.
+func (a *taskAgents) Skills(_ context.Context, _, _ string, req agent.SkillsRequest) (json.RawMessage, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.projects = append(a.projects, req.ProjectDir)
+	return a.skills, a.project
+}
+
+// Hooks implements Agents.
+func (a *taskAgents) Hooks(_ context.Context, _, _, dir string) (json.RawMessage, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.projects = append(a.projects, dir)
+	return a.hooks, a.project
 }
 
 // Upload implements Agents.

@@ -27,6 +27,7 @@ type inputs struct {
 	tokens    map[fsm.ProviderType]string
 	custom    map[string]string
 	requested requestSecrets
+	project   project
 
 	// values has every secret value, to be masked in what users see.
 	values []string

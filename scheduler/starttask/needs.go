@@ -2,6 +2,7 @@ package starttask
 
 import (
 	"context"
+	"encoding/json"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -23,10 +24,19 @@ type Cluster interface {
 type Agents interface {
 	// CreateConversation makes the conversation of req.ConversationID, or finds the existing one.
 	CreateConversation(ctx context.Context, baseURL, key string, req agent.CreateRequest) (info agent.ConversationInfo, created bool, err error)
-	// RunCommand runs a shell command and waits for its end.
+	Projects
+}
+
+// Projects prepares a project's directory in a sandbox.
+type Projects interface {
+	// RunCommand runs a shell command and waits for its end. StartCommand does not wait.
 	RunCommand(ctx context.Context, baseURL, key string, cmd agent.Command) (agent.Output, error)
+	StartCommand(ctx context.Context, baseURL, key string, cmd agent.Command) (id string, err error)
 	// Upload writes a file.
 	Upload(ctx context.Context, baseURL, key, path string, content []byte) error
+	// Skills returns the skills of a project, Hooks its hooks, nil for none.
+	Skills(ctx context.Context, baseURL, key string, req agent.SkillsRequest) (json.RawMessage, error)
+	Hooks(ctx context.Context, baseURL, key, dir string) (json.RawMessage, error)
 }
 
 // Secrets reads and writes the secret store; cmd adapts the secrets package. An unavailable store

@@ -5,11 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/cgi"
-	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -307,66 +302,5 @@ func TestStartTasks_RealLeadersComeAndGo(t *testing.T) {
 	l, err := w.runner.List(t.Context(), "c1")
 	if err != nil || len(l) != tasks || len(conversations) != tasks {
 		t.Errorf("%d tasks made %d jobs in %d sandboxes: %v", tasks, len(l), len(conversations), err)
-	}
-}
-
-func TestStartTasks_RealRepository(t *testing.T) {
-	backend := "/usr/lib/git-core/git-http-backend"
-	if _, err := os.Stat(backend); err != nil {
-		t.Skip("git's HTTP backend is not installed")
-	}
-	root := t.TempDir()
-	script := `set -e; export HOME=$PWD; git config --global user.name x; git config --global user.email x@y
-mkdir octo; git init -q -b main octo/app.git; cd octo/app.git; echo hi > README; git add .; git commit -qm one; git config http.receivepack true`
-	cmd := exec.Command("sh", "-c", script)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if user, pass, _ := r.BasicAuth(); user != "x-access-token" || pass != "TOKEN/CANARY@1" {
-			rw.Header().Set("WWW-Authenticate", `Basic realm="git"`)
-			rw.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + root,
-			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(rw, r)
-	}))
-	defer host.Close()
-
-	w := newRealWorld(t)
-	path := "users/ada/providers/github"
-	ref, err := w.secrets.Write(t.Context(), path, map[string]string{"token": "TOKEN/CANARY@1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.must("ada", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Host: &host.URL, Ref: ref}}})
-	w.lead()
-	repo := "octo/app"
-	task := w.ready(w.start(1, func(q *fsm.StartRequest) { q.SelectedRepository = &repo }))
-	_, _, s := w.running(task.SandboxID)
-	ws := s.Status.Placement.Workspace
-	if b, err := os.ReadFile(filepath.Join(ws, "project", "app", "README")); err != nil || string(b) != "hi\n" {
-		t.Errorf("README: %q, %v", b, err)
-	}
-	err = filepath.WalkDir(ws, func(p string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		b, err := os.ReadFile(p)
-		if strings.Contains(string(b), "CANARY") {
-			t.Errorf("%s holds the token", p)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A repository that does not exist fails the task, with git's error.
-	gone := "octo/gone"
-	bad := w.start(2, func(q *fsm.StartRequest) { q.SelectedRepository, q.SandboxID = &gone, &task.SandboxID })
-	w.await("the task ends", func(v *fsm.View) bool { return v.StartTask("ada", bad.ID).Done() })
-	if got := w.store.View().StartTask("ada", bad.ID); got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "octo/gone") {
-		t.Errorf("task %s %q", got.Status, got.Detail)
 	}
 }

@@ -8,29 +8,35 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// needsPreparation reports whether the sandbox needs something before the conversation: a
-// repository to clone, or git's user to set.
+// hasProject reports whether the task's directory may hold a project of the user's: a repository to
+// clone, or what is in a sandbox that was there before.
+func hasProject(t *fsm.StartTask) bool {
+	return deref(t.Request.SelectedRepository) != "" || deref(t.Request.SandboxID) != ""
+}
+
+// needsPreparation reports whether the sandbox needs a command before the conversation that the task
+// waits for: one of a project, or git's user to set.
 func needsPreparation(v *fsm.View, t *fsm.StartTask) bool {
-	if deref(t.Request.SelectedRepository) != "" {
+	if hasProject(t) {
 		return true
 	}
 	s := v.Settings(t.UserID)
 	return s != nil && (deref(s.Values.GitUserName) != "" || deref(s.Values.GitUserEmail) != "")
 }
 
-// prepare clones the repository and sets git's user. A sandbox without git, or whose agent server
-// runs no commands, can't have a repository: the task fails with that reason. Without a
-// repository git is optional.
-func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) outcome {
+// prepare clones the repository and sets git's user; without a repository it makes an empty one. A
+// sandbox without git, or whose agent server runs no commands, can't have a repository: the task fails
+// with that reason. Without a repository git is optional. found is what the project has.
+func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) (found string, o outcome) {
 	in, err := r.inputs(ctx, v, t, p)
 	if err != nil {
-		return outcome{err: err}
+		return "", outcome{err: err}
 	}
 	job := gitJob{
 		dir: p.projects, userName: deref(in.settings.Values.GitUserName), userEmail: deref(in.settings.Values.GitUserEmail),
@@ -38,36 +44,56 @@ func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *
 		tmp: ".bivouac-clone-" + t.ID,
 	}
 	if repo := deref(t.Request.SelectedRepository); repo != "" {
-		remote, err := in.remote(repo, job.branch)
+		job.remote, err = in.remote(repo, job.branch)
 		if err != nil {
-			return outcome{fatal: in.scrub(err.Error())}
+			return "", outcome{fatal: in.scrub(err.Error())}
 		}
-		job.remote, job.target = remote.clone, path.Base(repo)
-		if remote.credential != "" {
-			// The credential goes through a file that the script removes, because the sandbox
-			// keeps a command's text and a remote's URL.
-			job.credential = path.Join(p.projects, ".bivouac-credential-"+t.ID)
-			r.step(ctx, t, "upload credential")
-			if err := r.agents.Upload(ctx, p.url, in.key, job.credential, []byte(remote.credential+"\n")); err != nil {
-				return r.repositoryOutcome(err, in)
-			}
-			in.values = append(in.values, remote.credential)
-		}
+		job.target = path.Base(repo)
 	}
 	r.step(ctx, t, "prepare repository")
-	out, err := r.agents.RunCommand(ctx, p.url, in.key, agent.Command{Command: job.script(), Timeout: r.cfg.RepositoryTimeout})
+	out, err := r.clone(ctx, in, job)
 	switch {
-	case err != nil && job.remote == "" && errors.Is(err, agent.ErrRefused):
-		return outcome{}
+	case err != nil && job.remote.clone == "" && errors.Is(err, agent.ErrRefused):
+		return "", outcome{}
 	case err != nil:
-		return r.repositoryOutcome(err, in)
-	case out.ExitCode != 0 && job.remote == "":
-		r.log.Info("setting git's user in a sandbox failed", "task", t.ID, "sandbox", t.SandboxID, "reason", lastLines(in.scrub(out.Stderr)))
-		return outcome{}
+		return "", r.repositoryOutcome(err, in)
+	case out.ExitCode != 0 && job.remote.clone == "":
+		r.log.Info("preparing git in a sandbox failed", "task", t.ID, "sandbox", t.SandboxID, "reason", lastLines(in.scrub(out.Stderr)))
+		return "", outcome{}
 	case out.ExitCode != 0:
-		return outcome{fatal: "Unable to prepare repository " + deref(t.Request.SelectedRepository) + ": " + lastLines(in.scrub(out.Stderr))}
+		return "", outcome{fatal: "Unable to prepare repository " + deref(t.Request.SelectedRepository) + ": " + lastLines(in.scrub(out.Stderr))}
 	}
-	return outcome{}
+	return out.Stdout, outcome{}
+}
+
+// clone runs the job. Its credential goes through the command's environment. A server that passes none
+// gets it through a file in memory that the script removes, because it keeps a command's text.
+func (r *Runner) clone(ctx context.Context, in *inputs, job gitJob) (agent.Output, error) {
+	cmd := agent.Command{Command: job.script(), Timeout: r.cfg.RepositoryTimeout}
+	if job.remote.password == "" {
+		return r.agents.RunCommand(ctx, in.place.url, in.key, cmd)
+	}
+	in.values = append(in.values, job.remote.password, job.remote.credential())
+	cmd.Env = map[string]string{envGitUser: job.remote.user, envGitPassword: job.remote.password}
+	out, err := r.agents.RunCommand(ctx, in.place.url, in.key, cmd)
+	if err != nil || out.ExitCode != exitNoCredential {
+		return out, err
+	}
+	job.credentialFile = "/dev/shm/.bivouac-credential-" + in.task.ID
+	r.step(ctx, in.task, "upload credential")
+	if err := r.agents.Upload(ctx, in.place.url, in.key, job.credentialFile, []byte(job.remote.credential()+"\n")); err != nil {
+		return out, err
+	}
+	return r.agents.RunCommand(ctx, in.place.url, in.key, agent.Command{Command: job.script(), Timeout: cmd.Timeout})
+}
+
+// initEmpty makes an empty repository for a conversation without one, and does not wait for it: git is
+// optional there.
+func (r *Runner) initEmpty(ctx context.Context, in *inputs) {
+	cmd := agent.Command{Command: gitJob{dir: in.place.projects}.script(), Timeout: time.Minute}
+	if _, err := r.agents.StartCommand(ctx, in.place.url, in.key, cmd); err != nil && ctx.Err() == nil {
+		r.log.Debug("making an empty repository failed", "task", in.task.ID, "error", in.scrub(err.Error()))
+	}
 }
 
 func (r *Runner) repositoryOutcome(err error, in *inputs) outcome {
@@ -79,11 +105,27 @@ func (r *Runner) repositoryOutcome(err error, in *inputs) outcome {
 	return r.agentOutcome(err, in)
 }
 
-// remote is where a repository is cloned from.
+// remote is where a repository is cloned from, and the credential for it.
 type remote struct {
-	clone string
-	// credential is a line for git's credential store; empty without a token.
-	credential string
+	clone, user, password string
+}
+
+// credential returns the line for git's credential store.
+func (r remote) credential() string {
+	u, err := url.Parse(r.clone)
+	if err != nil {
+		return "" // it was made by url.URL
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, User: url.UserPassword(r.user, r.password)}).String()
+}
+
+// host returns the URL of the remote's server, to which alone the credential goes.
+func (r remote) host() string {
+	u, err := url.Parse(r.clone)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
 }
 
 // gitProviders has host and user name by provider, for repositories given as owner/name.
@@ -137,67 +179,5 @@ func (in *inputs) remote(repo, branch string) (remote, error) {
 	}
 	u = u.JoinPath(repo + ".git")
 	u.User = nil
-	out := remote{clone: u.String()}
-	if token := in.tokens[kind]; token != "" {
-		out.credential = (&url.URL{Scheme: u.Scheme, Host: u.Host, User: url.UserPassword(known.user, token)}).String()
-	}
-	return out, nil
-}
-
-// gitJob has the parameters of the script in the sandbox.
-type gitJob struct {
-	dir, userName, userEmail string
-	remote, target, tmp      string
-	branch, newBranch        string
-	credential               string
-}
-
-// script returns a POSIX shell script that can be repeated, even while an earlier run of it has
-// not ended: the clone appears under its name whole or not at all.
-func (j gitJob) script() string {
-	var b strings.Builder
-	line := func(parts ...string) { b.WriteString(strings.Join(parts, " ") + "\n") }
-	line("set -eu")
-	if j.credential != "" {
-		line("trap", quote("rm -f "+quote(j.credential)), "EXIT")
-	}
-	line("mkdir -p", quote(j.dir))
-	line("cd", quote(j.dir))
-	line("command -v git >/dev/null 2>&1 || { echo 'git is not installed in this sandbox' >&2; exit 69; }")
-	line("export GIT_TERMINAL_PROMPT=0")
-	for _, user := range [][2]string{{"user.name", j.userName}, {"user.email", j.userEmail}} {
-		if user[1] != "" {
-			// Another conversation of the sandbox may be setting it at this moment.
-			set := "git config --global " + user[0] + " " + quote(user[1])
-			line(set, "|| { sleep 1;", set+"; }")
-		}
-	}
-	if j.remote == "" {
-		return b.String()
-	}
-	tmp := quote(j.tmp) + `".$$"`
-	line("if [ -e", quote(j.target+"/.git"), "]; then exit 0; fi")
-	line("if [ -e", quote(j.target), "]; then echo", quote(j.target+" exists and is not a git repository"), ">&2; exit 73; fi")
-	clone := []string{"git", "-c credential.helper="}
-	if j.credential != "" {
-		clone = append(clone, "-c", quote("credential.helper=store --file="+quote(j.credential)))
-	}
-	clone = append(clone, "clone --quiet --depth 1")
-	if j.branch != "" {
-		clone = append(clone, "--branch", quote(j.branch))
-	}
-	line(append(clone, "--", quote(j.remote), tmp)...)
-	if j.branch == "" {
-		line("git -C", tmp, "checkout --quiet -b", quote(j.newBranch))
-	}
-	line("if [ -e", quote(j.target), "]; then rm -rf", tmp+"; else mv", tmp, quote(j.target)+"; fi")
-	return b.String()
-}
-
-// quote makes one word of a POSIX shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// lastLines returns the end of a command's output, on one line.
-func lastLines(s string) string {
-	return strings.Join(strings.Fields(decode.Tail(strings.TrimSpace(s), 400)), " ")
+	return remote{clone: u.String(), user: known.user, password: in.tokens[kind]}, nil
 }

@@ -42,9 +42,10 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 			Metadata: in.metadata(), Tags: t.Request.ObservabilityTags, SpanName: deref(t.Request.ObservabilitySpanName),
 		},
 	}
-	if suffix := deref(t.Request.SystemMessageSuffix); suffix != "" {
-		req.AgentSettings.AgentContext = &agent.AgentContext{SystemMessageSuffix: suffix}
+	if suffix := deref(t.Request.SystemMessageSuffix); suffix != "" || in.project.skills != nil {
+		req.AgentSettings.AgentContext = &agent.AgentContext{SystemMessageSuffix: suffix, Skills: in.project.skills}
 	}
+	req.HookConfig = in.project.hooks
 	if parent := deref(t.Request.ParentConversationID); parent != "" {
 		id := agent.DashedID(parent)
 		req.ParentConversationID = &id

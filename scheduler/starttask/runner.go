@@ -170,6 +170,9 @@ func (r *Runner) awaitRelease(ctx context.Context, v *fsm.View) time.Time {
 
 func (r *Runner) deadline(t *fsm.StartTask, began time.Time) time.Time {
 	d := t.CreatedAt.Add(r.cfg.Deadline)
+	if hasProject(t) {
+		d = d.Add(r.cfg.SetupTimeout)
+	}
 	if g := began.Add(r.cfg.TermGrace); d.Before(g) {
 		return g
 	}
@@ -177,7 +180,11 @@ func (r *Runner) deadline(t *fsm.StartTask, began time.Time) time.Time {
 }
 
 func (r *Runner) overdue(t *fsm.StartTask) string {
-	text := fmt.Sprintf("not ready after %s, still %s", r.cfg.Deadline, t.Status)
+	limit := r.cfg.Deadline
+	if hasProject(t) {
+		limit += r.cfg.SetupTimeout
+	}
+	text := fmt.Sprintf("not ready after %s, still %s", limit, t.Status)
 	if t.Detail != "" {
 		text += ": " + t.Detail
 	}

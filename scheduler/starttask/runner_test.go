@@ -312,13 +312,16 @@ func TestStartTask_LeaderLostAtEveryStep(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newTaskWorld(t)
 		w.everything()
+		w.agents.respond = func(agent.Command) agent.Output {
+			return agent.Output{Stdout: foundSetup + "\n" + foundGitHooks + "\n"}
+		}
 		task := w.task("1", func(b *fsm.StartTaskCreateBody) {
 			w.requestSecrets(b)
 			b.Request.SelectedRepository = ptr("octo/app")
 		})
 		lostAt := w.loseLeaderAt(n)
 		if lostAt == "" {
-			if n < 10 {
+			if n < 20 {
 				t.Fatalf("only %d steps were seen", n-1)
 			}
 			return

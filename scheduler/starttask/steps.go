@@ -29,17 +29,24 @@ func (r *Runner) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask, d *
 		return r.moveTo(ctx, t, next, place)
 	case fsm.StartTaskPreparingRepository:
 		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome {
-			if o := r.prepare(ctx, v, t, place); o != (outcome{}) {
+			found, o := r.prepare(ctx, v, t, place)
+			if o != (outcome{}) {
 				return o
 			}
-			return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
+			return r.moveTo(ctx, t, afterPrepare(t, found), place)
 		})
+	case fsm.StartTaskRunningSetupScript:
+		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.setUp(ctx, v, t, place) })
+	case fsm.StartTaskSettingUpGitHooks:
+		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.installHooks(ctx, v, t, place) })
+	case fsm.StartTaskSettingUpSkills:
+		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.loadSkills(ctx, v, t, place, d) })
 	case fsm.StartTaskStartingConversation:
 		if t.AgentServerURL != place.url {
 			// The sandbox was placed again since the last step.
 			return r.moveTo(ctx, t, t.Status, place)
 		}
-		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.converse(ctx, v, t, place) })
+		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.converse(ctx, v, t, place, d) })
 	default:
 		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
 	}
@@ -107,14 +114,21 @@ func (r *Runner) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
 
 // converse creates the conversation in the sandbox and finishes the task. Settings and secrets
 // are read here, and their values are used for this one call.
-func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) outcome {
+func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place, d *drawn) outcome {
 	in, err := r.inputs(ctx, v, t, p)
 	if err != nil {
 		return outcome{err: err}
 	}
+	if o := r.project(ctx, in, d); o != (outcome{}) {
+		return o
+	}
+	in.project = *d.project
 	req, err := in.request()
 	if err != nil {
 		return outcome{fatal: in.scrub(err.Error())}
+	}
+	if !needsPreparation(v, t) {
+		r.initEmpty(ctx, in)
 	}
 	r.step(ctx, t, "create conversation")
 	_, created, err := r.agents.CreateConversation(ctx, p.url, in.key, req)

@@ -74,9 +74,9 @@ func newBash(dir string, env map[string]string, logger *slog.Logger) *bash {
 	return &bash{env: env, ids: openCommandIDs(dir, logger), commands: map[string]*command{}}
 }
 
-// start runs text in a shell with its own process group, in dir, for at most timeout. Without a
-// shell in the image the command ends with code 127.
-func (b *bash) start(text string, dir *string, timeout time.Duration) (*command, error) {
+// start runs text in a shell with its own process group, in dir, for at most timeout, with more in
+// its environment. Without a shell in the image the command ends with code 127.
+func (b *bash) start(text string, dir *string, timeout time.Duration, more map[string]string) (*command, error) {
 	c := &command{
 		info: agent.BashCommand{ID: newHexID(), Timestamp: now().Format(bashTime), Kind: "BashCommand", Command: text, Cwd: dir,
 			Timeout: int(timeout / time.Second)},
@@ -96,7 +96,7 @@ func (b *bash) start(text string, dir *string, timeout time.Duration) (*command,
 
 	shell, err := findShell()
 	if err == nil {
-		err = c.spawn(shell, text, dir, b.env)
+		err = c.spawn(shell, text, dir, commandEnv(commandEnv(os.Environ(), b.env), more))
 	}
 	if err != nil {
 		c.finish(noShellExit, "the command can't be started: "+err.Error()+"\n")
@@ -122,12 +122,12 @@ func findShell() (string, error) {
 	return "", errors.New("there is no shell in this sandbox")
 }
 
-func (c *command) spawn(shell, text string, dir *string, env map[string]string) error {
+func (c *command) spawn(shell, text string, dir *string, env []string) error {
 	c.cmd = exec.Command(shell, "-c", text)
 	if dir != nil {
 		c.cmd.Dir = *dir
 	}
-	c.cmd.Env = commandEnv(os.Environ(), env)
+	c.cmd.Env = env
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Stdout = outputWriter{c, false}
 	c.cmd.Stderr = outputWriter{c, true}

@@ -3,6 +3,7 @@ package agentserver
 import (
 	"net/http"
 	"path"
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -18,7 +19,7 @@ func (s *Server) startCommand(w http.ResponseWriter, r *http.Request) *command {
 	if refused(w, o) {
 		return nil
 	}
-	c, err := s.bash.start(req.text, req.dir, req.timeout)
+	c, err := s.bash.start(req.text, req.dir, req.timeout, req.env)
 	if err != nil {
 		writeDetail(w, http.StatusServiceUnavailable, "Too many commands are running")
 		return nil
@@ -31,6 +32,7 @@ type commandRequest struct {
 	text    string
 	dir     *string
 	timeout time.Duration
+	env     map[string]string
 }
 
 // readCommand reads a request; it is valid if o has no problems.
@@ -47,7 +49,23 @@ func readCommand(o decode.Object) commandRequest {
 	if timeout <= 0 || timeout > maxTimeout {
 		o.Fail("timeout", nil, decode.LessEqual(int64(maxTimeout/time.Second)))
 	}
-	return commandRequest{text: textOr(text, ""), dir: dir, timeout: timeout}
+	return commandRequest{text: textOr(text, ""), dir: dir, timeout: timeout, env: readCommandEnv(o)}
+}
+
+// readCommandEnv reads what is added to the command's environment: texts, which are neither stored nor
+// shown.
+func readCommandEnv(o decode.Object) map[string]string {
+	dict, ok := o.Masked().Dict("env")
+	if !ok {
+		return nil
+	}
+	env := dict.TextMap(maxText, maxText)
+	for name := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(env[name], 0) {
+			dict.Rule(name, "this is not a variable of the environment")
+		}
+	}
+	return env
 }
 
 // handleBashStart handles POST /api/bash/start_bash_command.

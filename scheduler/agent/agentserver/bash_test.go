@@ -114,13 +114,13 @@ func TestBash_Commands(t *testing.T) {
 
 func TestBash_CloseEndsCommands(t *testing.T) {
 	b := newBash("", nil, slog.New(slog.DiscardHandler))
-	c, err := b.start("sleep 1000", nil, defaultTimeout)
+	c, err := b.start("sleep 1000", nil, defaultTimeout, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.close()
 	<-c.done
-	if _, err := b.start("true", nil, defaultTimeout); err == nil {
+	if _, err := b.start("true", nil, defaultTimeout, nil); err == nil {
 		t.Error("a closed bash starts commands")
 	}
 }
