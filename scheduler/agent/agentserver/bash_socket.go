@@ -138,7 +138,7 @@ func (s *Server) commandFrame(frame []byte) (code, detail string) {
 	if err := o.Problems.Err(); err != nil {
 		return "ValidationError", err.Error()
 	}
-	if _, err := s.bash.start(req.text, req.dir, req.timeout); err != nil {
+	if _, err := s.bash.start(req.text, req.dir, req.timeout, req.env); err != nil {
 		return "TooManyCommands", err.Error()
 	}
 	return "", ""
