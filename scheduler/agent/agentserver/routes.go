@@ -53,6 +53,11 @@ func (s *Server) table() []route {
 		{"POST", "/api/file/upload", s.handleFileUpload},
 		{"GET", "/api/file/download", s.handleFileDownload},
 		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
+
+		{"GET", "/api/git/changes", s.handleGitChanges},
+		{"GET", "/api/git/diff", s.handleGitDiff},
+		{"GET", "/api/git/commits", s.handleGitCommits},
+		{"GET", "/api/git/commits/{sha}/changes", s.handleGitCommitChanges},
 	}
 }
 

@@ -30,6 +30,8 @@ type Server struct {
 	store   *store
 	bash    *bash
 	sockets sockets
+	// gits has a place for each git request at a time.
+	gits    chan struct{}
 	handler http.Handler
 	started time.Time
 	// activity is the time of the last activity, relative to started.
@@ -51,7 +53,8 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started}
+	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started,
+		gits: make(chan struct{}, maxGit)}
 	s.sockets.authTime = defaultAuthTime
 	s.touch()
 	s.handler = s.middleware(s.routes())
