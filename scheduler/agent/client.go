@@ -192,11 +192,11 @@ func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []s
 	return out, nil
 }
 
-// CountEvents returns the number of events of a conversation.
-func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID string) (int, error) {
+// CountEvents returns the number of events of a conversation, of one kind if kind is not empty.
+func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID, kind string) (int, error) {
 	var n int
 	r := request{op: "count events", method: http.MethodGet, key: key,
-		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/events/count"}
+		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/events/count?kind=" + url.QueryEscape(kind)}
 	err := c.call(ctx, c.cfg.CallTimeout, r, &n)
 	return n, err
 }

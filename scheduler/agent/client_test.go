@@ -249,7 +249,7 @@ func TestClient_Calls(t *testing.T) {
 	if l, err := client.Conversations(ctx, url, key, nil); l != nil || err != nil {
 		t.Errorf("no ids: %v, %v", l, err)
 	}
-	if n, err := client.CountEvents(ctx, url, key, "../x"); n != 4 || err != nil {
+	if n, err := client.CountEvents(ctx, url, key, "../x", ""); n != 4 || err != nil {
 		t.Errorf("CountEvents: %d, %v", n, err)
 	}
 	if err := client.Pause(ctx, url, key, "a"); err != nil {

@@ -68,7 +68,7 @@ func FuzzAnswers(f *testing.F) {
 		if collect(err); err == nil && len(list) != 2 {
 			t.Fatalf("%d answers to 2 ids", len(list))
 		}
-		_, err = c.CountEvents(ctx, base, key, id)
+		_, err = c.CountEvents(ctx, base, key, id, "")
 		collect(err)
 		_, err = c.Download(ctx, base, key, "/x")
 		collect(err)

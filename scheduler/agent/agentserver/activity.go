@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/engine"
 )
 
 // touch records activity, for server_info's idle_time. The middleware calls it for requests that
@@ -42,8 +44,8 @@ func isActivity(r *http.Request) bool {
 	return true
 }
 
-// running reports whether the agent works in any conversation. A conversation without events in
-// memory does not run.
+// running reports whether the agent works in any conversation. One that waits for a confirmation
+// does not work.
 func (st *store) running() bool {
 	// Not under the store's lock: delete takes the two locks in the opposite order.
 	st.mu.RLock()
@@ -51,7 +53,7 @@ func (st *store) running() bool {
 	st.mu.RUnlock()
 	for _, c := range list {
 		c.mu.Lock()
-		at := c.log != nil && !c.deleted && c.log.status == statusRunning
+		at := c.run != nil && (c.log == nil || c.log.status() == engine.StatusRunning)
 		c.mu.Unlock()
 		if at {
 			return true

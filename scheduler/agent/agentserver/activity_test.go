@@ -1,6 +1,7 @@
 package agentserver
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/engine"
 )
 
 // age makes the last activity an hour old.
@@ -87,16 +89,21 @@ func TestActivity_WorkIsActivity(t *testing.T) {
 	if idle := s.idleTime(); idle < 3000 {
 		t.Errorf("idle for %d s", idle)
 	}
-	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
-	c := s.s.store.get(convID)
-	for status, idle := range map[string]bool{statusRunning: false, statusPaused: true} {
-		if err := c.append(statusEvent(status)); err != nil {
-			t.Fatal(err)
-		}
-		s.age()
-		if got := s.idleTime(); (got > 3000) != idle {
-			t.Errorf("a conversation is %s: idle for %d s", status, got)
-		}
+	hold := make(chan struct{})
+	r := serveAt(t, t.TempDir(), stepping(nil, func(context.Context, *steps, int) (engine.Outcome, error) {
+		<-hold
+		return engine.Finished, nil
+	}))
+	r.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	r.age()
+	if idle := r.idleTime(); idle != 0 {
+		t.Errorf("an agent works: idle for %d s", idle)
+	}
+	close(hold)
+	r.settled(convID)
+	r.age()
+	if idle := r.idleTime(); idle < 3000 {
+		t.Errorf("the agent has finished: idle for %d s", idle)
 	}
 }
 

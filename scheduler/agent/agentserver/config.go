@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+
+	"bivouac.dev/bivouac/scheduler/agent/engine"
 )
 
 // Config configures the server. ConfigFromEnv reads it from the variables of
@@ -33,8 +35,13 @@ type Config struct {
 	CORSOrigins []string
 	// Version is what /server_info and --version report.
 	Version string
+	// MaxRuns is how many conversations run at once; 0 is 10.
+	MaxRuns int
 	// Logger gets one line per request, at debug; nil discards.
 	Logger *slog.Logger
+
+	// newEngine makes the conversations' engines; nil is newEngine. Tests set it.
+	newEngine func(engine.Setup, engine.Conversation) (engine.Engine, error)
 }
 
 // Environment variables and defaults. Those that hold keys are not passed to commands.
@@ -46,6 +53,7 @@ const (
 	envBashDir    = "OH_BASH_EVENTS_DIR"
 	envDeferred   = "OH_DEFERRED_INIT"
 	envCORS       = "OH_ALLOW_CORS_ORIGINS"
+	envRuns       = "OH_MAX_CONCURRENT_RUNS"
 	defaultPath   = "workspace/conversations"
 	defaultPort   = 8000
 	maxListedVars = 100
@@ -68,6 +76,11 @@ func ConfigFromEnv(environ []string) (Config, error) {
 	var err error
 	if cfg.Deferred, err = envBool(env, envDeferred); err != nil {
 		return cfg, err
+	}
+	if text := env[envRuns]; text != "" {
+		if cfg.MaxRuns, err = strconv.Atoi(text); err != nil || cfg.MaxRuns < 1 {
+			return cfg, fmt.Errorf("%s must be a number from 1 on, got %q", envRuns, text)
+		}
 	}
 	keys, err := envList(env, envKeys)
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 	"bivouac.dev/bivouac/scheduler/durable"
 )
 
@@ -18,13 +19,6 @@ const (
 	metaFile   = "meta.json"
 	eventsFile = "events.jsonl"
 	sealFile   = "request.seal"
-)
-
-// The execution statuses that this server uses (API.md, "Enumerations").
-const (
-	statusIdle    = "idle"
-	statusPaused  = "paused"
-	statusRunning = "running"
 )
 
 // meta is meta.json: a conversation without its secrets.
@@ -36,12 +30,16 @@ type meta struct {
 	Tags               map[string]string `json:"tags"`
 	Workspace          agent.Workspace   `json:"workspace"`
 	Agent              agentInfo         `json:"agent"`
-	ConfirmationPolicy agent.Kind        `json:"confirmation_policy"`
+	ConfirmationPolicy engine.Policy     `json:"confirmation_policy"`
 	SecurityAnalyzer   *agent.Kind       `json:"security_analyzer"`
 	MaxIterations      int64             `json:"max_iterations"`
-	StuckDetection     bool              `json:"stuck_detection"`
-	ParentID           *string           `json:"parent_conversation_id"`
-	UserID             *string           `json:"user_id"`
+	// MaxBudget is the largest cost of the conversation in US dollars; 0 is no limit.
+	MaxBudget float64 `json:"max_budget_per_task,omitempty"`
+	// Autotitle is true while the title is the server's own and may become the model's.
+	Autotitle      bool    `json:"autotitle,omitempty"`
+	StuckDetection bool    `json:"stuck_detection"`
+	ParentID       *string `json:"parent_conversation_id"`
+	UserID         *string `json:"user_id"`
 	// SecretNames are the names of the conversation's secrets.
 	SecretNames []string `json:"secret_names"`
 }
@@ -49,7 +47,10 @@ type meta struct {
 // agentInfo is the agent in responses. It has only known members, so that a credential in an
 // unknown member can't leak.
 type agentInfo struct {
-	Kind         string        `json:"kind"`
+	Kind string `json:"kind"`
+	// ACPServer and ACPModel are set for an agent that speaks the Agent Client Protocol.
+	ACPServer    string        `json:"acp_server,omitempty"`
+	ACPModel     string        `json:"acp_model,omitempty"`
 	LLM          llmInfo       `json:"llm"`
 	AgentContext *agentContext `json:"agent_context"`
 	// MCPServers are the names of the configured MCP servers.
@@ -73,13 +74,33 @@ type conversation struct {
 	id        string
 	createdAt time.Time
 
+	// control is held while a run starts or is answered, so that two clients don't do both.
+	control sync.Mutex
+	// making is held while the engine is made, which reads the conversation.
+	making sync.Mutex
+
 	mu      sync.Mutex
 	dir     string
 	meta    meta
 	log     *eventLog // nil until needed
 	deleted bool
+	// decoded are the events of log, nil until needed. It only grows.
+	decoded []event.Event
+	// unsaved are events that count but could not be stored.
+	unsaved []event.Event
+	// latest is the latest event's time.
+	latest string
 	// grown is closed when there are new events; nil without waiters.
 	grown chan struct{}
+	subs  map[*subscription]struct{}
+	// run is the present run, nil without one.
+	run *run
+	// engine is nil until needed.
+	engine engine.Engine
+	// resting closes the engine of a conversation that is not used.
+	resting *time.Timer
+	// request is the create request, for a server that does not store it.
+	request []byte
 }
 
 func readConversation(dir, id string) (*conversation, error) {
@@ -117,19 +138,15 @@ func (c *conversation) events() (*eventLog, error) {
 			return nil, err
 		}
 		c.log = l
+		if n := len(l.entries); n > 0 {
+			c.latest = l.entries[n-1].Timestamp
+		}
+		if err := c.restarted(); err != nil && len(c.unsaved) == 0 {
+			c.log = nil
+			return nil, err
+		}
 	}
 	return c.log, nil
-}
-
-func (c *conversation) append(events ...map[string]any) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil {
-		return err
-	}
-	defer c.grew()
-	return l.append(events)
 }
 
 // change updates meta on disk and in memory.
@@ -147,61 +164,6 @@ func (c *conversation) change(fn func(*meta)) error {
 	}
 	c.meta = m
 	return nil
-}
-
-// info is the protocol's ConversationInfo.
-type info struct {
-	ID                   string            `json:"id"`
-	Workspace            agent.Workspace   `json:"workspace"`
-	PersistenceDir       string            `json:"persistence_dir"`
-	MaxIterations        int64             `json:"max_iterations"`
-	StuckDetection       bool              `json:"stuck_detection"`
-	ExecutionStatus      string            `json:"execution_status"`
-	ConfirmationPolicy   agent.Kind        `json:"confirmation_policy"`
-	SecurityAnalyzer     *agent.Kind       `json:"security_analyzer"`
-	ActivatedKnowledge   []string          `json:"activated_knowledge_skills"`
-	BlockedActions       map[string]string `json:"blocked_actions"`
-	BlockedMessages      map[string]string `json:"blocked_messages"`
-	Stats                map[string]any    `json:"stats"`
-	Metrics              any               `json:"metrics"`
-	Agent                agentInfo         `json:"agent"`
-	SecretNames          []string          `json:"secret_names"`
-	Title                *string           `json:"title"`
-	Tags                 map[string]string `json:"tags"`
-	ParentConversationID *string           `json:"parent_conversation_id"`
-	UserID               *string           `json:"user_id"`
-	CreatedAt            time.Time         `json:"created_at"`
-	UpdatedAt            time.Time         `json:"updated_at"`
-}
-
-// info returns the conversation's present state. UpdatedAt is never before the latest event.
-func (c *conversation) info() (info, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil {
-		return info{}, err
-	}
-	m := c.meta
-	updated := m.UpdatedAt
-	if n := len(l.entries); n > 0 {
-		if t, err := time.Parse(eventTime, l.entries[n-1].Timestamp); err == nil && t.After(updated) {
-			updated = t
-		}
-	}
-	status := l.status
-	if status == "" {
-		status = statusIdle
-	}
-	return info{
-		ID: decode.Dashed(m.ID), Workspace: m.Workspace, PersistenceDir: c.dir,
-		MaxIterations: m.MaxIterations, StuckDetection: m.StuckDetection, ExecutionStatus: status,
-		ConfirmationPolicy: m.ConfirmationPolicy, SecurityAnalyzer: m.SecurityAnalyzer,
-		ActivatedKnowledge: []string{}, BlockedActions: map[string]string{}, BlockedMessages: map[string]string{},
-		Stats: map[string]any{"usage_to_metrics": map[string]any{}}, Agent: m.Agent, SecretNames: m.SecretNames,
-		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
-		CreatedAt: m.CreatedAt, UpdatedAt: updated,
-	}, nil
 }
 
 // isGone reports whether an error means that the conversation was deleted meanwhile.

@@ -2,6 +2,7 @@ package agentserver
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 const (
@@ -59,7 +62,11 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 			Msg: "Value error, the directory can't be made", Input: req.meta.Workspace.WorkingDir}})
 		return
 	}
-	c, created, err := s.store.create(req.meta, req.events(), raw.Bytes())
+	fresh := s.store.prepare(req.meta, raw.Bytes())
+	c, created, err := s.store.create(fresh, s.firstEvents(fresh, req.initial), raw.Bytes())
+	if !created {
+		s.release(fresh)
+	}
 	switch {
 	case errors.Is(err, errTooMany):
 		writeDetail(w, http.StatusTooManyRequests, "This sandbox holds too many conversations")
@@ -72,6 +79,7 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 	if created {
 		status = http.StatusCreated
 		s.logger.Info("conversation created", "conversation", c.id)
+		s.begin(c, req.initial != nil)
 	}
 	s.writeInfo(w, r, status, c)
 }
@@ -81,13 +89,26 @@ type teeBody struct {
 	io.Closer
 }
 
-// events are a new conversation's first events. An initial message always runs, whatever its member
-// run says.
-func (q createRequest) events() []map[string]any {
-	if q.initial == nil {
-		return []map[string]any{statusEvent(statusIdle)}
+// firstEvents are a new conversation's first events. An initial message always runs, whatever its
+// member run says; the status says so from the first moment, so that a crash before the run is told.
+func (s *Server) firstEvents(c *conversation, initial *agent.Message) []event.Event {
+	if initial == nil {
+		return []event.Event{statusEvent(engine.StatusIdle)}
 	}
-	return append([]map[string]any{messageEvent(*q.initial)}, runEvents()...)
+	return append(s.opening(c, messageEvent(*initial)), statusEvent(engine.StatusRunning))
+}
+
+// begin starts the run of a new conversation's initial message.
+func (s *Server) begin(c *conversation, run bool) {
+	s.entitle(c)
+	if !run {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.run == nil && !c.deleted {
+		_ = s.launch(c) // fails only when the server stops
+	}
 }
 
 func readCreate(o decode.Object) createRequest {
@@ -95,14 +116,14 @@ func readCreate(o decode.Object) createRequest {
 	stuck := o.Boolean("stuck_detection")
 	q := createRequest{meta: meta{
 		ID: textOr(o.UUID("conversation_id"), ""), CreatedAt: t, UpdatedAt: t,
-		Workspace:      readWorkspace(o),
-		Tags:           readTags(o),
-		MaxIterations:  positive(o, "max_iterations", defaultMaxIters),
-		StuckDetection: stuck == nil || *stuck,
-		UserID:         o.Text("user_id", maxText),
-		SecretNames:    readSecretNames(o),
-		ConfirmationPolicy: agent.Kind{Kind: readKind(o, "confirmation_policy", "NeverConfirm",
-			[]string{"NeverConfirm", "AlwaysConfirm", "ConfirmRisky"})},
+		Workspace:          readWorkspace(o),
+		Tags:               readTags(o),
+		MaxIterations:      positive(o, "max_iterations", defaultMaxIters),
+		StuckDetection:     stuck == nil || *stuck,
+		UserID:             o.Text("user_id", maxText),
+		SecretNames:        readSecretNames(o),
+		ConfirmationPolicy: readPolicy(o, "confirmation_policy"),
+		MaxBudget:          readBudget(o),
 	}}
 	if o.Value("security_analyzer") != nil {
 		q.meta.SecurityAnalyzer = &agent.Kind{Kind: readKind(o, "security_analyzer", "", nil)}
@@ -112,10 +133,12 @@ func readCreate(o decode.Object) createRequest {
 		q.meta.ParentID = &p
 	}
 	q.meta.Agent, q.profile = readAgent(o)
+	auto := o.Boolean("autotitle")
+	q.meta.Autotitle = auto == nil || *auto
 	if im, ok := o.Object("initial_message"); ok {
 		msg := readMessage(im)
 		q.initial = &msg
-		if auto := o.Boolean("autotitle"); auto == nil || *auto {
+		if q.meta.Autotitle {
 			q.meta.Title = titleOf(msg)
 		}
 	}
@@ -157,9 +180,13 @@ func readAgent(o decode.Object) (agentInfo, string) {
 		return agentInfo{}, ""
 	}
 	out := agentInfo{Kind: "Agent", MCPServers: []string{}}
+	if textOr(a.Text("agent_kind", maxName), "") == kindACP || textOr(a.Text("kind", maxName), "") == "ACPAgent" {
+		out.Kind = "ACPAgent"
+		out.ACPServer, out.ACPModel = textOr(a.Text("acp_server", maxName), ""), textOr(a.Text("acp_model", maxName), "")
+	}
 	if l, ok := a.Object("llm"); ok {
 		out.LLM = readLLM(l)
-	} else if a.Value("llm") == nil {
+	} else if a.Value("llm") == nil && out.Kind == "Agent" {
 		missing(a, "llm")
 	}
 	if ctx, ok := a.Object("agent_context"); ok {
@@ -186,19 +213,49 @@ func readLLM(o decode.Object) llmInfo {
 	return out
 }
 
+// readPolicy reads a confirmation policy; absent is NeverConfirm.
+func readPolicy(o decode.Object, name string) engine.Policy {
+	p := engine.Policy{Kind: readKind(o, name, "NeverConfirm", []string{"NeverConfirm", "AlwaysConfirm", "ConfirmRisky"})}
+	if k, ok := o.Object(name); ok {
+		p.Threshold = textOr(k.Enum("threshold", []string{"LOW", "MEDIUM", "HIGH"}), "")
+		p.ConfirmUnknown = k.Boolean("confirm_unknown")
+	}
+	return p
+}
+
+// readBudget reads the largest cost, in US dollars; 0 is no limit.
+func readBudget(o decode.Object) float64 {
+	n, ok := o.Value("max_budget_per_task").(json.Number)
+	if !ok {
+		return 0
+	}
+	v, err := n.Float64()
+	if err != nil || v < 0 {
+		o.Rule("max_budget_per_task", "max_budget_per_task must be 0 or more")
+	}
+	return v
+}
+
 // titleOf returns the start of the first text, as upstream does when no model makes a title.
 func titleOf(m agent.Message) *string {
 	for _, b := range m.Content {
-		t := strings.Join(strings.Fields(b.Text), " ")
-		if t == "" {
-			continue
+		if t := shortTitle(b.Text); t != nil {
+			return t
 		}
-		if utf8.RuneCountInString(t) > autoTitle {
-			t = string([]rune(t)[:autoTitle])
-		}
-		return &t
 	}
 	return nil
+}
+
+// shortTitle returns the start of a text on one line, nil for a blank one.
+func shortTitle(text string) *string {
+	t := strings.Join(strings.Fields(text), " ")
+	if t == "" {
+		return nil
+	}
+	if utf8.RuneCountInString(t) > autoTitle {
+		t = string([]rune(t)[:autoTitle])
+	}
+	return &t
 }
 
 // writeInfo responds with a conversation.

@@ -172,7 +172,7 @@ func (s *Server) handleConversationPatch(w http.ResponseWriter, r *http.Request)
 	}
 	err := c.change(func(x *meta) {
 		if title != nil {
-			x.Title = title
+			x.Title, x.Autotitle = title, false
 		}
 		if o.Value("tags") != nil {
 			x.Tags = tags
@@ -188,44 +188,7 @@ func (s *Server) handleConversationDelete(w http.ResponseWriter, r *http.Request
 		writeDetail(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
-	s.done(w, r, s.store.delete(c), http.StatusBadRequest, "Bad Request")
-}
-
-// handleRun handles POST /api/conversations/{id}/run; the package comment says what a run does.
-func (s *Server) handleRun(w http.ResponseWriter, r *http.Request) {
-	if c := s.find(w, r); c != nil {
-		s.done(w, r, c.append(runEvents()...), http.StatusNotFound, "Not Found")
-	}
-}
-
-// handlePause handles POST /api/conversations/{id}/pause and /interrupt. Both only record a pause,
-// because nothing runs.
-func (s *Server) handlePause(w http.ResponseWriter, r *http.Request) {
-	c := s.lookup(r)
-	if c == nil {
-		writeDetail(w, http.StatusBadRequest, "Bad Request")
-		return
-	}
-	s.done(w, r, c.pause(), http.StatusBadRequest, "Bad Request")
-}
-
-// pause records a pause unless the conversation is paused.
-func (c *conversation) pause() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil || l.status == statusPaused {
-		return err
-	}
-	defer c.grew()
-	return l.append([]map[string]any{newEvent(kindPause, "user"), statusEvent(statusPaused)})
-}
-
-// handlePreparePause handles POST /api/conversations/prepare-for-sandbox-pause. Everything is on
-// disk already; it frees the indexes in memory.
-func (s *Server) handlePreparePause(w http.ResponseWriter, _ *http.Request) {
-	s.store.unload()
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.delete(c), http.StatusBadRequest, "Bad Request")
 }
 
 // done responds with success, the given status for a deleted conversation, or a 500.

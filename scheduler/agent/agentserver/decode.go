@@ -14,8 +14,9 @@ import (
 
 // Limits of texts, in characters.
 const (
-	maxName = 256      // a name, a tag
-	maxText = 64 << 20 // a text that only the body's size limits
+	maxName   = 256      // a name, a tag
+	maxReason = 4096     // the reason of a rejection
+	maxText   = 64 << 20 // a text that only the body's size limits
 )
 
 // missing adds a problem for a member that is absent or null.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 )
 
 // writeFileSync writes and syncs a new file. It fails if the file exists.
@@ -34,4 +35,9 @@ func appendSync(path string, size int64, data []byte) error {
 		err = errors.Join(fmt.Errorf("appending: %w", err), f.Truncate(size))
 	}
 	return errors.Join(err, f.Close())
+}
+
+// isFull reports whether an error means that the disk has no room.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }

@@ -9,9 +9,9 @@
 // With OH_DEFERRED_INIT it starts dormant, as a member of a warm pool; see Deferred. A command that
 // a restart killed is reported as killed, without its output; OH_BASH_EVENTS_DIR has only its id.
 //
-// It does not yet call a model or webhooks. It keeps a message that asks for a run and appends a
-// ConversationErrorEvent with the code "ModelNotCalled". The conversation is then idle again, so
-// that no client waits for a reply.
+// A conversation's work is done by an engine (package engine), which the server makes when it is
+// needed and closes when it is not used. The server runs its steps, stores its events and tells the
+// subscribers; it does not call webhooks yet.
 //
 // It imports the standard library, a WebSocket library, the client's wire types and httpapi/decode,
 // which has the API's validation rules. cmd/bivouac embeds it: `bivouac dev` re-executes itself as

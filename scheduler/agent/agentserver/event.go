@@ -1,54 +1,54 @@
 package agentserver
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/event"
+
+	"crypto/rand"
+	"encoding/hex"
 )
 
-// eventTime is the format of event times: UTC without a zone, as the protocol requires. All have
-// the same length, so they compare as text.
-const eventTime = "2006-01-02T15:04:05.000000"
+// eventTime is the format of event times (event.TimeFormat).
+const eventTime = event.TimeFormat
 
-// The kinds of event that this server creates.
-const (
-	kindMessage     = "MessageEvent"
-	kindStateUpdate = "ConversationStateUpdateEvent"
-	kindPause       = "PauseEvent"
-	kindError       = "ConversationErrorEvent"
-)
-
-const modelNotCalled = "This agent server does not call a model yet: the message is kept, and nothing was run."
-
-func newEvent(kind, source string) map[string]any {
-	return map[string]any{"id": newUUID(), "timestamp": now().Format(eventTime), "kind": kind, "source": source}
-}
-
-func messageEvent(m agent.Message) map[string]any {
-	source := "user"
+// messageEvent is the event of a client's message.
+func messageEvent(m agent.Message) *event.Message {
+	source := event.SourceUser
 	if m.Role == "assistant" {
-		source = "agent"
+		source = event.SourceAgent
 	}
-	e := newEvent(kindMessage, source)
-	e["llm_message"] = map[string]any{"role": m.Role, "content": m.Content}
-	e["activated_skills"] = []string{}
-	e["extended_content"] = []string{}
+	e := &event.Message{Head: event.Head{Source: source}, LLMMessage: event.LLMMessage{Role: m.Role, Content: []event.Content{}},
+		ActivatedSkills: []string{}, ExtendedContent: []event.Text{}}
+	for _, b := range m.Content {
+		e.LLMMessage.Content = append(e.LLMMessage.Content, event.Content(b))
+	}
 	return e
 }
 
-func statusEvent(status string) map[string]any {
-	e := newEvent(kindStateUpdate, "environment")
-	e["key"], e["value"] = "execution_status", status
-	return e
+func statusEvent(status string) event.Event { return engine.Update(engine.KeyStatus, status) }
+
+// failureEvents end a run as error.
+func failureEvents(f *engine.Failure) []event.Event {
+	source := f.Source
+	if source == "" {
+		source = event.SourceEnvironment
+	}
+	return []event.Event{
+		&event.ConversationError{Head: event.Head{Source: source}, Code: f.Code, Detail: f.Detail, Classification: event.Classify(f.Code)},
+		statusEvent(engine.StatusError),
+	}
 }
 
-// runEvents are the events of a run: the error that no model is called, and the status idle.
-func runEvents() []map[string]any {
-	e := newEvent(kindError, "environment")
-	e["code"], e["detail"] = "ModelNotCalled", modelNotCalled
-	return []map[string]any{e, statusEvent(statusIdle)}
+// unfinished are the errors of actions that were broken off.
+func unfinished(open []*event.Action, text string) []event.Event {
+	list := make([]event.Event, 0, len(open))
+	for _, a := range open {
+		list = append(list, &event.AgentError{Head: event.Head{Source: event.SourceAgent}, ToolName: a.ToolName, ToolCallID: a.ToolCallID,
+			Error: text, Classification: event.Classification{Kind: "internal", UserAction: "none"}})
+	}
+	return list
 }
 
 func newUUID() string {

@@ -30,11 +30,7 @@ func (s *Server) handleEventAdd(w http.ResponseWriter, r *http.Request) {
 	if refused(w, o) {
 		return
 	}
-	events := []map[string]any{messageEvent(msg)}
-	if msg.Run {
-		events = append(events, runEvents()...)
-	}
-	s.done(w, r, c.append(events...), http.StatusNotFound, "Not Found")
+	s.done(w, r, s.message(c, messageEvent(msg), msg.Run), http.StatusNotFound, "Not Found")
 }
 
 // eventFilter is the query of an event search or count.

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 // eventEntry is an event's index entry in memory; the event itself is on disk.
@@ -27,8 +30,10 @@ type eventLog struct {
 	size    int64
 	entries []eventEntry
 	byID    map[string]int
-	// status is the latest execution status in the events.
-	status string
+	// state has the latest value of each key of the state updates.
+	state map[string]json.RawMessage
+	// first is the index of the first message of the user, -1 without one.
+	first int
 	// skipped counts unreadable lines before the last good one.
 	skipped int
 }
@@ -50,7 +55,7 @@ func openEventLog(path string) (*eventLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &eventLog{path: path, byID: map[string]int{}}
+	l := &eventLog{path: path, byID: map[string]int{}, state: map[string]json.RawMessage{}, first: -1}
 	total, err := l.read(f)
 	if err == nil && total > l.size {
 		err = errors.Join(f.Truncate(l.size), f.Sync())
@@ -99,17 +104,26 @@ func (l *eventLog) index(line []byte, offset int64) bool {
 	l.byID[h.ID] = len(l.entries)
 	l.entries = append(l.entries, eventEntry{ID: h.ID, Timestamp: h.Timestamp, Kind: h.Kind, Source: h.Source,
 		offset: offset, length: len(bytes.TrimRight(line, "\n"))})
-	if h.Kind == kindStateUpdate && h.Key == "execution_status" {
-		var v string
-		if json.Unmarshal(h.Value, &v) == nil {
-			l.status = v
-		}
+	if h.Kind == event.KindStateUpdate {
+		l.state[h.Key] = h.Value
+	}
+	if h.Kind == event.KindMessage && h.Source == event.SourceUser && l.first < 0 {
+		l.first = len(l.entries) - 1
 	}
 	return true
 }
 
+// status is the latest execution status; idle without one.
+func (l *eventLog) status() string {
+	var v string
+	if json.Unmarshal(l.state[engine.KeyStatus], &v) != nil || v == "" {
+		return engine.StatusIdle
+	}
+	return v
+}
+
 // append writes events in one write and syncs before it returns.
-func (l *eventLog) append(events []map[string]any) error {
+func (l *eventLog) append(events []event.Event) error {
 	var buf bytes.Buffer
 	lines := make([][]byte, 0, len(events))
 	for _, e := range events {

@@ -34,6 +34,7 @@ func serveAt(t *testing.T, dir string, edit func(*Config)) *server {
 		Keys: []string{"other", testKey}, ConversationsPath: dir, Version: "test", SecretKey: "SEALCANARY",
 		Logger: slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	stepping(nil, nil)(&cfg)
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -42,7 +43,7 @@ func serveAt(t *testing.T, dir string, edit func(*Config)) *server {
 		t.Fatal(err)
 	}
 	h := httptest.NewServer(s.Handler())
-	t.Cleanup(func() { h.Close(); s.bash.close() })
+	t.Cleanup(func() { h.Close(); s.close() })
 	return &server{t: t, url: h.URL, s: s, http: h, logs: logs}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 func TestPersistence_TornFiles(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPersistence_TornFiles(t *testing.T) {
 			if err := os.Truncate(f, st.Size()-5); err != nil {
 				t.Fatal(err)
 			}
-		}, "2"},
+		}, "4"}, // the run's end is lost: its message, running, and the two events of a restart
 		"empty": {func(t *testing.T, f string) {
 			if err := os.Truncate(f, 0); err != nil {
 				t.Fatal(err)
@@ -47,7 +48,9 @@ func TestPersistence_TornFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			serveAt(t, dir, nil).want(201, "POST", "/api/conversations", createBody(t, convUID))
+			first := serveAt(t, dir, nil)
+			first.want(201, "POST", "/api/conversations", createBody(t, convUID))
+			first.settled(convID)
 			spoil.do(t, filepath.Join(dir, convID, eventsFile))
 			path := "/api/conversations/" + convID + "/events"
 			s := serveAt(t, dir, nil)
@@ -58,7 +61,7 @@ func TestPersistence_TornFiles(t *testing.T) {
 			// The next process finds what was appended after the damage.
 			s = serveAt(t, dir, nil)
 			p := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/search?sort_order=TIMESTAMP_DESC&limit=1", ""))
-			if len(p.Items) != 1 || p.Items[0]["kind"] != kindMessage {
+			if len(p.Items) != 1 || p.Items[0]["kind"] != event.KindMessage {
 				t.Errorf("last event %v", p.Items)
 			}
 		})
@@ -114,7 +117,7 @@ func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.append([]map[string]any{statusEvent("idle")}); err != nil {
+	if err := l.append([]event.Event{stored("idle")}); err != nil {
 		t.Fatal(err)
 	}
 	var old syscall.Rlimit
@@ -125,7 +128,7 @@ func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(l.size) + 10, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
-	err = l.append([]map[string]any{statusEvent("paused")})
+	err = l.append([]event.Event{stored("paused")})
 	if e := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); e != nil {
 		t.Fatal(e)
 	}
@@ -135,12 +138,19 @@ func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Size() != l.size {
 		t.Errorf("the file is %v long, want %d: %v", st.Size(), l.size, err)
 	}
-	if l.status != "idle" || len(l.entries) != 1 {
+	if l.status() != "idle" || len(l.entries) != 1 {
 		t.Errorf("the failed event is believed: %+v", l)
 	}
-	if err := l.append([]map[string]any{statusEvent("paused")}); err != nil || l.status != "paused" {
-		t.Errorf("afterwards: %v, %s", err, l.status)
+	if err := l.append([]event.Event{stored("paused")}); err != nil || l.status() != "paused" {
+		t.Errorf("afterwards: %v, %s", err, l.status())
 	}
+}
+
+// stored is a status as a conversation stores it.
+func stored(status string) event.Event {
+	e := statusEvent(status)
+	fill(e).Timestamp = now().Format(eventTime)
+	return e
 }
 
 // program is the real binary.
@@ -204,7 +214,7 @@ func TestProgram_SurvivesKill(t *testing.T) {
 		}
 		_ = p.cmd.Wait()
 		p = runProgram(t, bin, dir, env...)
-		want := string(rune('0' + 3 + i + 1))
+		want := string(rune('0' + 4 + i + 1))
 		if status, n := call(t, "GET", p.url+path+"/count", testKey, ""); status != 200 || n != want {
 			t.Fatalf("after kill %d: %d %s events, want %s", i, status, n, want)
 		}

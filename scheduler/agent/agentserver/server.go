@@ -1,6 +1,7 @@
 package agentserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,6 +38,12 @@ type Server struct {
 	started time.Time
 	// activity is the time of the last activity, relative to started.
 	activity atomic.Int64
+	// ctx ends when the server stops, by stop.
+	ctx  context.Context //nolint:containedctx // runs outlive the requests that start them
+	stop context.CancelCauseFunc
+	runs sync.WaitGroup
+	// slots bounds the runs.
+	slots chan struct{}
 }
 
 // New opens the conversations on disk. It binds and starts nothing.
@@ -53,8 +61,12 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started,
-		gits: make(chan struct{}, maxGit)}
+	if cfg.newEngine == nil {
+		cfg.newEngine = newEngine
+	}
+	ctx, stop := context.WithCancelCause(context.Background())
+	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
+		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started, gits: make(chan struct{}, maxGit)}
 	s.sockets.authTime = defaultAuthTime
 	s.touch()
 	s.handler = s.middleware(s.routes())
@@ -95,6 +107,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 // close ends sockets and commands, which outlive their requests.
 func (s *Server) close() {
+	s.stopRuns()
 	s.sockets.close()
 	s.bash.close()
 }

@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 func TestServer_OpenRoutes(t *testing.T) {
@@ -51,7 +52,7 @@ func TestServer_ConversationLife(t *testing.T) {
 	s := newServer(t)
 	text := s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	made := decodeJSON[info](t, text)
-	if made.ID != convUID || made.ExecutionStatus != "idle" || *made.Title != "Check the README" || made.MaxIterations != 500 ||
+	if made.ID != convUID || *made.Title != "Check the README" || made.MaxIterations != 500 ||
 		made.Tags["repo"] != "app" || made.Agent.LLM.Model != "anthropic/claude-sonnet-4" || *made.Agent.LLM.APIKey != decode.Masked ||
 		*made.Agent.LLM.BaseURL != "https://llm.example.org/v1" || made.Agent.MCPServers[0] != "files" {
 		t.Errorf("created: %s", text)
@@ -65,13 +66,17 @@ func TestServer_ConversationLife(t *testing.T) {
 		t.Errorf("created again: %+v", again)
 	}
 	path := "/api/conversations/" + convID
+	if st := s.settled(convID); st != "idle" {
+		t.Errorf("after the first run: %s", st)
+	}
 	events := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/events/search", ""))
-	if len(events.Items) != 3 || events.Items[0]["kind"] != kindMessage || events.Items[1]["code"] != "ModelNotCalled" ||
-		events.Items[2]["value"] != "idle" || events.NextPageID != nil {
+	if len(events.Items) != 3 || events.Items[0]["kind"] != event.KindMessage || events.Items[1]["value"] != "running" ||
+		events.Items[2]["value"] != "idle" || events.Items[2]["parent_id"] != events.Items[1]["id"] || events.NextPageID != nil {
 		t.Errorf("events: %v", events)
 	}
 	s.want(200, "POST", path+"/events", `{"role":"user","content":[{"type":"text","text":"second"}],"run":false}`)
 	s.want(200, "POST", path+"/events", `{"content":[{"type":"image","image_urls":["data:x"]}],"run":true}`)
+	s.settled(convID)
 	if n := s.want(200, "GET", path+"/events/count", ""); n != "7" {
 		t.Errorf("count %s", n)
 	}
@@ -84,6 +89,7 @@ func TestServer_ConversationLife(t *testing.T) {
 		t.Errorf("after pause: %+v", i)
 	}
 	s.want(200, "POST", path+"/run", "")
+	s.settled(convID)
 	s.want(200, "PATCH", path, `{"title":"New","tags":{"b":"2"}}`)
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
 	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "idle" || *i.Title != "New" || len(i.Tags) != 1 {
@@ -105,6 +111,7 @@ func TestServer_ConversationLife(t *testing.T) {
 func TestServer_EventPages(t *testing.T) {
 	s := newServer(t)
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	s.settled(convID)
 	path := "/api/conversations/" + convID + "/events"
 	for i := range 7 {
 		s.want(200, "POST", path, fmt.Sprintf(`{"content":[{"type":"text","text":"number %d"}]}`, i))

@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 // Close codes (PROTOCOL.md, "Close codes").
@@ -112,12 +113,17 @@ func (s *Server) handleEventSocket(w http.ResponseWriter, r *http.Request) {
 		_ = conn.Close(closeUnknown, "Conversation not found")
 		return
 	}
-	cursor := c.cursor(mode, f) // before its own messages arrive
+	sub, err := c.subscribe(mode, f) // before its own messages arrive
+	if err != nil {
+		_ = conn.Close(closeUnknown, "Conversation not found")
+		return
+	}
+	defer c.unsubscribe(sub)
 	go func() {
 		defer cancel()
 		s.receive(ctx, conn, c)
 	}()
-	s.publish(ctx, conn, c, cursor)
+	s.publish(ctx, conn, c, sub)
 }
 
 // receive reads messages until the client leaves. It ignores other frames.
@@ -132,36 +138,44 @@ func (s *Server) receive(ctx context.Context, conn *websocket.Conn, c *conversat
 		d := json.NewDecoder(bytes.NewReader(frame))
 		d.UseNumber()
 		var m map[string]any
-		if d.Decode(&m) != nil || m["content"] == nil {
-			continue // for example a repeated auth frame
+		if err := d.Decode(&m); err != nil {
+			s.refuse(ctx, conn, "InvalidFrame", "The frame is not a JSON object.")
+			continue
+		}
+		if m["type"] == "auth" {
+			continue // a repeated first frame
 		}
 		o := decode.Object{Members: m, Problems: &decode.Problems{}}
 		msg := readMessage(o)
-		if o.Problems.Err() != nil {
+		if o.Value("content") == nil || o.Problems.Err() != nil {
+			s.refuse(ctx, conn, "InvalidFrame", "The frame is not a message with a role and a content.")
 			continue
 		}
-		if c.append(append([]map[string]any{messageEvent(msg)}, runEvents()...)...) != nil {
-			return
+		if err := s.message(c, messageEvent(msg), true); err != nil {
+			if isGone(err) {
+				return
+			}
+			s.logger.Error("a message over a socket was not stored", "conversation", c.id, "error", err)
+			s.refuse(ctx, conn, "MessageNotStored", "The message could not be stored. Send it again.")
 		}
 	}
 }
 
-// publish sends the events from cursor on, and each new one, until ctx ends or the conversation is
+// publish sends the subscriber's events, and each new one, until ctx ends or the conversation is
 // deleted.
-func (s *Server) publish(ctx context.Context, conn *websocket.Conn, c *conversation, cursor int) {
+func (s *Server) publish(ctx context.Context, conn *websocket.Conn, c *conversation, sub *subscription) {
 	for {
-		events, more, err := c.eventsFrom(cursor, eventBatch)
+		frames, more, err := c.next(sub, eventBatch)
 		if err != nil {
 			_ = conn.Close(closeUnknown, "Conversation not found") // the client may have left
 			return
 		}
-		for _, e := range events {
-			if send(ctx, conn, e) != nil {
+		for _, f := range frames {
+			if send(ctx, conn, f) != nil {
 				return
 			}
 		}
-		cursor += len(events)
-		if len(events) > 0 {
+		if len(frames) > 0 {
 			continue
 		}
 		select {
@@ -172,56 +186,18 @@ func (s *Server) publish(ctx context.Context, conn *websocket.Conn, c *conversat
 	}
 }
 
+// refuse tells a subscriber that its frame was not processed.
+func (s *Server) refuse(ctx context.Context, conn *websocket.Conn, code, detail string) {
+	e := &event.ServerError{Code: code, Detail: detail}
+	fill(e).Timestamp = now().Format(eventTime)
+	b, err := json.Marshal(e)
+	if err == nil {
+		_ = send(ctx, conn, b) // the client may have left
+	}
+}
+
 func send(ctx context.Context, conn *websocket.Conn, event []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	return conn.Write(ctx, websocket.MessageText, event)
-}
-
-// cursor is a subscriber's first event: of all, since a time, or the next new one.
-func (c *conversation) cursor(mode string, f eventFilter) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil || mode == "all" {
-		return 0
-	}
-	if mode != "since" {
-		return len(l.entries)
-	}
-	for i, e := range l.entries {
-		if e.Timestamp >= f.from {
-			return i
-		}
-	}
-	return len(l.entries)
-}
-
-// eventsFrom reads at most limit events from index on. more is closed when there are new events.
-func (c *conversation) eventsFrom(index, limit int) (events []json.RawMessage, more <-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, e := range l.entries[min(index, len(l.entries)):min(index+limit, len(l.entries))] {
-		b, err := l.body(e)
-		if err != nil {
-			return nil, nil, err
-		}
-		events = append(events, b)
-	}
-	if c.grown == nil {
-		c.grown = make(chan struct{})
-	}
-	return events, c.grown, nil
-}
-
-// grew notifies the subscribers. The caller holds c.mu.
-func (c *conversation) grew() {
-	if c.grown != nil {
-		close(c.grown)
-		c.grown = nil
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 // subscribe opens the conversation's event socket.
@@ -28,8 +29,18 @@ func (s *server) subscribe(id, query string, header http.Header) *websocket.Conn
 
 func withKey() http.Header { return http.Header{agent.KeyHeader: {testKey}} }
 
-// next reads one event.
+// next reads one event, leaving out the whole state.
 func next(t *testing.T, conn *websocket.Conn) eventHead {
+	t.Helper()
+	for {
+		if e := frameOf(t, conn); e.Key != "full_state" {
+			return e
+		}
+	}
+}
+
+// frameOf reads one frame.
+func frameOf(t *testing.T, conn *websocket.Conn) eventHead {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -55,11 +66,15 @@ func closeCode(t *testing.T, conn *websocket.Conn) websocket.StatusCode {
 func TestEventSocket_EventsAndMessages(t *testing.T) {
 	s := newServer(t)
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	s.settled(convID)
 	live := s.subscribe(convID, "", withKey())
+	if e := frameOf(t, live); e.Key != "full_state" {
+		t.Errorf("the first frame is %+v", e)
+	}
 	if err := live.Write(t.Context(), websocket.MessageText, []byte(`{"role":"user","content":[{"type":"text","text":"hello"}]}`)); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{kindMessage, kindError, kindStateUpdate} {
+	for _, kind := range []string{event.KindMessage, event.KindStateUpdate, event.KindStateUpdate} {
 		e := next(t, live)
 		if e.Kind != kind {
 			t.Fatalf("%s, want %s", e.Kind, kind)
@@ -69,7 +84,7 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 	// in memory.
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
 	s.want(200, "POST", "/api/conversations/"+convID+"/events", `{"content":"more"}`)
-	if e := next(t, live); e.Kind != kindMessage {
+	if e := next(t, live); e.Kind != event.KindMessage {
 		t.Errorf("%+v", e)
 	}
 	var all []eventHead
@@ -97,7 +112,7 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 
 func TestEventSocket_WhoMayListen(t *testing.T) {
 	s := newServer(t)
-	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	s.begun()
 	auth, _ := json.Marshal(authFrame{Type: "auth", Key: testKey})
 	for name, c := range map[string]struct {
 		id, query, frame string
@@ -124,8 +139,10 @@ func TestEventSocket_WhoMayListen(t *testing.T) {
 			// A repeated auth frame is ignored.
 			_ = conn.Write(t.Context(), websocket.MessageText, auth)
 			_ = conn.Write(t.Context(), websocket.MessageText, []byte(`{"content":"x"}`))
-			if e := next(t, conn); e.Kind != kindMessage {
+			if e := next(t, conn); e.Kind != event.KindMessage {
 				t.Errorf("%+v", e)
+			}
+			for e := next(t, conn); string(e.Value) != `"idle"`; e = next(t, conn) { //nolint:revive // the run's end
 			}
 		})
 	}
@@ -133,7 +150,7 @@ func TestEventSocket_WhoMayListen(t *testing.T) {
 
 func TestEventSocket_EndsWithTheServer(t *testing.T) {
 	s := newServer(t)
-	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	s.begun()
 	conn := s.subscribe(convID, "", withKey())
 	_ = conn.Write(t.Context(), websocket.MessageText, []byte(`{"content":"x"}`))
 	next(t, conn)

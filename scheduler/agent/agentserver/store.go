@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac.dev/bivouac/scheduler/agent/event"
 	"bivouac.dev/bivouac/scheduler/durable"
 )
 
@@ -101,17 +102,25 @@ func (st *store) all() []*conversation {
 	return list
 }
 
-// create creates a conversation. If the id exists, it returns that one and created is false.
-// request is the create request, to be encrypted.
-func (st *store) create(m meta, events []map[string]any, request []byte) (c *conversation, created bool, err error) {
-	id := m.ID
+// prepare returns a conversation that create then stores.
+func (st *store) prepare(m meta, request []byte) *conversation {
+	c := &conversation{id: m.ID, createdAt: m.CreatedAt, dir: filepath.Join(st.dir, m.ID), meta: m}
+	if st.sealer == nil {
+		c.request = request
+	}
+	return c
+}
+
+// create stores a conversation. If the id exists, it returns that one and created is false. request
+// is the create request, to be encrypted.
+func (st *store) create(c *conversation, events []event.Event, request []byte) (stored *conversation, created bool, err error) {
 	for {
 		st.mu.Lock()
-		if c := st.byID[id]; c != nil {
+		if other := st.byID[c.id]; other != nil {
 			st.mu.Unlock()
-			return c, false, nil
+			return other, false, nil
 		}
-		wait := st.making[id]
+		wait := st.making[c.id]
 		if wait == nil {
 			break
 		}
@@ -123,42 +132,46 @@ func (st *store) create(m meta, events []map[string]any, request []byte) (c *con
 		return nil, false, errTooMany
 	}
 	done := make(chan struct{})
-	st.making[id] = done
+	st.making[c.id] = done
 	st.mu.Unlock()
 
-	c, err = st.write(m, events, request)
+	err = st.write(c, events, request)
 
 	st.mu.Lock()
-	delete(st.making, id)
+	delete(st.making, c.id)
 	if err == nil {
-		st.byID[id] = c
+		st.byID[c.id] = c
 	}
 	st.mu.Unlock()
 	close(done)
 	return c, err == nil, err
 }
 
-func (st *store) write(m meta, events []map[string]any, request []byte) (*conversation, error) {
-	final := filepath.Join(st.dir, m.ID)
+// write stores a prepared conversation, completely or not at all.
+func (st *store) write(c *conversation, events []event.Event, request []byte) error {
+	final := c.dir
 	if _, err := os.Lstat(final); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("conversation %s is on disk but can't be read", m.ID)
+		return fmt.Errorf("conversation %s is on disk but can't be read", c.id)
 	}
-	tmp := filepath.Join(st.dir, tmpPrefix+m.ID)
+	tmp := filepath.Join(st.dir, tmpPrefix+c.id)
 	if err := os.RemoveAll(tmp); err != nil {
-		return nil, err
+		return err
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return nil, err
+		return err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	log, err := openEventLog(filepath.Join(tmp, eventsFile))
-	if err == nil && len(events) > 0 {
-		err = log.append(events)
+	if err == nil {
+		c.log = log
+		err = c.write(events...)
 	}
 	if err == nil {
-		err = writeMeta(tmp, m)
+		err = writeMeta(tmp, c.meta)
 	}
 	if err == nil && st.sealer != nil {
-		err = writeFileSync(filepath.Join(tmp, sealFile), st.sealer.seal(m.ID, request))
+		err = writeFileSync(filepath.Join(tmp, sealFile), st.sealer.seal(c.id, request))
 	}
 	if err == nil {
 		err = durable.SyncDir(tmp)
@@ -170,10 +183,11 @@ func (st *store) write(m meta, events []map[string]any, request []byte) (*conver
 		err = durable.SyncDir(st.dir)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("writing conversation %s: %w", m.ID, err), os.RemoveAll(tmp))
+		c.log = nil
+		return errors.Join(fmt.Errorf("writing conversation %s: %w", c.id, err), os.RemoveAll(tmp))
 	}
 	log.path = filepath.Join(final, eventsFile)
-	return &conversation{id: m.ID, createdAt: m.CreatedAt, dir: final, meta: m, log: log}, nil
+	return nil
 }
 
 // delete removes a conversation. The workspace's files stay.
@@ -214,15 +228,6 @@ func (st *store) request(id string) (json.RawMessage, error) {
 		return nil, err
 	}
 	return st.sealer.open(id, sealed)
-}
-
-// unload drops the indexes in memory; they are loaded again when needed.
-func (st *store) unload() {
-	for _, c := range st.all() {
-		c.mu.Lock()
-		c.log = nil
-		c.mu.Unlock()
-	}
 }
 
 func isHexID(s string) bool {

@@ -48,6 +48,8 @@ const (
 	Waiting
 	// Stuck ends the run: the agent repeats itself.
 	Stuck
+	// Idle ends the run without an answer, as after a rejection.
+	Idle
 )
 
 // Failure ends a run with the status error. The server writes it as a ConversationErrorEvent.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"syscall"
+
+	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
 // Setup is what a conversation was created with. It has secret values: an engine never logs it.
@@ -121,4 +123,16 @@ type Switcher interface {
 // SecretsUpdater takes secrets that were added after the engine was made.
 type SecretsUpdater interface {
 	UpdateSecrets(secrets map[string]Secret)
+}
+
+// Prompter makes the event that begins the conversation. The server stores it before the first
+// message. It returns within ctx, without tools that are not there by then.
+type Prompter interface {
+	SystemPrompt(ctx context.Context) *event.SystemPrompt
+}
+
+// Augmenter adds to a message of the user what the model shall read with it, such as the skills that
+// it triggers, before the message is stored. It returns the state updates that belong to it.
+type Augmenter interface {
+	Augment(m *event.Message) []event.Event
 }
