@@ -50,6 +50,8 @@ func (c *conversation) state(l *eventLog, key string) json.RawMessage {
 		created = c.meta.SecurityAnalyzer
 	case engine.KeyStatus:
 		created = engine.StatusIdle
+	case engine.KeyStuckDetection:
+		created = c.meta.StuckDetection
 	default:
 		return nil
 	}

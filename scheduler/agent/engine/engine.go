@@ -95,6 +95,7 @@ const (
 	KeyAgentState         = "agent_state"                // an object that only the engine reads
 	KeyConfirmationPolicy = "confirmation_policy"        // Policy
 	KeySecurityAnalyzer   = "security_analyzer"          // an object with a kind, or null
+	KeyStuckDetection     = "stuck_detection"            // a boolean
 	KeyActivatedSkills    = "activated_knowledge_skills" // list of names
 	KeyActivatedPathRules = "activated_path_rules"       // list of names
 )
