@@ -22,6 +22,7 @@ func (s *Server) table() []route {
 		{"GET", "/alive", s.handleHealth},
 		{"GET", "/ready", s.handleReady},
 		{"GET", "/server_info", s.handleServerInfo},
+		{"GET", "/{$}", s.handleServerInfo},
 		{"GET", agent.ProofPath, s.handleProof},
 
 		{"POST", conv, s.handleConversationCreate},
@@ -54,6 +55,14 @@ func (s *Server) table() []route {
 		{"POST", "/api/file/upload", s.handleFileUpload},
 		{"GET", "/api/file/download", s.handleFileDownload},
 		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
+
+		{"POST", "/api/skills", s.handleSkills},
+		{"POST", "/api/hooks", s.handleHooks},
+		{"GET", "/api/tools", s.handleTools},
+		{"GET", "/api/tools/{$}", s.handleTools},
+		{"GET", "/api/vscode/url", s.handleVSCodeURL},
+		{"GET", "/api/vscode/status", s.handleVSCodeStatus},
+		{"GET", "/api/desktop/url", s.handleDesktopURL},
 
 		{"GET", "/api/git/changes", s.handleGitChanges},
 		{"GET", "/api/git/diff", s.handleGitDiff},
@@ -109,22 +118,29 @@ func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, serverInfo(s.cfg.Version, time.Since(s.started), s.idle()))
 }
 
-// serverInfo is the response of GET /server_info.
-func serverInfo(version string, uptime, idle time.Duration) map[string]any {
+// protocolVersion is the release of upstream's server whose protocol this one speaks. Clients compare
+// the member version of /server_info with what they need.
+const protocolVersion = "1.43.1"
+
+// serverInfo is the response of GET /server_info. build is this program's own version.
+func serverInfo(build string, uptime, idle time.Duration) map[string]any {
 	return map[string]any{
-		"uptime":            int(uptime.Seconds()),
-		"idle_time":         int(idle.Seconds()),
-		"title":             "Bivouac sandbox agent",
-		"version":           version,
-		"sdk_version":       version,
-		"tools_version":     version,
-		"workspace_version": version,
-		"build_git_sha":     "unknown",
-		"build_git_ref":     "unknown",
-		"python_version":    "",
-		"usable_tools":      []string{},
-		"capabilities":      []string{"bash", "files"},
-		"docs":              nil,
-		"redoc":             nil,
+		"uptime":                       int(uptime.Seconds()),
+		"idle_time":                    int(idle.Seconds()),
+		"title":                        "Bivouac sandbox agent",
+		"version":                      protocolVersion,
+		"sdk_version":                  protocolVersion,
+		"tools_version":                protocolVersion,
+		"workspace_version":            protocolVersion,
+		"build_git_sha":                "unknown",
+		"build_git_ref":                build,
+		"python_version":               "",
+		"usable_tools":                 usableTools(),
+		"runtime_idle_timeout_seconds": nil,
+		"conversation_runtime":         "local",
+		"max_foreground_terminal_timeout_seconds": nil,
+		"capabilities": []string{"bash", "files", "idempotent_conversation_create_v1"},
+		"docs":         nil,
+		"redoc":        nil,
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestServer_OpenRoutes(t *testing.T) {
 	s := newServer(t)
 	for path, want := range map[string]string{
-		"/health": `{"status":"ok"}`, "/alive": `{"status":"ok"}`, "/ready": `{"status":"ready"}`, "/server_info": `"version":"test"`,
+		"/health": `{"status":"ok"}`, "/alive": `{"status":"ok"}`, "/ready": `{"status":"ready"}`, "/server_info": `"build_git_ref":"test"`,
 	} {
 		status, body := call(t, "GET", s.url+path, "", "")
 		if status != 200 || !strings.Contains(body, want) {
