@@ -55,6 +55,9 @@ func (s *Server) table() []route {
 		{"POST", "/api/file/upload", s.handleFileUpload},
 		{"GET", "/api/file/download", s.handleFileDownload},
 		{"POST", "/api/file/create_directory", s.handleCreateDirectory},
+		{"GET", "/api/file/home", s.handleFileHome},
+		{"GET", "/api/file/search_subdirs", s.handleSearchSubdirs},
+		{"GET", "/api/file/download-trajectory/{id}", s.handleTrajectory},
 
 		{"POST", "/api/skills", s.handleSkills},
 		{"POST", "/api/hooks", s.handleHooks},
