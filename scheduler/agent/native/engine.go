@@ -1,0 +1,215 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/event"
+	"bivouac.dev/bivouac/scheduler/agent/tools"
+)
+
+// Engine is the native agent of one conversation. It implements engine.Engine, Asker, Titler,
+// Switcher and SecretsUpdater.
+type Engine struct {
+	conv      engine.Conversation
+	log       *slog.Logger
+	transport *http.Transport
+
+	mu      sync.Mutex // guards what follows
+	setup   engine.Setup
+	client  *client
+	toolbox *toolbox // nil until the first step
+	closed  bool
+}
+
+// New returns the engine of a conversation. It starts nothing: tools start in the first step that
+// needs them.
+func New(setup engine.Setup, conv engine.Conversation) (*Engine, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	log := setup.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{conv: conv, log: log, transport: transport, setup: setup}
+	e.client = newClient(setup.Agent.LLM, transport)
+	return e, nil
+}
+
+// model returns the client that the next call uses.
+func (e *Engine) model() *client {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.client
+}
+
+// SwitchLLM implements engine.Switcher.
+func (e *Engine) SwitchLLM(_ context.Context, llm engine.LLM) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delay := e.client.firstDelay
+	e.setup.Agent.LLM = llm
+	e.client = newClient(llm, e.transport)
+	e.client.firstDelay = delay
+	return nil
+}
+
+// UpdateSecrets implements engine.SecretsUpdater: the secrets are added, or replace those of the
+// same name.
+func (e *Engine) UpdateSecrets(secrets map[string]engine.Secret) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[string]engine.Secret, len(e.setup.Secrets)+len(secrets))
+	for name, s := range e.setup.Secrets {
+		all[name] = s
+	}
+	for name, s := range secrets {
+		all[name] = s
+	}
+	e.setup.Secrets = all
+}
+
+// secretValues are the secrets' values by name.
+func (e *Engine) secretValues() map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	values := make(map[string]string, len(e.setup.Secrets))
+	for name, s := range e.setup.Secrets {
+		values[name] = s.Value
+	}
+	return values
+}
+
+// Notify implements engine.Engine. The next step reads the message with the others.
+func (e *Engine) Notify() {}
+
+// Close implements engine.Engine.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	box := e.toolbox
+	e.toolbox, e.closed = nil, true
+	e.mu.Unlock()
+	if box != nil {
+		box.close()
+	}
+	e.transport.CloseIdleConnections()
+	return nil
+}
+
+// Respond implements engine.Engine. No step of this engine waits for an answer.
+func (e *Engine) Respond(accept bool, reason string) (bool, error) {
+	if accept {
+		return false, nil
+	}
+	events, err := e.conv.Events()
+	if err != nil {
+		return false, err
+	}
+	if reason == "" {
+		reason = "User rejected the action"
+	}
+	var rejections []event.Event
+	for _, a := range event.OpenActions(events) {
+		rejections = append(rejections, &event.UserReject{
+			Head:     event.Head{Source: event.SourceEnvironment},
+			ToolName: a.ToolName, ToolCallID: a.ToolCallID, ActionID: a.ID, RejectionReason: reason, RejectionSource: "user",
+		})
+	}
+	if len(rejections) == 0 {
+		return false, nil
+	}
+	return false, e.conv.Append(rejections...)
+}
+
+// toolbox has the tools of a conversation and what was said of them.
+type toolbox struct {
+	tools        []tools.Tool
+	instructions string // for the dynamic context
+	closers      []func()
+}
+
+func (b *toolbox) close() {
+	for _, f := range slices.Backward(b.closers) {
+		f()
+	}
+}
+
+// find returns the tool of a name, nil if there is none.
+func (b *toolbox) find(name string) tools.Tool {
+	for _, t := range b.tools {
+		if t.Definition().Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (b *toolbox) names() []string {
+	var names []string
+	for _, t := range b.tools {
+		names = append(names, t.Definition().Name)
+	}
+	return names
+}
+
+// open returns the conversation's tools. The first call opens them.
+func (e *Engine) open(context.Context) (*toolbox, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, &engine.Failure{Code: codeInternal, Detail: "The conversation is closed."}
+	}
+	if e.toolbox != nil {
+		return e.toolbox, nil
+	}
+	set := tools.Open(tools.Config{
+		WorkingDir: e.setup.WorkingDir, StateDir: e.setup.Dir, Environ: e.setup.Environ,
+		Credential: e.setup.Credential, Secrets: e.secretValues,
+	})
+	box := &toolbox{closers: []func(){set.Close}}
+	for _, t := range set.Tools() {
+		d := t.Definition()
+		always := d.Name == tools.FinishName || d.Name == tools.ThinkName
+		if wanted := e.setup.Agent.Tools; always || len(wanted) == 0 || slices.Contains(wanted, d.Name) || slices.Contains(wanted, d.Kind) {
+			box.tools = append(box.tools, t)
+		}
+	}
+	e.toolbox = box
+	return box, nil
+}
+
+// begin appends the SystemPromptEvent if the conversation has none.
+func (e *Engine) begin(events []event.Event, box *toolbox) ([]event.Event, error) {
+	for _, ev := range events {
+		if _, is := ev.(*event.SystemPrompt); is {
+			return events, nil
+		}
+	}
+	e.mu.Lock()
+	context := event.NewText(dynamicContext(e.setup, box.instructions))
+	e.mu.Unlock()
+	prompt := &event.SystemPrompt{
+		Head:         event.Head{Source: event.SourceAgent},
+		SystemPrompt: event.NewText(systemPrompt), DynamicContext: &context, Tools: []event.ToolDefinition{},
+	}
+	for _, t := range box.tools {
+		prompt.Tools = append(prompt.Tools, t.Definition().Event())
+	}
+	if err := e.conv.Append(prompt); err != nil {
+		return nil, err
+	}
+	return e.conv.Events()
+}
+
+// flag reads a boolean of the state.
+func (e *Engine) flag(key string, absent bool) bool {
+	value := absent
+	if raw := e.conv.State(key); len(raw) > 0 && json.Unmarshal(raw, &value) != nil {
+		return absent
+	}
+	return value
+}
