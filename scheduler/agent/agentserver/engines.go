@@ -1,8 +1,15 @@
 package agentserver
 
-import "bivouac.dev/bivouac/scheduler/agent/engine"
+import (
+	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/native"
+)
 
 // newEngine makes the engine of a setup. It starts nothing slow.
-func newEngine(setup engine.Setup, _ engine.Conversation) (engine.Engine, error) {
+func newEngine(setup engine.Setup, conv engine.Conversation) (engine.Engine, error) {
+	switch setup.Agent.Kind {
+	case "", "openhands":
+		return native.New(setup, conv)
+	}
 	return nil, &engine.Failure{Code: "LLMNotConfigured", Detail: "There is no engine for the agent kind " + setup.Agent.Kind + "."}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -214,7 +215,7 @@ func TestProgram_SurvivesKill(t *testing.T) {
 		}
 		_ = p.cmd.Wait()
 		p = runProgram(t, bin, dir, env...)
-		want := string(rune('0' + 4 + i + 1))
+		want := strconv.Itoa(6 + i) // four state updates, the system prompt and the messages
 		if status, n := call(t, "GET", p.url+path+"/count", testKey, ""); status != 200 || n != want {
 			t.Fatalf("after kill %d: %d %s events, want %s", i, status, n, want)
 		}

@@ -151,7 +151,7 @@ func (c *client) request(p prompt) openai.ChatCompletionRequest {
 		if reasons(c.model) {
 			r.MaxCompletionTokens = *n
 		} else {
-			r.MaxTokens = *n
+			r.MaxTokens = *n //nolint:staticcheck // what servers other than OpenAI's know
 		}
 	}
 	if !reasons(c.model) {

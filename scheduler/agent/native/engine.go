@@ -14,7 +14,7 @@ import (
 )
 
 // Engine is the native agent of one conversation. It implements engine.Engine, Asker, Titler,
-// Switcher and SecretsUpdater.
+// Switcher, SecretsUpdater and Prompter.
 type Engine struct {
 	conv      engine.Conversation
 	log       *slog.Logger
@@ -189,20 +189,33 @@ func (e *Engine) begin(events []event.Event, box *toolbox) ([]event.Event, error
 			return events, nil
 		}
 	}
+	if err := e.conv.Append(e.systemPrompt(box)); err != nil {
+		return nil, err
+	}
+	return e.conv.Events()
+}
+
+// SystemPrompt implements engine.Prompter.
+func (e *Engine) SystemPrompt(ctx context.Context) *event.SystemPrompt {
+	box, err := e.open(ctx)
+	if err != nil {
+		box = &toolbox{}
+	}
+	return e.systemPrompt(box)
+}
+
+func (e *Engine) systemPrompt(box *toolbox) *event.SystemPrompt {
 	e.mu.Lock()
-	context := event.NewText(dynamicContext(e.setup, box.instructions))
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	about := event.NewText(dynamicContext(e.setup, box.instructions))
 	prompt := &event.SystemPrompt{
 		Head:         event.Head{Source: event.SourceAgent},
-		SystemPrompt: event.NewText(systemPrompt), DynamicContext: &context, Tools: []event.ToolDefinition{},
+		SystemPrompt: event.NewText(systemPrompt), DynamicContext: &about, Tools: []event.ToolDefinition{},
 	}
 	for _, t := range box.tools {
 		prompt.Tools = append(prompt.Tools, t.Definition().Event())
 	}
-	if err := e.conv.Append(prompt); err != nil {
-		return nil, err
-	}
-	return e.conv.Events()
+	return prompt
 }
 
 // flag reads a boolean of the state.

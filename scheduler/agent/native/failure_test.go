@@ -144,7 +144,7 @@ func TestFaults_ContentFilter(t *testing.T) {
 			r.tells("user: go", "system", "user: "+filteredText, "agent: Here.")
 			r = newRig(t, modeltest.InOrder(a))
 			r.say("go")
-			r.fails("UsagePolicyRefusal")
+			_ = r.fails("UsagePolicyRefusal")
 			if n := len(r.server.Requests()); n != mostFiltered+1 {
 				t.Errorf("%d calls", n)
 			}

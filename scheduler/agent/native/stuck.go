@@ -22,7 +22,7 @@ const nudgeErrors = "The same call has failed several times. Do not repeat it: r
 // repeats looks for an agent that repeats itself. It hints at repeated errors once before the
 // conversation is stuck.
 func (e *Engine) repeats() (engine.Outcome, error) {
-	if !e.flag("stuck_detection", true) {
+	if !e.flag(engine.KeyStuckDetection, true) {
 		return engine.Continue, nil
 	}
 	events, err := e.conv.Events()

@@ -123,7 +123,9 @@ func TestView_Pairs(t *testing.T) {
 	act := func(response, id string) *event.Action {
 		return &event.Action{ToolName: "echo", ToolCallID: id, LLMResponseID: response, Action: json.RawMessage(`{}`), ToolCall: event.ToolCall{Arguments: "{}"}}
 	}
-	reject := func(id, reason string) *event.UserReject { return &event.UserReject{ToolCallID: id, RejectionReason: reason} }
+	reject := func(id, reason string) *event.UserReject {
+		return &event.UserReject{ToolCallID: id, RejectionReason: reason}
+	}
 	list := messages(view([]event.Event{
 		userMessage(event.SourceUser, "first"),
 		act("r1", "a"), act("r1", "b"), userMessage(event.SourceUser, "meanwhile"), reject("b", "b"), reject("a", "a"), reject("a", "again"),
