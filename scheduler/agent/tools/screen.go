@@ -23,6 +23,8 @@ const (
 
 // prompt is what the shell says when a command has ended.
 type prompt struct {
+	// turn is the number of the command; 0 is the shell's start.
+	turn int
 	// exit is the command's exit code.
 	exit int
 	// background is the last background process, -1 without one.
@@ -43,9 +45,7 @@ type screen struct {
 	cr     bool   // a carriage return came last: what comes next overwrites the line
 	mask   *masker
 	kept   kept
-	// prompts counts the markers; last is the latest one.
-	prompts int
-	last    prompt
+	last   prompt // the latest marker
 	// changed gets a value after each change.
 	changed chan struct{}
 }
@@ -63,7 +63,7 @@ const (
 )
 
 func newScreen(nonce string, secrets map[string]string) *screen {
-	return &screen{marker: []byte(markerOpen + nonce + ";"), mask: newMasker(secrets), changed: make(chan struct{}, 1)}
+	return &screen{marker: []byte(markerOpen + nonce + ";"), mask: newMasker(secrets), last: prompt{turn: -1}, changed: make(chan struct{}, 1)}
 }
 
 // Write takes output. It never fails.
@@ -123,18 +123,17 @@ func partial(b, marker []byte) int {
 
 // ended takes a marker's text.
 func (s *screen) ended(text string) {
-	parts := strings.SplitN(text, ";", 3)
-	s.prompts++
-	s.last = prompt{exit: -1, background: -1}
-	if n, err := strconv.Atoi(parts[0]); err == nil {
-		s.last.exit = n
+	parts := strings.SplitN(text, ";", 4)
+	for len(parts) < 4 {
+		parts = append(parts, "")
 	}
-	if len(parts) == 3 {
-		if n, err := strconv.Atoi(parts[1]); err == nil {
-			s.last.background = n
+	number := func(text string) int {
+		if n, err := strconv.Atoi(text); err == nil {
+			return n
 		}
-		s.last.python = parts[2]
+		return -1
 	}
+	s.last = prompt{turn: number(parts[0]), exit: number(parts[1]), background: number(parts[2]), python: parts[3]}
 }
 
 // text takes output without markers.
@@ -239,11 +238,11 @@ func (s *screen) secrets(values map[string]string) {
 	s.mask.set(values)
 }
 
-// prompted returns the number of markers until now, and the latest.
-func (s *screen) prompted() (int, prompt) {
+// prompted returns the latest marker.
+func (s *screen) prompted() prompt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.prompts, s.last
+	return s.last
 }
 
 // take returns the output since the last call. Unless ended is set, the command goes on: what may
@@ -256,6 +255,16 @@ func (s *screen) take(ended bool) string {
 	text := s.kept.text()
 	s.kept = kept{}
 	return strings.TrimRight(text, "\n\t ")
+}
+
+// dropBlank drops the output since the last take if it is empty lines only, as a shell prints them
+// for an interrupt.
+func (s *screen) dropBlank() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(bytes.TrimSpace(s.kept.head)) == 0 && len(s.kept.tail) == 0 && len(s.line) == 0 {
+		s.kept = kept{}
+	}
 }
 
 // kept holds the beginning and the end of a text.

@@ -22,10 +22,12 @@ import (
 
 // Times of a shell.
 const (
-	startTime = 15 * time.Second       // until the first prompt
-	softKill  = 500 * time.Millisecond // between SIGINT and SIGKILL
-	hardKill  = 2 * time.Second        // between the first SIGKILL and the shell's end
-	drainTime = 500 * time.Millisecond // for the rest of the output of a shell that ended
+	startTime   = 15 * time.Second       // until the first prompt
+	softKill    = 500 * time.Millisecond // between SIGINT and SIGKILL
+	hardKill    = 2 * time.Second        // between the first SIGKILL and the shell's end
+	settleTime  = time.Second            // for one empty command after an interrupt
+	settleTries = 5
+	drainTime   = 500 * time.Millisecond // for the rest of the output of a shell that ended
 )
 
 // encodedLine is the length of a line of an encoded command. A terminal takes at most 4095 bytes.
@@ -53,8 +55,11 @@ type shell struct {
 	modes         unix.Termios
 	read          chan struct{} // closed when the output is at its end
 	exited        chan struct{} // closed when the shell was waited for
-	// started is the number of prompts when the present command began.
-	started int
+	// turn is the number of the present command. A prompt of another turn is not its end: an
+	// interrupt that comes at the prompt makes one more.
+	turn int
+	// interrupted is set when an interrupt was sent that the shell may not have handled.
+	interrupted bool
 	// running is set from a command's begin until its end was reported.
 	running bool
 	command string // that runs
@@ -210,7 +215,7 @@ type limits struct{ silent, long, hard time.Duration }
 func (s *shell) wait(ctx context.Context, l limits) end {
 	silent, long, hard := after(l.silent), after(l.long), after(l.hard)
 	for {
-		if n, _ := s.out.prompted(); n > s.started {
+		if s.prompted() {
 			return endedPrompt
 		}
 		select {
@@ -251,7 +256,9 @@ func (s *shell) begin(ctx context.Context, command string, exports map[string]st
 	}
 	// What was typed for an earlier program and not read is no command.
 	s.flushInput()
-	s.started, _ = s.out.prompted()
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
 	s.running, s.command = true, command
 	var names []string
 	for name := range exports {
@@ -262,7 +269,40 @@ func (s *shell) begin(ctx context.Context, command string, exports map[string]st
 	for _, name := range names {
 		fmt.Fprintf(&assign, "export %s='%s'\n", name, strings.ReplaceAll(exports[name], "'", `'\''`))
 	}
-	return s.typed(ctx, runLine+encode(assign.String())+encode(command))
+	return s.turnTo(ctx, assign.String(), command)
+}
+
+// turnTo types a command as the next turn.
+func (s *shell) turnTo(ctx context.Context, assign, command string) error {
+	s.turn++
+	return s.typed(ctx, runLine+encode(fmt.Sprintf("__bivouac_turn=%d\n", s.turn)+assign)+encode(command))
+}
+
+// prompted reports whether the present command has ended.
+func (s *shell) prompted() bool { return s.out.prompted().turn == s.turn }
+
+// settle waits until the shell has handled an interrupt: what is typed before its last prompt may be
+// dropped there.
+func (s *shell) settle(ctx context.Context) error {
+	if !s.interrupted {
+		return nil
+	}
+	end := time.After(10 * settleTime) // a background process may print all the time
+	for quiet := false; !quiet; {
+		select {
+		case <-s.out.changed:
+		case <-time.After(settleTime):
+			quiet = true
+		case <-end:
+			quiet = true
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.interrupted = false
+	s.flushInput()
+	s.out.dropBlank()
+	return nil
 }
 
 // typed writes to the terminal. A program that reads nothing may make it wait.
@@ -307,6 +347,7 @@ func encode(text string) string {
 // interrupt ends the present command: with SIGINT, then SIGKILL. It reports whether the shell is at
 // its prompt afterwards.
 func (s *shell) interrupt() bool {
+	s.interrupted = true
 	s.flushInput()
 	s.signal(syscall.SIGINT)
 	if s.wait(context.Background(), limits{hard: softKill}) == endedPrompt {

@@ -21,7 +21,8 @@ __bivouac_prompt() {
 	local status=$? background=${!:--1} line python
 	while read -r -t 0; do IFS= read -r -t 0.1 line || break; done
 	python=$(type -P python3 || type -P python)
-	printf '\e]%s;%s;%s;%s\a' @NONCE@ "$status" "$background" "$python" >/dev/tty
+	printf '\e]%s;%s;%s;%s;%s\a' @NONCE@ "$__bivouac_turn" "$status" "$background" "$python" >/dev/tty
 }
+__bivouac_turn=0
 readonly -f __bivouac_read __bivouac_done __bivouac_prompt
 __bivouac_done

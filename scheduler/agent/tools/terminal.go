@@ -234,7 +234,8 @@ func (t *Terminal) drop() {
 func (t *Terminal) start(ctx context.Context, a TerminalAction, note string) Observation {
 	s := t.shell
 	if s.running {
-		if n, last := s.out.prompted(); n > s.started {
+		if s.prompted() {
+			last := s.out.prompted()
 			rest := s.out.take(true)
 			note += fmt.Sprintf("[The previous command has ended with exit code %d.]\n", last.exit)
 			if rest != "" {
@@ -276,7 +277,7 @@ func (t *Terminal) exports(command string) map[string]string {
 // input sends text or a key to the program that runs.
 func (t *Terminal) input(ctx context.Context, a TerminalAction, key, note string) Observation {
 	s := t.shell
-	if n, _ := s.out.prompted(); n > s.started {
+	if s.prompted() {
 		o := t.wait(ctx, a, note+"[The command had ended before; the input was not sent.]\n")
 		return o
 	}
@@ -284,6 +285,7 @@ func (t *Terminal) input(ctx context.Context, a TerminalAction, key, note string
 	if text == "" {
 		text = a.Command + "\n"
 	} else if key == "\x03" || key == "\x1a" || key == "\x1c" {
+		s.interrupted = true
 		s.flushInput() // a full queue would keep the key from being seen
 	}
 	limited, stop := context.WithTimeout(ctx, t.c.SoftTimeout)
@@ -305,7 +307,7 @@ func (t *Terminal) wait(ctx context.Context, a TerminalAction, note string) Obse
 	why := s.wait(ctx, l)
 	switch why {
 	case endedPrompt:
-		_, last := s.out.prompted()
+		last := s.out.prompted()
 		return t.ended(a, last, note, "")
 	case endedShell:
 		return t.lost(a, note, "\n[The shell has ended, by the command or by a signal. The next command runs in a new shell; variables and the working directory are lost.]")
@@ -332,7 +334,7 @@ func (t *Terminal) stop(a TerminalAction, why end, note string) Observation {
 	if !t.shell.interrupt() {
 		return t.timedOut(t.lost(a, note, "\n[The command "+what+". It could not be ended alone: the shell was replaced, its variables and its working directory are lost.]"), why)
 	}
-	_, last := t.shell.out.prompted()
+	last := t.shell.out.prompted()
 	return t.timedOut(t.ended(a, last, note, "\n[The command "+what+".]"), why)
 }
 

@@ -227,6 +227,20 @@ func TestTerminal_Timeout(t *testing.T) {
 	}
 }
 
+// TestTerminal_InterruptAtThePrompt interrupts the shell when a command has just ended. The prompt
+// that follows is not the end of the next command.
+func TestTerminal_InterruptAtThePrompt(t *testing.T) {
+	s, _ := opened(t, nil)
+	for i := range 10 {
+		s.sh(t, args{"command": "true"})
+		s.terminal.shell.interrupt() // as when the command's end and its time-out coincide
+		_ = s.terminal.shell.cmd.Process.Signal(syscall.SIGINT)
+		if o := s.sh(t, args{"command": "sleep 0.02; echo " + strconv.Itoa(i)}); o.out() != strconv.Itoa(i) || o.code() != 0 {
+			t.Fatalf("command %d after an interrupt: %s", i, o.raw)
+		}
+	}
+}
+
 // TestTerminal_ShellEnds ends the shell in several ways; each is told, and a new one is there.
 func TestTerminal_ShellEnds(t *testing.T) {
 	s, _ := opened(t, nil)
