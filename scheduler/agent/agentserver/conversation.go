@@ -99,7 +99,8 @@ type conversation struct {
 	engine engine.Engine
 	// resting closes the engine of a conversation that is not used.
 	resting *time.Timer
-	// request is the create request, for a server that does not store it.
+	// request is the create request while it is not on disk: until the conversation is created, and
+	// always for a server without a secret key.
 	request []byte
 }
 

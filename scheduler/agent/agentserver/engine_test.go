@@ -136,6 +136,7 @@ func (s *server) kinds(id string) []string {
 			list = append(list, string(e.Value))
 		case *event.ConversationError:
 			list = append(list, e.Code)
+			s.t.Log(e.Detail)
 		default:
 			list = append(list, event.KindOf(e))
 		}

@@ -104,11 +104,7 @@ func (st *store) all() []*conversation {
 
 // prepare returns a conversation that create then stores.
 func (st *store) prepare(m meta, request []byte) *conversation {
-	c := &conversation{id: m.ID, createdAt: m.CreatedAt, dir: filepath.Join(st.dir, m.ID), meta: m}
-	if st.sealer == nil {
-		c.request = request
-	}
-	return c
+	return &conversation{id: m.ID, createdAt: m.CreatedAt, dir: filepath.Join(st.dir, m.ID), meta: m, request: request}
 }
 
 // create stores a conversation. If the id exists, it returns that one and created is false. request
@@ -187,6 +183,9 @@ func (st *store) write(c *conversation, events []event.Event, request []byte) er
 		return errors.Join(fmt.Errorf("writing conversation %s: %w", c.id, err), os.RemoveAll(tmp))
 	}
 	log.path = filepath.Join(final, eventsFile)
+	if st.sealer != nil {
+		c.request = nil // it is on disk
+	}
 	return nil
 }
 
@@ -213,6 +212,11 @@ func (st *store) delete(c *conversation) error {
 	delete(st.byID, c.id)
 	st.mu.Unlock()
 	return os.RemoveAll(gone)
+}
+
+// reseal replaces a conversation's create request. The caller holds the conversation's lock.
+func (st *store) reseal(c *conversation, request []byte) error {
+	return durable.Replace(filepath.Join(c.dir, sealFile), st.sealer.seal(c.id, request), 0o600)
 }
 
 // request returns a conversation's create request, nil if it was not stored.

@@ -51,7 +51,8 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 	}
 	shown := view(events)
 	size := sizeOf(shown)
-	hard := requested(events) || c.overfull(shown)
+	asked, byUser := requested(events)
+	hard := asked || c.overfull(shown)
 	if !hard && size <= most {
 		return false, nil
 	}
@@ -69,7 +70,10 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 		if _, is := shown[0].(*event.SystemPrompt); is {
 			head = 1
 		}
-		if middle = shown[head:]; len(middle) == 0 || onlySummary(middle) {
+		if middle = shown[head:spoken(shown, head)]; byUser && len(middle) == 0 {
+			return false, nil // there is nothing to condense yet
+		}
+		if len(middle) == 0 || onlySummary(middle) {
 			return false, &engine.Failure{Code: codeContext, Detail: "The model's context is too small even for the summary of the conversation. Choose a model with a larger one."}
 		}
 	}
@@ -88,17 +92,29 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 	})
 }
 
-// requested reports whether a condensation was asked for and not done.
-func requested(events []event.Event) bool {
+// requested reports whether a condensation was asked for and not done, and whether a user asked.
+func requested(events []event.Event) (asked, byUser bool) {
 	for i := len(events) - 1; i >= 0; i-- {
-		switch events[i].(type) {
+		switch e := events[i].(type) {
 		case *event.CondensationRequest:
-			return true
+			return true, e.Source == event.SourceUser
 		case *event.Condensation:
-			return false
+			return false, false
 		}
 	}
-	return false
+	return false, false
+}
+
+// spoken is the end of the view without the user's message at it, which no summary may replace: it
+// is what the agent shall do next.
+func spoken(shown []event.Event, head int) int {
+	n := len(shown)
+	if n > head+1 {
+		if m, is := shown[n-1].(*event.Message); is && m.Source == event.SourceUser {
+			return n - 1
+		}
+	}
+	return n
 }
 
 // overfull reports whether a view is larger than the model's context, by an estimate.
@@ -125,7 +141,8 @@ func cut(shown []event.Event, first, target int) (head, tail int) {
 		head++
 	}
 	kept++ // the summary
-	tail = len(shown)
+	tail = spoken(shown, head)
+	kept += sizeOf(shown[tail:])
 	for tail > head && kept+sizeOf(shown[tail-1:tail]) <= target {
 		kept += sizeOf(shown[tail-1 : tail])
 		tail--
