@@ -1,6 +1,7 @@
 package agentserver
 
 import (
+	"bivouac.dev/bivouac/scheduler/agent/acp"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/native"
 )
@@ -10,6 +11,8 @@ func newEngine(setup engine.Setup, conv engine.Conversation) (engine.Engine, err
 	switch setup.Agent.Kind {
 	case "", "openhands":
 		return native.New(setup, conv)
+	case "acp":
+		return acp.New(setup, conv)
 	}
 	return nil, &engine.Failure{Code: "LLMNotConfigured", Detail: "There is no engine for the agent kind " + setup.Agent.Kind + "."}
 }
