@@ -97,14 +97,13 @@ func (e *Engine) Step(ctx context.Context) (engine.Outcome, error) {
 		}
 		t := newTurn()
 		answer, err := e.prompt(ctx, s, t, blocks)
+		s.loaded = true // it was told the history, if it did not know it
 		switch {
 		case err == nil:
-			s.loaded = true
 			return e.finish(s, t, answer)
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
 		case errors.Is(err, errNewMessage):
-			s.loaded = true
 			continue
 		case !retryable(s, err) || attempt == len(e.retries):
 			return 0, e.broken(e.failed(s, err))

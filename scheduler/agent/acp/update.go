@@ -43,8 +43,8 @@ type call struct {
 	RawOutput json.RawMessage `json:"rawOutput"`
 	Content   json.RawMessage `json:"content"`
 
-	// rejected is set when the user rejected it; begun and ended when its events are stored.
-	rejected, begun, ended bool
+	// begun and ended are set when the events of its start and end are stored.
+	begun, ended bool
 }
 
 // merge takes what a later update says.
@@ -74,11 +74,12 @@ func (c *call) event(mask func(string) string) *event.ACPToolCall {
 		RawInput: boundedJSON(c.RawInput, mask), RawOutput: boundedJSON(c.RawOutput, mask), Content: boundedJSON(c.Content, mask),
 		IsError: c.Status == callFailed,
 	}
-	if c.Status != "" {
-		e.Status = &c.Status
+	// The event outlives the call's present status.
+	if status := c.Status; status != "" {
+		e.Status = &status
 	}
-	if c.Kind != "" {
-		e.ToolKind = &c.Kind
+	if kind := c.Kind; kind != "" {
+		e.ToolKind = &kind
 	}
 	return e
 }
@@ -125,7 +126,7 @@ func boundedValue(v any, mask func(string) string) any {
 	return v
 }
 
-// text returns the text of a content block, and of a list of them.
+// contentText returns the text of a content block.
 func contentText(raw json.RawMessage) string {
 	var block struct {
 		Text string `json:"text"`
