@@ -70,6 +70,7 @@ const (
 
 	APIKeyDisable CommandType = "api_key.disable"
 	APIKeyUsed    CommandType = "api_key.used"
+	LLMReported   CommandType = "llm.report"
 	UserDisable   CommandType = "user.disable"
 	UserEnable    CommandType = "user.enable"
 	UserDelete    CommandType = "user.delete"

@@ -95,6 +95,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 
 	APIKeyDisable: byOperator(row(VersionAccess, (*transaction).applyAPIKeyDisable)),
 	APIKeyUsed:    row(VersionAccess, (*transaction).applyAPIKeyUsed),
+	LLMReported:   row(VersionModels, (*transaction).applyLLMReport),
 	UserDisable:   byOperator(row(VersionAccess, (*transaction).applyUserDisable)),
 	UserEnable:    byOperator(row(VersionAccess, (*transaction).applyUserEnable)),
 	UserDelete:    byOperator(row(VersionAccess, (*transaction).applyUserDelete)),

@@ -25,6 +25,8 @@ type Conversation struct {
 	Tags               map[string]string `json:"tags"`
 	CreatedAt          time.Time         `json:"created_at"`
 	UpdatedAt          time.Time         `json:"updated_at"`
+	// Models is what the conversation used models for. It is zero below VersionModels.
+	Models ModelUsage `json:"models,omitzero"`
 }
 
 // check adds the rules of a conversation.

@@ -19,6 +19,8 @@ type Installation struct {
 	// Git and CORS are kept from VersionConfig on. Below it each node has those of its own file.
 	Git  Git  `json:"git,omitzero"`
 	CORS CORS `json:"cors,omitzero"`
+	// LLM is kept from VersionModels on. Below it sandboxes get the keys.
+	LLM LLM `json:"llm,omitzero"`
 }
 
 // Git says how tokens of git providers are verified.
@@ -51,6 +53,7 @@ func (i Installation) empty() bool { return reflect.ValueOf(i.plain()).IsZero() 
 func (i Installation) plain() Installation {
 	i.Git.AllowedHosts = append([]string(nil), i.Git.AllowedHosts...)
 	i.CORS.Origins = append([]string(nil), i.CORS.Origins...)
+	i.LLM = i.LLM.plain()
 	return i
 }
 
@@ -95,12 +98,13 @@ func (i Installation) values() []Difference {
 	if onLimit == "" {
 		onLimit = OnLimitRefuse
 	}
-	return append(list,
+	list = append(list,
 		Difference{Name: "limits.on_limit", Has: string(onLimit)},
 		Difference{Name: "git.verify_tokens", Has: fmt.Sprint(!i.Git.Unverified)},
 		Difference{Name: "git.allowed_hosts", Has: listText(i.Git.AllowedHosts)},
 		Difference{Name: "cors.origins", Has: listText(i.CORS.Origins)},
 	)
+	return append(list, i.LLM.values()...)
 }
 
 // policyText is a policy's time as in a file.
@@ -139,6 +143,7 @@ func (r *rules) shared(i Installation) {
 		err := CheckOrigin(origin)
 		r.check(err == nil, "the installation's origins: %v", err)
 	}
+	r.models(i.LLM)
 }
 
 // CheckHost returns an error if s is no host name or "host:port".

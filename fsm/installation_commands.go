@@ -33,6 +33,9 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 	if !t.meta.active(VersionAccess) { // older nodes do not keep it
 		in.PerUser.StateBytes, in.Overall.StateBytes = 0, 0
 	}
+	if !t.meta.active(VersionModels) {
+		in.LLM = LLM{}
+	}
 	if !t.meta.active(VersionConfig) { // likewise
 		in.Git, in.CORS = Git{}, CORS{}
 		if !t.meta.Configured || !t.meta.Installation.Equal(in) {

@@ -15,4 +15,6 @@ type User struct {
 	Limits *Limits `json:"limits,omitempty"`
 	// DisabledAt is when user.disable locked the user out; nil when the user is not disabled.
 	DisabledAt *time.Time `json:"disabled_at,omitempty"`
+	// Models is what the user used models for, nil for nothing and below VersionModels.
+	Models *UserModels `json:"models,omitempty"`
 }

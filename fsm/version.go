@@ -17,8 +17,9 @@ import (
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
 // replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
-// configuration of the cluster, marks clients, and records copies and moves of workspaces.
-const ProtocolVersion = 7
+// configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
+// configures the model gateway and counts what models were used for.
+const ProtocolVersion = 8
 
 // What each protocol version introduced.
 const (
@@ -41,6 +42,9 @@ const (
 	VersionConfig = 7
 	// VersionClients: clients can be marked as draining or lost, and workspaces are copied and moved.
 	VersionClients = 7
+	// VersionModels: the configuration has the model gateway's, and nodes report what models were used
+	// for.
+	VersionModels = 8
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -59,6 +63,8 @@ func VersionBrings(version int) string {
 		return "keys of sandboxes are replaced; all certificates of a node are revoked at once"
 	case VersionConfig: // VersionClients, too
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
+	case VersionModels:
+		return "the model gateway: sandboxes get no model keys, and what models cost is counted"
 	}
 	return ""
 }

@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
@@ -67,6 +68,9 @@ type Config struct {
 	SandboxURL string
 	// Proxy configures the sandbox proxy. It runs whatever SandboxURL says.
 	Proxy proxy.Config
+
+	// LLM configures the model gateway.
+	LLM llm.Config
 
 	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs
@@ -121,6 +125,7 @@ func DefaultConfig() Config {
 		AgentTimeout:      2 * time.Second,
 		SandboxURL:        SandboxURLProxy,
 		Proxy:             proxy.DefaultConfig(),
+		LLM:               llm.DefaultConfig(),
 		Snapshots:         defaultSnapshots(),
 
 		MaxConnectionsPerAddress: 512,
@@ -173,5 +178,5 @@ func (c Config) Validate() error {
 	case c.Registerer == nil || c.Gatherer == nil:
 		return errors.New("Registerer and Gatherer are needed")
 	}
-	return errors.Join(c.Git.Validate(), c.Proxy.Validate(), c.Snapshots.validate())
+	return errors.Join(c.Git.Validate(), c.Proxy.Validate(), c.LLM.Validate(), c.Snapshots.validate())
 }

@@ -227,12 +227,15 @@ func (s *Server) trusted(host string) bool {
 	return slices.ContainsFunc(s.live.Load().TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
-// front sends requests for sandboxes to the proxy and all others to next. One CORS policy covers
+// front sends requests for sandboxes to the proxy, those to models to the gateway, and all others to
+// next. One CORS policy covers
 // all sandboxes: a preflight has no key, so it could not reach a paused one.
 func (s *Server) front(next http.Handler) http.Handler {
-	proxied := s.cors(s.limitRate(s.proxy))
+	proxied, models := s.cors(s.limitRate(s.proxy)), s.limitRate(s.models)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
+		case s.models.Handles(r) && !s.proxy.Handles(r):
+			models.ServeHTTP(w, r)
 		case !s.proxy.Handles(r):
 			next.ServeHTTP(w, r)
 		case s.proxy.AnswersCORS(r):

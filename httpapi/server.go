@@ -17,6 +17,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -47,6 +48,7 @@ type Server struct {
 	// shared is made of the cluster's configuration; see sharedNow.
 	shared atomic.Pointer[shared]
 	proxy  *proxy.Proxy
+	models *llm.Gateway
 	// exposition is the node's metrics in Prometheus's text format.
 	exposition http.Handler
 	// packing holds a token for each snapshot being sent.
@@ -85,6 +87,9 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
 		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}
+	if s.models, err = llm.New(cfg.LLM, s.forModels()); err != nil {
+		return nil, fmt.Errorf("registering the model gateway's metrics: %w", err)
+	}
 	s.handler = s.accessLog(s.keepHealth(s.front(s.cors(s.limitRate(s.router)))))
 	return s, nil
 }
@@ -115,6 +120,17 @@ func (s *Server) forProxy() proxy.Server {
 		Admitted:       s.admitted,
 		Origins:        func() []string { return s.sharedNow().origins },
 		RequestTimeout: s.cfg.RequestTimeout, Logger: s.log, Registerer: s.cfg.Registerer,
+	}
+}
+
+// forModels returns what the model gateway needs of s.
+func (s *Server) forModels() llm.Server {
+	return llm.Server{
+		Cluster: s.cluster, Info: requestInfoOf, AskCluster: s.keys.mayAsk, Logger: s.log, Registerer: s.cfg.Registerer,
+		Secret: func(ctx context.Context, ref fsm.SecretRef, member string) (string, error) {
+			entry, err := s.secrets.Read(ctx, ref)
+			return entry[member], err
+		},
 	}
 }
 
@@ -164,6 +180,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		group.Go(func() error { return s.serve(server, conns.listen(l)) })
 	}
 	group.Go(func() error { s.keys.uses.run(ctx, s.cfg.RequestTimeout); return nil })
+	group.Go(func() error { s.models.Run(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		return s.drain(server, conns)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/publicaddr"
 )
 
 // errHostPolicy means that the host policy forbids a connection.
@@ -76,27 +78,8 @@ func checkAddress(address string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", errHostPolicy, "not an address")
 	}
-	addr := ap.Addr().Unmap()
-	closed := !addr.IsGlobalUnicast() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast()
-	if closed || slices.ContainsFunc(reservedPrefixes(), func(p netip.Prefix) bool { return p.Contains(addr) }) {
+	if !publicaddr.Is(ap.Addr()) {
 		return errHostPolicy
 	}
 	return nil
-}
-
-// reservedPrefixes are ranges that netip does not count as private and that can reach internal
-// networks.
-func reservedPrefixes() []netip.Prefix {
-	return []netip.Prefix{
-		netip.MustParsePrefix("0.0.0.0/8"),
-		netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT
-		netip.MustParsePrefix("192.0.0.0/24"),
-		netip.MustParsePrefix("198.18.0.0/15"), // benchmarks
-		netip.MustParsePrefix("240.0.0.0/4"),
-		netip.MustParsePrefix("64:ff9b::/96"), // NAT64 of any IPv4 address
-		netip.MustParsePrefix("64:ff9b:1::/48"),
-		netip.MustParsePrefix("2002::/16"), // 6to4 of any IPv4 address
-		netip.MustParsePrefix("2001::/32"), // Teredo
-		netip.MustParsePrefix("fec0::/10"),
-	}
 }

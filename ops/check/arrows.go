@@ -21,10 +21,10 @@ var mayImport = map[string][]string{
 
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
-	"cmd":       {"ops/runbooks"},                                // the program ships them
-	"ops":       {"httpapi/client", "scheduler/agent/modeltest"}, // drills call the API, and script a model
-	"cluster":   {"httpapi/requestid"},                           // a request keeps its id on every node
-	"scheduler": {"httpapi/decode", "httpapi/requestid"},         // the built-in agent server uses the API's validation
+	"cmd":       {"ops/runbooks"},                                            // the program ships them
+	"ops":       {"httpapi/client", "scheduler/agent/modeltest"},             // drills call the API, and script a model
+	"cluster":   {"httpapi/requestid"},                                       // a request keeps its id on every node
+	"scheduler": {"httpapi/decode", "httpapi/requestid", "httpapi/llmtoken"}, // validation of the agent server; tokens of start tasks
 }
 
 // narrow lists packages with a stricter rule than their folder: they may import the listed
@@ -43,17 +43,20 @@ var narrow = map[string][]string{
 		"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/raft-wal",
 		"github.com/hashicorp/go-hclog", "go.etcd.io/bbolt", "golang.org/x/sys/unix",
 	},
+	"httpapi/publicaddr": {},
 }
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
 	"httpapi/apikey":      {"fsm"},
 	"httpapi/response":    {"fsm", "httpapi/decode", "httpapi/requestid"},
-	"httpapi/git":         {"fsm", "httpapi/decode", "httpapi/response"},
+	"httpapi/git":         {"fsm", "httpapi/decode", "httpapi/publicaddr", "httpapi/response"},
 	"httpapi/legacy":      {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
 	"httpapi/proxy":       {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
+	"httpapi/llm":         {"fsm", "cluster", "httpapi/apikey", "httpapi/llmtoken", "httpapi/proxy", "httpapi/publicaddr", "httpapi/response"},
+	"httpapi/llmtoken":    {"fsm"},
 	"scheduler":           {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
-	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
+	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/llmtoken", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
 	"scheduler/nomad":     {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},
 	"scheduler/process":   {"fsm", "httpapi/decode", "scheduler", "scheduler/durable"},
 	"scheduler/access":    {"fsm"},

@@ -1,0 +1,74 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
+)
+
+// Config configures the gateway of one node. Start from DefaultConfig.
+type Config struct {
+	// MaxBody bounds a request's body, AllBodies those of all requests in progress, in bytes.
+	MaxBody, AllBodies int64
+	// MaxDuration bounds a request, its answer included. HeaderTimeout bounds the wait for the
+	// header of an answer that is not streamed, which comes when the model is done.
+	MaxDuration, HeaderTimeout time.Duration
+	// DialTimeout bounds connecting to an endpoint.
+	DialTimeout time.Duration
+	// UserRequests bounds the requests of one user in progress on a node.
+	UserRequests int
+	// MaxStale is how long requests are served on a node that has no leader.
+	MaxStale time.Duration
+	// ReportEvery is the interval at which the costs of a node go to the cluster.
+	ReportEvery time.Duration
+}
+
+// DefaultConfig returns the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		MaxBody: 32 << 20, AllBodies: 256 << 20, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute, DialTimeout: 10 * time.Second,
+		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second,
+	}
+}
+
+// Validate returns an error for an invalid field.
+func (c Config) Validate() error {
+	for name, d := range map[string]time.Duration{"MaxDuration": c.MaxDuration, "HeaderTimeout": c.HeaderTimeout,
+		"DialTimeout": c.DialTimeout, "MaxStale": c.MaxStale, "ReportEvery": c.ReportEvery} {
+		if d <= 0 {
+			return fmt.Errorf("LLM.%s must be positive, is %s", name, d)
+		}
+	}
+	if c.MaxBody < 1 || c.AllBodies < c.MaxBody || c.UserRequests < 1 {
+		return errors.New("LLM.MaxBody and LLM.UserRequests must be positive, LLM.AllBodies not below LLM.MaxBody")
+	}
+	return nil
+}
+
+// Server is what the gateway needs of the API server. All fields are required.
+type Server struct {
+	Cluster Cluster
+	// Secret reads a member of an entry of the secret store.
+	Secret func(ctx context.Context, ref fsm.SecretRef, member string) (string, error)
+	// AskCluster reports whether the cluster may be asked about what this node does not know.
+	AskCluster func(ctx context.Context) bool
+	// Info returns a request's entry in the access log, which the gateway fills in.
+	Info       func(context.Context) *proxy.RequestInfo
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Cluster reads and changes the replicated state.
+type Cluster interface {
+	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+	Status() cluster.Status
+}

@@ -1,0 +1,335 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// Gateway is the model gateway of one node. It needs no leader: any node serves every sandbox.
+type Gateway struct {
+	cfg     Config
+	server  Server
+	metrics *metrics
+	spent   *spending
+	proxy   *httputil.ReverseProxy
+	bodies  *semaphore.Weighted
+
+	// open are the requests in progress by user. outlet has the connections under the list of hosts
+	// in force.
+	mu     sync.Mutex
+	open   map[string]int
+	outlet atomic.Pointer[outlet]
+}
+
+// outlet is the transport for one list of hosts.
+type outlet struct {
+	list string
+	transports
+}
+
+// New creates the gateway and starts nothing. It fails if s.Registerer already has the metrics of
+// another gateway.
+func New(cfg Config, s Server) (*Gateway, error) {
+	m, err := newMetrics(s.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster), bodies: semaphore.NewWeighted(cfg.AllBodies), open: map[string]int{}}
+	g.proxy = &httputil.ReverseProxy{
+		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1,
+		ModifyResponse: g.modifyResponse, ErrorHandler: g.errorHandler,
+		ErrorLog: log.New(io.Discard, "", 0), // the access log has the error
+	}
+	return g, nil
+}
+
+// Handles reports whether a request is the gateway's.
+func (g *Gateway) Handles(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, Path) }
+
+// Run reports the costs to the cluster until ctx ends.
+func (g *Gateway) Run(ctx context.Context) { g.spent.run(ctx, g.cfg.ReportEvery, g.server.Logger) }
+
+// request is one request to a model.
+type request struct {
+	operation
+	*grant
+	gateway *Gateway
+	// name is the model that the request asks for, stream whether it asks for a stream, addedUsage
+	// whether the gateway asked for the usage in its place.
+	name       string
+	stream     bool
+	addedUsage bool
+	key        string
+	target     *url.URL
+	body       []byte
+	began      time.Time
+	// counted is set once the request is in the metrics.
+	counted bool
+}
+
+type requestKey struct{}
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	note := g.server.Info(r.Context())
+	note.Route = Path
+	if r.URL.Path == pathToken {
+		g.finish(w, r, wireOpenAI, g.serveToken(w, r))
+		return
+	}
+	o, known := operationOf(r)
+	if !known || r.Header.Get("Upgrade") != "" {
+		g.finish(w, r, o.wire, refuse(http.StatusNotFound, reasonEndpoint, "the gateway has no %s %s", r.Method, r.URL.Path))
+		return
+	}
+	g.finish(w, r, o.wire, g.serve(w, r, o))
+}
+
+// finish answers a request that was refused.
+func (g *Gateway) finish(w http.ResponseWriter, r *http.Request, api wire, err error) {
+	if err == nil {
+		return
+	}
+	refused := refusalOf(err)
+	g.metrics.refused.WithLabelValues(refused.reason).Inc()
+	note := g.server.Info(r.Context())
+	if note.Err = err; refused.reason == reasonToken {
+		note.Refused = "the gateway token is not valid"
+	}
+	refused.write(w, api)
+}
+
+// serve checks a request and sends it to the endpoint.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) error {
+	granted, err := g.authorise(r.Context(), tokenOf(r))
+	if err != nil {
+		return err
+	}
+	note := g.server.Info(r.Context())
+	note.User, note.Sandbox = granted.row.UserID, granted.row.ID
+	if granted.policy.Direct {
+		return refuse(http.StatusForbidden, reasonOff, "the model gateway is off (llm { gateway = false })")
+	}
+	leave, err := g.enter(granted.row.UserID)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	q := &request{operation: o, grant: granted, gateway: g, name: o.model, began: time.Now()}
+	ctx, cancel := context.WithTimeout(r.Context(), g.cfg.MaxDuration)
+	defer cancel()
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(q.began.Add(bodyTimeout)) // a writer without deadlines has none to set
+	_ = control.SetWriteDeadline(time.Time{})
+	release, err := q.read(w, r)
+	defer release()
+	if err != nil {
+		return err
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	if err := q.admit(ctx); err != nil {
+		return err
+	}
+	out := r.WithContext(context.WithValue(ctx, requestKey{}, q))
+	g.metrics.open.Inc()
+	defer g.metrics.open.Dec()
+	defer q.abandoned()
+	g.proxy.ServeHTTP(w, out)
+	return nil
+}
+
+// bodyTimeout bounds the time in which a request's body arrives.
+const bodyTimeout = 2 * time.Minute
+
+// enter takes a place of the user's; leave gives it back.
+func (g *Gateway) enter(user string) (leave func(), err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open[user] >= g.cfg.UserRequests {
+		return nil, errBusy("of your model requests")
+	}
+	g.open[user]++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.open[user]--; g.open[user] == 0 {
+			delete(g.open, user)
+		}
+	}, nil
+}
+
+// read reads the body, within the bounds of one and of all, and what the gateway needs of it.
+func (q *request) read(w http.ResponseWriter, r *http.Request) (release func(), err error) {
+	release = func() {}
+	if r.Method == http.MethodGet {
+		return release, nil
+	}
+	size := r.ContentLength
+	if limit := q.gateway.cfg.MaxBody; size < 0 || size > limit {
+		size = limit
+	}
+	if !q.gateway.bodies.TryAcquire(size) {
+		return release, errBusy("large requests")
+	}
+	release = func() { q.gateway.bodies.Release(size) }
+	q.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, q.gateway.cfg.MaxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return release, refuse(http.StatusRequestEntityTooLarge, reasonBody, "the request is larger than %d bytes", tooLarge.Limit)
+	case err != nil:
+		return release, refuse(http.StatusBadRequest, reasonBody, "the request's body could not be read")
+	}
+	var in struct {
+		Model         string          `json:"model"`
+		Stream        bool            `json:"stream"`
+		StreamOptions json.RawMessage `json:"stream_options"`
+	}
+	if err := json.Unmarshal(q.body, &in); err != nil {
+		return release, refuse(http.StatusBadRequest, reasonBody, "the request's body is no JSON object of this API")
+	}
+	if q.stream = in.Stream; q.name == "" {
+		q.name = in.Model
+	}
+	if q.name == "" {
+		return release, refuse(http.StatusBadRequest, reasonModel, "the request names no model")
+	}
+	if q.chat && q.stream {
+		q.body, q.addedUsage = askUsage(q.body, in.StreamOptions)
+	}
+	return release, nil
+}
+
+// admit checks the policy, reads the key and finds the endpoint.
+func (q *request) admit(ctx context.Context) (err error) {
+	if q.name != "" && !q.policy.Allows(q.name) {
+		return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", q.name)
+	}
+	if q.generates {
+		if err := q.gateway.spent.check(q.grant); err != nil {
+			return err
+		}
+	}
+	if q.target, err = endpointOf(q.operation, q.settings, q.defaultModel()); err != nil {
+		return err
+	}
+	if q.settings != nil && !q.settings.LLMAPIKey.IsZero() {
+		if q.key, err = q.gateway.server.Secret(ctx, q.settings.LLMAPIKey, "value"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withheld are headers of a request that do not reach the endpoint: credentials, and what says where
+// the request came from.
+func withheld() []string {
+	return []string{
+		headerBearer, headerAnthropic, headerGemini, "X-Session-Api-Key", "X-Access-Token", "Cookie", "Proxy-Authorization",
+		"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-Ip", "Forwarded", "Via",
+		"Accept-Encoding", "Expect", "Origin", "Referer", "X-Request-Id",
+	}
+}
+
+// rewrite makes the request for the endpoint.
+func (g *Gateway) rewrite(pr *httputil.ProxyRequest) {
+	q := requestOf(pr.In.Context())
+	query := pr.In.URL.Query()
+	query.Del(queryGemini)
+	to, err := below(q.target, q.path, query.Encode())
+	if err != nil {
+		to = q.target // unreachable: the whole path was parsed before
+	}
+	out := pr.Out
+	out.URL, out.Host = to, ""
+	for _, name := range withheld() {
+		out.Header.Del(name)
+	}
+	for name := range out.Header {
+		if strings.HasPrefix(name, "X-Bivouac-") {
+			out.Header.Del(name)
+		}
+	}
+	q.wire.setKey(out.Header, q.key)
+	if q.body == nil {
+		out.Body, out.ContentLength = nil, 0
+		return
+	}
+	// With GetBody the transport repeats a request whose kept connection the endpoint had closed.
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(q.body)), nil }
+	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(q.body)), int64(len(q.body)), nil
+}
+
+func requestOf(ctx context.Context) *request {
+	q, _ := ctx.Value(requestKey{}).(*request)
+	return q
+}
+
+// roundTripper is a function as an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// roundTrip sends a request over the connections of the list of hosts in force.
+func (g *Gateway) roundTrip(r *http.Request) (*http.Response, error) {
+	return g.outletFor(requestOf(r.Context()).policy).RoundTrip(r)
+}
+
+// outletFor returns the connections for a policy. Those of another list of hosts end once unused.
+func (g *Gateway) outletFor(policy fsm.LLM) *outlet {
+	list := strings.Join(policy.Hosts, "\n")
+	if is := g.outlet.Load(); is != nil && is.list == list {
+		return is
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.outlet.Load()
+	if was != nil && was.list == list {
+		return was
+	}
+	next := &outlet{list: list, transports: newTransports(g.cfg, newHosts(policy.Hosts))}
+	g.outlet.Store(next)
+	if was != nil {
+		was.close()
+	}
+	return next
+}
+
+// errorHandler answers when the endpoint did not.
+func (g *Gateway) errorHandler(w http.ResponseWriter, r *http.Request, err error) {
+	q := requestOf(r.Context())
+	var timeout net.Error
+	refused := refusalOf(err)
+	switch {
+	case refused.reason != reasonFailed:
+	case errors.Is(err, errHost):
+		refused = refuse(http.StatusForbidden, reasonHost, "the model's endpoint %s: %v", q.target.Host, errHost)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		refused = refuse(http.StatusGatewayTimeout, reasonFailed, "the model's endpoint %s does not answer in time", q.target.Host)
+	default:
+		refused = refuse(http.StatusBadGateway, reasonFailed, "the model's endpoint %s does not answer", q.target.Host)
+	}
+	if r.Context().Err() == nil {
+		g.server.Logger.Debug("model endpoint failed", "host", q.target.Host, slog.Any("error", err))
+	}
+	q.count(0, tokens{}, 0)
+	g.finish(w, r, q.wire, refused)
+}

@@ -1,0 +1,124 @@
+package llm
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxModels bounds the label of models: clients choose the names.
+const maxModels = 64
+
+// otherModel is the label of what is above maxModels, or no name for a label.
+const otherModel = "other"
+
+// metrics are the gateway's metrics. They have no users.
+type metrics struct {
+	requests *prometheus.CounterVec
+	tokens   *prometheus.CounterVec
+	cost     *prometheus.CounterVec
+	first    *prometheus.HistogramVec
+	duration *prometheus.HistogramVec
+	refused  *prometheus.CounterVec
+	open     prometheus.Gauge
+
+	mu     sync.Mutex
+	models map[string]bool
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	seconds := []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 1200}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_llm_requests_total",
+			Help: "Requests that the model gateway sent to an endpoint, by model and class of status (none: no answer).",
+		}, []string{"model", "status"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_llm_tokens_total",
+			Help: "Tokens by model and kind: input, output, cached (of the input, read from the vendor's cache).",
+		}, []string{"model", "kind"}),
+		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_llm_cost_dollars_total",
+			Help: "What the requests cost by the price table, in US dollars, by model.",
+		}, []string{"model"}),
+		first: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "bivouac_llm_first_byte_duration_seconds", Buckets: seconds,
+			Help: "Time from a request to the first byte of the model's answer.",
+		}, []string{"model"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "bivouac_llm_request_duration_seconds", Buckets: seconds,
+			Help: "Time from a request to the end of the model's answer.",
+		}, []string{"model"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_llm_refused_total",
+			Help: "Requests that the model gateway answered itself, by reason.",
+		}, []string{"reason"}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_llm_requests_open",
+			Help: "Requests to models that are in progress on this node.",
+		}),
+		models: map[string]bool{},
+	}
+	for _, reason := range reasons() {
+		m.refused.WithLabelValues(reason)
+	}
+	m.start(otherModel)
+	return m, errors.Join(r.Register(m.requests), r.Register(m.tokens), r.Register(m.cost), r.Register(m.first),
+		r.Register(m.duration), r.Register(m.refused), r.Register(m.open))
+}
+
+// start makes the series of a model.
+func (m *metrics) start(model string) {
+	for _, status := range []string{"2xx", "4xx", "5xx", "none"} {
+		m.requests.WithLabelValues(model, status)
+	}
+	for _, kind := range []string{"input", "output", "cached"} {
+		m.tokens.WithLabelValues(model, kind)
+	}
+	m.cost.WithLabelValues(model)
+}
+
+// label returns the label of a model: its name if a price or a list names it or if it is among the
+// first maxModels.
+func (m *metrics) label(model string) string {
+	if len(model) > 128 || model == "" || slices.ContainsFunc([]byte(model), func(b byte) bool { return b < '!' || b > '~' }) {
+		return otherModel
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.models[model] {
+		return model
+	}
+	if len(m.models) >= maxModels {
+		return otherModel
+	}
+	m.models[model] = true
+	m.start(model)
+	return model
+}
+
+// answered counts a request that was sent.
+func (m *metrics) answered(model string, status int, used tokens, dollars float64, first, took time.Duration) {
+	// Only an answer shows that there is such a model.
+	label := otherModel
+	if status/100 == 2 {
+		label = m.label(model)
+	}
+	class := "none"
+	if status > 0 {
+		class = strconv.Itoa(status/100) + "xx"
+	}
+	m.requests.WithLabelValues(label, class).Inc()
+	m.tokens.WithLabelValues(label, "input").Add(float64(used.Input))
+	m.tokens.WithLabelValues(label, "output").Add(float64(used.Output))
+	m.tokens.WithLabelValues(label, "cached").Add(float64(used.Cached))
+	m.cost.WithLabelValues(label).Add(dollars)
+	if first > 0 {
+		m.first.WithLabelValues(label).Observe(first.Seconds())
+	}
+	m.duration.WithLabelValues(label).Observe(took.Seconds())
+}

@@ -1,0 +1,125 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// tokens are what an answer used. Cached and Written are parts of Input.
+type tokens struct {
+	Input, Output   int64
+	Cached, Written int64
+}
+
+// most returns the larger of each count: in streams later counts include earlier ones.
+func (t tokens) most(o tokens) tokens {
+	return tokens{Input: max(t.Input, o.Input), Output: max(t.Output, o.Output), Cached: max(t.Cached, o.Cached), Written: max(t.Written, o.Written)}
+}
+
+// usage is the usage object of the OpenAI and Anthropic APIs.
+type usage struct {
+	PromptTokens     int64   `json:"prompt_tokens"`
+	CompletionTokens int64   `json:"completion_tokens"`
+	InputTokens      int64   `json:"input_tokens"`
+	OutputTokens     int64   `json:"output_tokens"`
+	CacheRead        int64   `json:"cache_read_input_tokens"`
+	CacheCreation    int64   `json:"cache_creation_input_tokens"`
+	PromptDetails    details `json:"prompt_tokens_details"`
+	InputDetails     details `json:"input_tokens_details"`
+}
+
+type details struct {
+	Cached int64 `json:"cached_tokens"`
+}
+
+// tokens converts the usage. Anthropic counts cached input beside the rest, the others within.
+func (u *usage) tokens() tokens {
+	if u == nil {
+		return tokens{}
+	}
+	return tokens{
+		Input:   u.PromptTokens + u.InputTokens + u.CacheRead + u.CacheCreation,
+		Output:  u.CompletionTokens + u.OutputTokens,
+		Cached:  u.PromptDetails.Cached + u.InputDetails.Cached + u.CacheRead,
+		Written: u.CacheCreation,
+	}
+}
+
+// geminiUsage is Gemini's.
+type geminiUsage struct {
+	Prompt     int64 `json:"promptTokenCount"`
+	Candidates int64 `json:"candidatesTokenCount"`
+	Thoughts   int64 `json:"thoughtsTokenCount"`
+	Cached     int64 `json:"cachedContentTokenCount"`
+}
+
+// answer is what the gateway reads of an answer, or of one event of a stream.
+type answer struct {
+	Usage   *usage            `json:"usage"`
+	Choices []json.RawMessage `json:"choices"`
+	// Message is in Anthropic's message_start, Response in the last event of the responses API.
+	Message       *struct{ Usage *usage } `json:"message"`
+	Response      *struct{ Usage *usage } `json:"response"`
+	UsageMetadata *geminiUsage            `json:"usageMetadata"`
+}
+
+// readAnswer reads the usage in a JSON text; found is false if it has none. only reports whether a
+// chunk of chat completions has the usage and nothing else.
+func readAnswer(text []byte) (used tokens, only, found bool) {
+	if !bytes.Contains(text, []byte(`"usage`)) {
+		return tokens{}, false, false
+	}
+	var list []json.RawMessage
+	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '[' && json.Unmarshal(trimmed, &list) == nil {
+		for _, one := range list { // a stream of Gemini's without SSE
+			u, _, has := readAnswer(one)
+			used, found = used.most(u), found || has
+		}
+		return used, false, found
+	}
+	var a answer
+	if err := json.Unmarshal(text, &a); err != nil && a.Usage == nil && a.UsageMetadata == nil && a.Message == nil && a.Response == nil {
+		return tokens{}, false, false
+	}
+	if a.Message != nil {
+		used = used.most(a.Message.Usage.tokens())
+	}
+	if a.Response != nil {
+		used = used.most(a.Response.Usage.tokens())
+	}
+	used = used.most(a.Usage.tokens())
+	if m := a.UsageMetadata; m != nil {
+		used = used.most(tokens{Input: m.Prompt, Output: m.Candidates + m.Thoughts, Cached: m.Cached})
+	}
+	return used, a.Usage != nil && len(a.Choices) == 0, used != tokens{}
+}
+
+// askUsage makes a streamed chat completion report its usage. added is false if it does anyway.
+func askUsage(body []byte, options json.RawMessage) (out []byte, added bool) {
+	const member = `"stream_options":{"include_usage":true},`
+	if len(options) == 0 || string(options) == "null" && !bytes.Contains(body, []byte(`"stream_options"`)) {
+		at := bytes.IndexByte(body, '{') + 1
+		return bytes.Join([][]byte{body[:at], []byte(member), body[at:]}, nil), true
+	}
+	var has map[string]json.RawMessage
+	if string(options) != "null" && json.Unmarshal(options, &has) != nil || string(has["include_usage"]) == "true" {
+		return body, false
+	}
+	var whole map[string]json.RawMessage
+	if json.Unmarshal(body, &whole) != nil {
+		return body, false
+	}
+	if has == nil {
+		has = map[string]json.RawMessage{}
+	}
+	has["include_usage"] = json.RawMessage("true")
+	options, err := json.Marshal(has)
+	if err != nil {
+		return body, false
+	}
+	whole["stream_options"] = options
+	if out, err = json.Marshal(whole); err != nil {
+		return body, false
+	}
+	return out, true
+}
