@@ -165,6 +165,7 @@ func genInstallation(t *rapid.T) Installation {
 	if rapid.Bool().Draw(t, "shared") {
 		i.Git = Git{Unverified: rapid.Bool().Draw(t, "unverified"), AllowedHosts: []string{"git.example.org"}}
 		i.CORS.Origins = []string{"https://app.example.org"}
+		i.LLM = LLM{Direct: rapid.Bool().Draw(t, "direct"), Hosts: []string{HostsVendors, "10.1.2.0/24"}, Prices: []Price{{Model: "gpt-*", Input: 1}}}
 	}
 	return i
 }
@@ -392,6 +393,9 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &APIKeyDisableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case APIKeyUsed:
 		return "", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: rapid.IntRange(0, 4).Draw(t, "key"), At: testEpoch}}}
+	case LLMReported:
+		used := ModelUsage{Requests: rapid.Int64Range(0, 3).Draw(t, "requests"), Cost: rapid.Int64Range(0, maxUsage).Draw(t, "cost")}
+		return "", &LLMReportBody{Entries: []LLMReport{{UserID: genUser().Draw(t, "whose"), ConversationID: genConv().Draw(t, "conversation"), Usage: used}}}
 	case UserDisable:
 		return "", &UserDisableBody{UserID: genUser().Draw(t, "whom")}
 	case UserDelete:

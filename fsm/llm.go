@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,9 +79,11 @@ func (l LLM) PriceOf(model string) (best *Price) {
 	return best
 }
 
-// CheckModelHost returns an error if s is no member of LLM.Hosts.
+// CheckModelHost returns an error if s is no member of LLM.Hosts. Of addresses it checks the form
+// alone: what is none is a name that nobody has.
 func CheckModelHost(s string) error {
-	if _, err := netip.ParsePrefix(s); err == nil {
+	addr, bits, prefix := strings.Cut(s, "/")
+	if _, err := strconv.ParseUint(bits, 10, 7); prefix && err == nil && strings.ContainsAny(addr, ".:") && CheckHost(addr) == nil {
 		return nil
 	}
 	if name, star := strings.CutPrefix(s, "*."); CheckHost(s) != nil || star && CheckHost(name) != nil || !star && strings.Contains(s, "*") {

@@ -39,7 +39,7 @@ type UserModels struct {
 }
 
 // DayOf returns the day of a budget.
-func DayOf(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+func DayOf(t time.Time) string { return t.UTC().Format("2006-01-02") }
 
 // SpentOn returns what models cost the user on a day, in billionths of a dollar.
 func (u *User) SpentOn(day string) int64 {

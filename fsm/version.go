@@ -64,7 +64,7 @@ func VersionBrings(version int) string {
 	case VersionConfig: // VersionClients, too
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels:
-		return "the model gateway: sandboxes get no model keys, and what models cost is counted"
+		return "the model gateway: its configuration, and what models were used for"
 	}
 	return ""
 }

@@ -66,6 +66,9 @@ func (g *Gateway) Handles(r *http.Request) bool { return strings.HasPrefix(r.URL
 // Run reports the costs to the cluster until ctx ends.
 func (g *Gateway) Run(ctx context.Context) { g.spent.run(ctx, g.cfg.ReportEvery, g.server.Logger) }
 
+// Report reports the costs now.
+func (g *Gateway) Report(ctx context.Context) { g.spent.report(ctx, g.server.Logger) }
+
 // request is one request to a model.
 type request struct {
 	operation

@@ -135,7 +135,7 @@ func (s *Server) Wait(ctx context.Context, n int) error {
 }
 
 // protocols are those that are served.
-func protocols() []Protocol { return []Protocol{chat(), responses()} }
+func protocols() []Protocol { return []Protocol{chat(), responses(), anthropic(), gemini()} }
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
