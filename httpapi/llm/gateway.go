@@ -331,7 +331,7 @@ func (g *Gateway) errorHandler(w http.ResponseWriter, r *http.Request, err error
 		refused = refuse(http.StatusBadGateway, reasonFailed, "the model's endpoint %s does not answer", q.target.Host)
 	}
 	if r.Context().Err() == nil {
-		g.server.Logger.Debug("model endpoint failed", "host", q.target.Host, slog.Any("error", err))
+		g.server.Logger.Debug("model endpoint failed", "address", q.target.Host, slog.Any("error", err))
 	}
 	q.count(0, tokens{}, 0)
 	g.finish(w, r, q.wire, refused)
