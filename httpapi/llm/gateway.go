@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -331,7 +330,7 @@ func (g *Gateway) errorHandler(w http.ResponseWriter, r *http.Request, err error
 		refused = refuse(http.StatusBadGateway, reasonFailed, "the model's endpoint %s does not answer", q.target.Host)
 	}
 	if r.Context().Err() == nil {
-		g.server.Logger.Debug("model endpoint failed", "address", q.target.Host, slog.Any("error", err))
+		g.server.Logger.Debug("model endpoint failed", "address", q.target.Host, "error", err)
 	}
 	q.count(0, tokens{}, 0)
 	g.finish(w, r, q.wire, refused)
