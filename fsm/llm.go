@@ -19,7 +19,8 @@ type LLM struct {
 	// Models are the models that users may use: names, also with a provider before a slash, and
 	// beginnings that end with "*". None means every model.
 	Models []string `json:"models,omitempty"`
-	// Prices is the price table, sorted by Model. What has no price costs nothing.
+	// Prices is the price table, sorted by Model. A model without one costs nothing, and no budget
+	// stops it: "*" prices those without another.
 	Prices  []Price `json:"prices,omitempty"`
 	Budgets Budgets `json:"budgets,omitzero"`
 }

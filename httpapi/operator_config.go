@@ -98,7 +98,7 @@ func (s *Server) handleConfigGet(c *call) (answer, error) {
 }
 
 // handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration. An absent
-// member is reset. With ?cas=N it is refused unless N is the index that is in force.
+// member is reset; the gateway's configuration is no member and stays. With ?cas=N it is refused unless N is the index that is in force.
 func (s *Server) handleConfigPut(c *call) (answer, error) {
 	o := c.object()
 	body := &fsm.InstallationConfigureBody{Installation: readInstallation(o)}
@@ -115,6 +115,7 @@ func (s *Server) handleConfigPut(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	body.Installation.LLM = was.Installation().LLM // the route does not have it, so nobody resets it here
 	if !was.Active(fsm.VersionConfig) && (body.CheckIndex != nil || o.Has("git") || o.Has("cors")) {
 		return answer{}, fsm.NeedsVersion("setting git, cors or cas", fsm.VersionConfig, was.ProtocolVersion())
 	}

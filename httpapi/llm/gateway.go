@@ -3,7 +3,6 @@ package llm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log"
@@ -73,9 +72,10 @@ type request struct {
 	operation
 	*grant
 	gateway *Gateway
-	// name is the model that the request asks for, stream whether it asks for a stream, addedUsage
+	// name is the model that the request asks for, others those in its place; stream is whether it asks for a stream, addedUsage
 	// whether the gateway asked for the usage in its place.
 	name       string
+	others     []string
 	stream     bool
 	addedUsage bool
 	key        string
@@ -199,30 +199,15 @@ func (q *request) read(w http.ResponseWriter, r *http.Request) (release func(), 
 	case err != nil:
 		return release, refuse(http.StatusBadRequest, reasonBody, "the request's body could not be read")
 	}
-	var in struct {
-		Model         string          `json:"model"`
-		Stream        bool            `json:"stream"`
-		StreamOptions json.RawMessage `json:"stream_options"`
-	}
-	if err := json.Unmarshal(q.body, &in); err != nil {
-		return release, refuse(http.StatusBadRequest, reasonBody, "the request's body is no JSON object of this API")
-	}
-	if q.stream = in.Stream; q.name == "" {
-		q.name = in.Model
-	}
-	if q.name == "" {
-		return release, refuse(http.StatusBadRequest, reasonModel, "the request names no model")
-	}
-	if q.chat && q.stream {
-		q.body, q.addedUsage = askUsage(q.body, in.StreamOptions)
-	}
-	return release, nil
+	return release, q.understand()
 }
 
 // admit checks the policy, reads the key and finds the endpoint.
 func (q *request) admit(ctx context.Context) (err error) {
-	if q.name != "" && !q.policy.Allows(q.name) {
-		return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", q.name)
+	for _, name := range append([]string{q.name}, q.others...) {
+		if name != "" && !q.policy.Allows(name) {
+			return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", name)
+		}
 	}
 	if q.generates {
 		if err := q.gateway.spent.check(q.grant); err != nil {
@@ -246,7 +231,7 @@ func withheld() []string {
 	return []string{
 		headerBearer, headerAnthropic, headerGemini, "X-Session-Api-Key", "X-Access-Token", "Cookie", "Proxy-Authorization",
 		"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-Ip", "Forwarded", "Via",
-		"Accept-Encoding", "Expect", "Origin", "Referer", "X-Request-Id",
+		"Accept-Encoding", "Expect", "Origin", "Referer", "X-Request-Id", "X-Http-Method-Override",
 	}
 }
 

@@ -48,7 +48,7 @@ func operationOf(r *http.Request) (operation, bool) {
 		wire   wire
 	}{{prefixAnthropic, wireAnthropic}, {prefixGemini, wireGemini}, {prefixOpenAI, wireOpenAI}} {
 		rest, below := strings.CutPrefix(path, api.prefix)
-		if !below || rest == "" || rest[0] != '/' || strings.Contains(rest, "..") {
+		if !below || rest == "" || rest[0] != '/' || strings.Contains(r.URL.Path, "..") {
 			continue
 		}
 		rest = strings.TrimPrefix(rest, "/v1")

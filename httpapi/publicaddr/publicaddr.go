@@ -10,7 +10,7 @@ import (
 // Is reports whether an address is on the public internet: neither private, loopback nor link-local,
 // and in no range that leads to one of these.
 func Is(addr netip.Addr) bool {
-	addr = addr.Unmap()
+	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
 	closed := !addr.IsGlobalUnicast() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast()
 	return !closed && !slices.ContainsFunc(reservedPrefixes(), func(p netip.Prefix) bool { return p.Contains(addr) })
 }
@@ -24,6 +24,7 @@ func reservedPrefixes() []netip.Prefix {
 		netip.MustParsePrefix("192.0.0.0/24"),
 		netip.MustParsePrefix("198.18.0.0/15"), // benchmarks
 		netip.MustParsePrefix("240.0.0.0/4"),
+		netip.MustParsePrefix("::/96"),        // IPv4-compatible addresses
 		netip.MustParsePrefix("64:ff9b::/96"), // NAT64 of any IPv4 address
 		netip.MustParsePrefix("64:ff9b:1::/48"),
 		netip.MustParsePrefix("2002::/16"), // 6to4 of any IPv4 address
