@@ -42,7 +42,7 @@ agents: ## install the coding agents that the tests run (OpenCode, Codex) into t
 	@ops/agents/install.sh ops/agents $(CACHE)/agents/tested
 
 .PHONY: agents-all
-agents-all: agents ## install the agents of the other presets too (Claude Code, Gemini, Qwen), and try each
+agents-all: agents ## install the agents of the other presets too (Claude Code, Gemini, Qwen), and run the tests that need agents
 	@ops/agents/install.sh ops/agents/all $(CACHE)/agents/all
 	$(GO) test -race -count=1 -v -run 'TestReal_' ./scheduler/agent/acp
 

@@ -48,6 +48,8 @@ func Presets() []Preset {
 			Args: []string{
 				"-c", `model="{{llm_model}}"`, "-c", `model_provider="sandbox"`, "-c", codexProvider,
 				"-c", `sandbox_mode="danger-full-access"`, "-c", `approval_policy="{{ask?untrusted:never}}"`,
+				// A snapshot of the shell would put the key into a file, and a shell has no use for it.
+				"-c", `features.shell_snapshot=false`, "-c", `shell_environment_policy.exclude=["CODEX_SANDBOX_KEY"]`,
 			},
 			Env:     map[string]string{"CODEX_HOME": "{{data_dir}}", "CODEX_SANDBOX_KEY": "{{llm_api_key}}"},
 			Package: "@zed-industries/codex-acp-linux-x64@0.16.0",

@@ -183,6 +183,9 @@ func readAgent(o decode.Object) (agentInfo, string) {
 	if textOr(a.Text("agent_kind", maxName), "") == kindACP || textOr(a.Text("kind", maxName), "") == "ACPAgent" {
 		out.Kind = "ACPAgent"
 		out.ACPServer, out.ACPModel = textOr(a.Text("acp_server", maxName), ""), textOr(a.Text("acp_model", maxName), "")
+		if files, ok := a.Object("acp_file_secrets"); ok && len(files.Members) > 0 {
+			a.Masked().Rule("acp_file_secrets", "acp_file_secrets is not supported: put the secret into acp_env")
+		}
 	}
 	if l, ok := a.Object("llm"); ok {
 		out.LLM = readLLM(l)

@@ -198,6 +198,8 @@ func TestServer_BadInput(t *testing.T) {
 		{"POST", "/api/conversations", `{`, 422, []string{`json_invalid`}},
 		{"POST", "/api/conversations", `[]`, 422, []string{`model_attributes_type`}},
 		{"POST", "/api/conversations", `{} {}`, 422, []string{`json_invalid`}},
+		{"POST", "/api/conversations", `{"workspace":{"working_dir":"/tmp"},"agent_settings":{"agent_kind":"acp","acp_file_secrets":{"A":"SECRETCANARY"}}}`,
+			422, []string{`acp_file_secrets is not supported`}},
 		{"POST", "/api/conversations", `{}`, 422, []string{`["body","workspace"]`, `value_error`}},
 		{"POST", "/api/conversations", `{"workspace":{},"agent":{"llm":{}}}`, 422, []string{`["body","workspace","working_dir"]`}},
 		{"POST", "/api/conversations", `{"workspace":{"working_dir":"rel"},"agent_settings":{"llm":{}}}`, 422, []string{`absolute`}},

@@ -1,0 +1,69 @@
+package agentserver
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+)
+
+// TestStory_Codex runs a real agent behind the whole server: it mends the repository, is loaded
+// again after a restart, and leaves the model's key in no file and no command's environment.
+func TestStory_Codex(t *testing.T) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(cache, "bivouac/agents/tested/node_modules/@zed-industries/codex-acp-linux-x64/bin/codex-acp")
+	if _, err := os.Stat(program); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), "agents") {
+			t.Fatalf("%s is not installed, and BIVOUAC_TEST_REQUIRE names agents", program)
+		}
+		t.Skipf("%s is not installed: make agents", program)
+	}
+	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
+	t.Setenv("HOME", t.TempDir())
+	dir, data := brokenRepository(t), t.TempDir()
+	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
+		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{
+			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": "sed -i s/helo/hello/ greet.sh && sh test.sh; env > env.txt"})),
+			modeltest.Text("The test passes."),
+		}},
+		{Answers: []modeltest.Answer{modeltest.Text("It still passes.")}},
+	}})
+	body, err := json.Marshal(map[string]any{
+		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
+		"agent_settings": map[string]any{"agent_kind": "acp", "acp_server": "codex", "llm": map[string]any{
+			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}},
+		"initial_message": map[string]any{"content": "fix the greeting"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveAt(t, data, nativeEngine)
+	s.want(201, "POST", "/api/conversations", string(body))
+	if got := s.settled(convID); got != "finished" {
+		t.Fatalf("status %s: %q", got, s.kinds(convID))
+	}
+	if got := fileText(t, dir+"/greet.sh"); got != "echo hello\n" {
+		t.Errorf("greet.sh is %q", got)
+	}
+	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
+	s.s.close()
+	s = serveAt(t, data, nativeEngine)
+	s.want(200, "POST", convPath+"/events", `{"content":"and now?","run":true}`)
+	if got := s.settled(convID); got != "finished" {
+		t.Fatalf("status %s after a restart: %q", got, s.kinds(convID))
+	}
+	if got := s.want(200, "GET", convPath+"/agent_final_response", ""); !strings.Contains(got, "It still passes.") {
+		t.Errorf("the final response is %s", got)
+	}
+	s.s.close()
+	searchDir(t, data)
+	searchDir(t, dir)
+	search(t, "the log", s.logs.String())
+}
