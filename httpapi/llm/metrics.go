@@ -80,6 +80,8 @@ func (m *metrics) start(model string) {
 		m.tokens.WithLabelValues(model, kind)
 	}
 	m.cost.WithLabelValues(model)
+	m.first.WithLabelValues(model)
+	m.duration.WithLabelValues(model)
 }
 
 // label returns the label of a model: its name if a price or a list names it or if it is among the

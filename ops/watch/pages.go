@@ -216,5 +216,14 @@ func conversationPage() Dashboard {
 			graph("Sessions with agent servers", count, Query{`sum(bivouac_proxy_streams_open{port="AGENT_SERVER"})`, "open streams"}),
 			graph("Wake-ups by traffic", count, Query{rate("outcome", `bivouac_proxy_wakes_total`), "{{outcome}}"}),
 		}},
+		{"Models", []Panel{
+			graph("Requests by model and status", perSec, Query{rate("model, status", `bivouac_llm_requests_total`), "{{model}} {{status}}"}),
+			graph("Answered by the gateway itself", perSec, Query{rate("reason", `bivouac_llm_refused_total`), "{{reason}}"}),
+			graph("In progress", count, Query{`bivouac_llm_requests_open`, "{{instance}}"}),
+			graph("Time to the first byte, p50", seconds, Query{quantile(.5, "model", `bivouac_llm_first_byte_duration_seconds_bucket`), "{{model}}"}),
+			graph("Time to the end, p99", seconds, Query{quantile(.99, "model", `bivouac_llm_request_duration_seconds_bucket`), "{{model}}"}),
+			graph("Tokens", perSec, Query{rate("model, kind", `bivouac_llm_tokens_total`), "{{model}} {{kind}}"}),
+			graph("Cost, US dollars an hour", count, Query{`3600 * ` + rate("model", `bivouac_llm_cost_dollars_total`), "{{model}}"}),
+		}},
 	}}
 }

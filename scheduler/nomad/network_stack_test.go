@@ -208,7 +208,8 @@ func TestRunner_Docker_NetworkIsShut(t *testing.T) {
 	network := local.SandboxNetwork{Name: "bivouac-test-" + id, Bridge: "bvn" + id}
 	plain.must(network.Up(t.Context()))
 	t.Cleanup(func() {
-		if err := network.Down(); err != nil {
+		// A purge returns before Nomad's client has ended the container.
+		if err := await(context.Background(), network.Down); err != nil {
 			t.Error(err)
 		}
 	})
