@@ -28,7 +28,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		Workspace:      agent.Workspace{Kind: "LocalWorkspace", WorkingDir: in.workingDir()},
 		AgentSettings: agent.AgentSettings{
 			AgentKind: "openhands",
-			LLM:       agent.LLM{Model: in.model(), APIKey: in.llmAPIKey, BaseURL: deref(set.LLMBaseURL), UsageID: "agent"},
+			LLM:       in.llm(),
 			MCPConfig: mcp,
 			Condenser: &agent.Condenser{Enabled: set.EnableDefaultCondenser, MaxSize: deref(set.CondenserMaxSize)},
 		},
@@ -88,14 +88,6 @@ func firstMessage(m *fsm.Message) *agent.Message {
 		out.Content = append(out.Content, agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt})
 	}
 	return out
-}
-
-// model is the request's, else the user's.
-func (in *inputs) model() string {
-	if m := deref(in.task.Request.LLMModel); m != "" {
-		return m
-	}
-	return deref(in.settings.Values.LLMModel)
 }
 
 // workingDir is the repository's directory, or the one for projects.
