@@ -1,0 +1,358 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
+	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+)
+
+// The secrets of TestWork. Only Vault, the model's server and the git server may see them.
+const (
+	workModelKey = "sk-canary-model-key"
+	workGitToken = "git-canary-token"
+)
+
+// work is a user whose agents work on a repository.
+type work struct {
+	testcluster.Client
+	t *testing.T
+	f *testcluster.Cluster
+	// model is the scripted model's server.
+	model *modeltest.Server
+	// sandbox is the sandbox of the conversation, conversation its id, dir its working directory.
+	sandbox, conversation, dir string
+}
+
+// workSpec is a spec whose agent servers find git and the agents.
+const workSpec = `
+spec "work" {
+  driver      = "raw_exec"
+  isolation   = "none"
+  command     = "AGENT"
+  args        = ["--host", "HOST", "--port", "${port.agent_server}"]
+  working_dir = "project"
+  cpu         = 100
+  memory      = 512
+  env         = { PATH = "%s" }
+  port "AGENT_SERVER" {}
+}
+`
+
+// agentPath returns a PATH with OpenCode and Codex, which `make agents` installs.
+func agentPath(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := os.Getenv("PATH")
+	for _, dir := range []string{"opencode-linux-x64/bin", "@zed-industries/codex-acp-linux-x64/bin"} {
+		dir = filepath.Join(cache, "bivouac/agents/tested/node_modules", dir)
+		_, err := os.Stat(dir)
+		testcluster.Need(t, "agents", err == nil)
+		path = dir + ":" + path
+	}
+	return path
+}
+
+// workScript mends a greeting when it is asked to fix it, with the tools of each agent.
+func workScript() *modeltest.Script {
+	terminal := func(command string) modeltest.Call {
+		return modeltest.Tool("terminal", map[string]any{"command": command})
+	}
+	const mend = "sed -i s/helo/hello/ greet.sh && sh test.sh"
+	edit := modeltest.Tool("file_editor", map[string]any{"command": "str_replace", "path": "${dir}/greet.sh", "old_str": "helo", "new_str": "hello"})
+	return &modeltest.Script{Key: workModelKey, Stories: []*modeltest.Story{
+		{When: modeltest.When{System: "[Tt]itle"}, Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")}},
+		{When: modeltest.When{User: "fix the greeting in (?P<dir>\\S+)", Tool: "file_editor"}, Answers: []modeltest.Answer{
+			modeltest.Calls(terminal("touch begun; while [ ! -e go ]; do sleep 0.1; done; rm begun go; sh test.sh")),
+			modeltest.Calls(edit, terminal("sh test.sh")),
+			modeltest.Calls(modeltest.Tool("finish", map[string]any{"message": "The test passes."})),
+		}},
+		{When: modeltest.When{User: "make a note", Tool: "terminal"}, Answers: []modeltest.Answer{
+			modeltest.Calls(terminal("echo noted >> note.txt")), modeltest.Text("Noted.")}},
+		{When: modeltest.When{User: "wait", Tool: "terminal"}, Answers: []modeltest.Answer{
+			modeltest.Calls(terminal("touch waiting; sleep 600")), modeltest.Text("I waited.")}},
+		{When: modeltest.When{User: "look for keys", Tool: "terminal"}, Answers: []modeltest.Answer{
+			modeltest.Calls(terminal(`env; cat /proc/self/environ /proc/$PPID/environ; for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; done | grep -a sk-; true`)),
+			modeltest.Text("Looked.")}},
+		{When: modeltest.When{User: "fix", Tool: "bash"}, Answers: []modeltest.Answer{
+			modeltest.Calls(modeltest.Tool("bash", map[string]any{"command": mend, "description": "mend and test"})), modeltest.Text("The test passes.")}},
+		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{
+			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": mend})), modeltest.Text("The test passes.")}},
+		{Answers: []modeltest.Answer{modeltest.Text("It still passes.")}},
+	}}
+}
+
+// gitHost serves the private repository octo/app, whose test fails, from git's own backend.
+func gitHost(t *testing.T) string {
+	t.Helper()
+	const backend = "/usr/lib/git-core/git-http-backend"
+	_, err := os.Stat(backend)
+	testcluster.Need(t, "git", err == nil)
+	root := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", `export HOME=$PWD; git init -q -b main octo/app.git; cd octo/app.git
+echo 'echo helo' >greet.sh; echo '[ "$(sh greet.sh)" = hello ] && echo passed || { echo failed; exit 1; }' >test.sh
+git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != workGitToken {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + root,
+			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(w, r)
+	}))
+	t.Cleanup(host.Close)
+	return host.URL
+}
+
+// TestWork runs conversations in which agents work on a repository: the built-in agent, through the
+// leader's death, a pause, an approval, a rejection and an interrupt. The model's key is
+// nowhere in the sandbox.
+func TestWork(t *testing.T) {
+	f := testcluster.Start(t, testcluster.Options{Specs: fmt.Sprintf(workSpec, agentPath(t))})
+	f.SetDefault(t, "work")
+	w := &work{t: t, f: f, model: modeltest.New(t, workScript())}
+	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
+	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{
+		"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": w.model.BaseURL()}, nil)
+	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
+		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
+
+	w.start()
+	w.leaderDies()
+	w.confirms()
+	w.isAskedAgain()
+	w.keepsNoKey()
+}
+
+// start starts a conversation on the repository.
+func (w *work) start() {
+	w.t.Helper()
+	var task testcluster.StartTask
+	w.Sure(w.t, http.MethodPost, "/api/v1/app-conversations", map[string]any{"selected_repository": "octo/app", "git_provider": "github"}, &task)
+	task = w.AwaitTask(w.t, task.ID)
+	w.sandbox, w.conversation = *task.SandboxID, *task.ConversationID
+	var info struct {
+		Workspace struct {
+			WorkingDir string `json:"working_dir"`
+		}
+	}
+	w.inside(http.MethodGet, w.at(""), nil, &info)
+	if w.dir = info.Workspace.WorkingDir; !strings.HasSuffix(w.dir, "/app") {
+		w.t.Fatalf("the working directory is %q", w.dir)
+	}
+}
+
+// at returns a path below the conversation's.
+func (w *work) at(path string) string { return "/api/conversations/" + w.conversation + path }
+
+// agentServer returns a client of the sandbox's agent server, through a node.
+func (w *work) agentServer() testcluster.Client {
+	w.t.Helper()
+	sb := w.AwaitSandbox(w.t, w.sandbox, "RUNNING")
+	c := sb.Inside()
+	at, err := url.Parse(c.Base)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	node, err := url.Parse(w.Base)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	at.Host = node.Host
+	c.Base = at.String()
+	return c
+}
+
+// inside sends a request to the agent server until it succeeds.
+func (w *work) inside(method, path string, in, out any) {
+	w.t.Helper()
+	testcluster.Eventually(w.t, method+" "+path, func() error { return w.agentServer().Do(method, path, in, out) })
+}
+
+// say sends a message that asks for a run.
+func (w *work) say(text string) {
+	w.t.Helper()
+	w.inside(http.MethodPost, w.at("/events"), map[string]any{
+		"role": "user", "content": []any{map[string]string{"type": "text", "text": text}}, "run": true}, nil)
+}
+
+// becomes waits until the conversation has the status.
+func (w *work) becomes(status string) {
+	w.t.Helper()
+	testcluster.Eventually(w.t, "the conversation is "+status, func() error {
+		var info struct {
+			Status string `json:"execution_status"`
+		}
+		if err := w.agentServer().Do(http.MethodGet, w.at(""), nil, &info); err != nil {
+			return err
+		}
+		if info.Status != status {
+			return fmt.Errorf("it is %s; events %s", info.Status, w.kinds())
+		}
+		return nil
+	})
+}
+
+// says checks the last answer.
+func (w *work) says(want string) {
+	w.t.Helper()
+	var got struct{ Response string }
+	w.inside(http.MethodGet, w.at("/agent_final_response"), nil, &got)
+	if !strings.Contains(got.Response, want) {
+		w.t.Errorf("the answer is %q, want %q", got.Response, want)
+	}
+}
+
+// shell runs a command in the working directory.
+func (w *work) shell(command string) (out string) {
+	w.t.Helper()
+	testcluster.Eventually(w.t, command, func() error {
+		var got struct {
+			Stdout *string `json:"stdout"`
+			Code   *int    `json:"exit_code"`
+		}
+		err := w.agentServer().Do(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": command, "cwd": w.dir}, &got)
+		switch {
+		case err != nil:
+			return err
+		case got.Code == nil || *got.Code != 0:
+			return fmt.Errorf("it failed: %+v", got)
+		case got.Stdout != nil:
+			out = strings.TrimSpace(*got.Stdout)
+		}
+		return nil
+	})
+	return out
+}
+
+// storedEvent is what these tests read of an event.
+type storedEvent struct{ ID, Kind, Timestamp string }
+
+// events reads the stored events, oldest first.
+func (w *work) events() (list []storedEvent) {
+	w.t.Helper()
+	for next := ""; ; {
+		var page struct {
+			Items []storedEvent
+			Next  *string `json:"next_page_id"`
+		}
+		w.inside(http.MethodGet, w.at("/events/search?limit=100&page_id="+url.QueryEscape(next)), nil, &page)
+		list = append(list, page.Items...)
+		if page.Next == nil {
+			return list
+		}
+		next = *page.Next
+	}
+}
+
+func (w *work) kinds() string {
+	var kinds []string
+	for _, e := range w.events() {
+		kinds = append(kinds, e.Kind)
+	}
+	return strings.Join(kinds, " ")
+}
+
+// leaderDies kills the leader while the agent works, and restarts it.
+func (w *work) leaderDies() {
+	w.t.Helper()
+	reader := w.follow()
+	w.say("fix the greeting in " + w.dir)
+	w.shell("while [ ! -e begun ]; do sleep 0.1; done")
+	leader := w.f.Leader(w.t)
+	leader.Kill()
+	w.shell("touch go")
+	w.becomes("finished")
+	w.says("The test passes.")
+	if got := w.shell("sh test.sh; git status --short"); got != "passed\n M greet.sh" {
+		w.t.Errorf("the repository is %q", got)
+	}
+	reader.hasAll(w.events())
+	w.f.Restart(w.t)
+}
+
+// confirms approves an action, rejects one and interrupts one.
+func (w *work) confirms() {
+	w.t.Helper()
+	w.inside(http.MethodPost, w.at("/confirmation_policy"), map[string]any{"policy": map[string]string{"kind": "AlwaysConfirm"}}, nil)
+	for _, answer := range []struct {
+		accept      bool
+		note, ended string
+	}{{true, "noted", "finished"}, {false, "noted", "idle"}} {
+		w.say("make a note")
+		w.becomes("waiting_for_confirmation")
+		w.inside(http.MethodPost, w.at("/events/respond_to_confirmation"), map[string]any{"accept": answer.accept, "reason": "not now"}, nil)
+		w.becomes(answer.ended)
+		if got := w.shell("cat note.txt"); got != answer.note {
+			w.t.Errorf("with accept %t the note is %q", answer.accept, got)
+		}
+	}
+	w.inside(http.MethodPost, w.at("/confirmation_policy"), map[string]any{"policy": map[string]string{"kind": "NeverConfirm"}}, nil)
+	w.say("wait for me")
+	w.shell("while [ ! -e waiting ]; do sleep 0.1; done")
+	w.inside(http.MethodPost, w.at("/interrupt"), nil, nil)
+	w.becomes("paused")
+}
+
+// isAskedAgain pauses the sandbox, resumes it and asks again.
+func (w *work) isAskedAgain() {
+	w.t.Helper()
+	before := w.events()
+	w.Change(w.t, w.sandbox, "pause")
+	w.AwaitSandbox(w.t, w.sandbox, "PAUSED")
+	w.Change(w.t, w.sandbox, "resume")
+	w.AwaitSandbox(w.t, w.sandbox, "RUNNING")
+	after := w.events()
+	for i, e := range before {
+		if i >= len(after) || after[i] != e {
+			w.t.Fatalf("after a pause, event %d is not %+v: %+v", i, e, after)
+		}
+	}
+	w.say("does it pass?")
+	w.becomes("finished")
+	w.says("It still passes.")
+}
+
+// keepsNoKey searches the sandboxes' files, environments and command lines, and what the agent
+// itself finds.
+func (w *work) keepsNoKey() {
+	w.t.Helper()
+	for _, secret := range []string{workModelKey, workGitToken} {
+		found, err := exec.CommandContext(w.t.Context(), "grep", "-rlaF", "--exclude-dir=vault", "-e", secret, w.f.Dir).CombinedOutput()
+		var exit *exec.ExitError
+		if err == nil || !errors.As(err, &exit) || exit.ExitCode() > 2 {
+			w.t.Errorf("%s is in files: %s (%v)", secret, found, err)
+		}
+		processes, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil || len(processes) == 0 {
+			w.t.Fatalf("no process: %v", err)
+		}
+		for _, p := range processes {
+			for _, place := range []string{"environ", "cmdline"} {
+				raw, err := os.ReadFile(filepath.Join(p, place))
+				if err == nil && strings.Contains(string(raw), secret) {
+					w.t.Errorf("%s is in %s/%s", secret, p, place)
+				}
+			}
+		}
+	}
+}
