@@ -21,14 +21,14 @@ import (
 )
 
 // TestReadme_Session follows the README as a newcomer does: it builds the program, starts
-// `bivouac dev` in an empty folder and runs every block marked "sh session", in order, in one
-// shell that stops at the first failure.
+// `bivouac dev` in an empty folder, the model as the block "sh model" says, and runs every block
+// marked "sh session", in order, in one shell that stops at the first failure.
 func TestReadme_Session(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := sessionBlocks(string(readme))
+	script := blocks(string(readme), "sh session")
 	if strings.Count(script, "api ") < 8 {
 		t.Fatalf("the README's session has shrunk to:\n%s", script)
 	}
@@ -37,6 +37,7 @@ func TestReadme_Session(t *testing.T) {
 	home := t.TempDir()
 	bivouac := build(t, filepath.Join(home, "bin", "bivouac"), "./cmd/bivouac")
 	dev := startDev(t, home, bivouac, base)
+	script = startModel(t, blocks(string(readme), "sh model"), script)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -46,24 +47,27 @@ func TestReadme_Session(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the README's session failed: %v\n%s\nbivouac dev said:\n%s", err, out, dev.output())
 	}
-	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`, `"stdout":"hello from `, `{"success":true}`} {
+	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`, `"stdout":"hello from `, `{"success":true}`,
+		`"execution_status":"finished"`, `"text":"passed"`, `greet.sh says hello, and its test passes.`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the session's output lacks %s:\n%s", want, out)
 		}
 	}
-	if strings.Contains(string(out), "sk-example") {
-		t.Error("the LLM key came back in an answer")
+	for _, key := range []string{"sk-example", "sk-demo"} {
+		if strings.Contains(string(out), key) {
+			t.Errorf("the LLM key %s came back in an answer", key)
+		}
 	}
 	dev.interrupt(t)
 }
 
-// sessionBlocks joins the fenced blocks whose info string is "sh session".
-func sessionBlocks(markdown string) string {
+// blocks joins the fenced blocks with the info string.
+func blocks(markdown, info string) string {
 	var script strings.Builder
 	inside := false
 	for line := range strings.Lines(markdown) {
 		switch {
-		case strings.TrimSpace(line) == "```sh session":
+		case strings.TrimSpace(line) == "```"+info:
 			inside = true
 		case strings.HasPrefix(line, "```"):
 			inside = false
@@ -72,6 +76,35 @@ func sessionBlocks(markdown string) string {
 		}
 	}
 	return script.String()
+}
+
+// startModel runs the block that starts the scripted model, on a free port, and returns the session
+// with that port.
+func startModel(t *testing.T, block, session string) string {
+	t.Helper()
+	const port = "127.0.0.1:8499"
+	address := testcluster.FreeAddress(t)
+	if !strings.Contains(block, port) || !strings.Contains(session, port) {
+		t.Fatalf("the README names no model at %s:\n%s", port, block)
+	}
+	cmd := exec.Command("bash", "-euo", "pipefail", "-c", strings.ReplaceAll(block, port, address))
+	cmd.Dir, cmd.Stderr = "../..", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go run is its parent
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+	testcluster.Eventually(t, "the model answers", func() error {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+	return strings.ReplaceAll(session, port, address)
 }
 
 // freePorts returns the first HTTP port and the adapted script: the README's ports if they are
