@@ -49,9 +49,9 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 	case b.Seed && is > 0:
 		return Result{}, nil
 	case b.Seed && t.meta.configured(): // policies and limits are older than the rest
-		git, cors := in.Git, in.CORS
+		git, cors, llm := in.Git, in.CORS, in.LLM
 		in = t.meta.Installation
-		in.Git, in.CORS = git, cors
+		in.Git, in.CORS, in.LLM = git, cors, llm
 	case b.CheckIndex != nil && *b.CheckIndex != is:
 		return Result{}, Errorf(CodeConflict, "the configuration's index is %d, not %d: somebody has changed it; read it again", is, *b.CheckIndex)
 	}

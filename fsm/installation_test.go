@@ -55,6 +55,30 @@ func TestInstallation_SeededOnceThenByIndex(t *testing.T) {
 	}
 }
 
+// A leader's file seeds the model gateway where the protocol version keeps it, and the vendors' hosts
+// are the same as none.
+func TestInstallation_TheGatewayIsSeeded(t *testing.T) {
+	file := Installation{PerUser: Limits{Running: 2}, LLM: LLM{Direct: true, Hosts: []string{"10.1.2.0/24"}, Budgets: Budgets{PerTask: 5}}}
+	for version, want := range map[int]LLM{VersionModels: file.LLM, VersionConfig: {}} {
+		f := newFixture(t)
+		f.do("", &InstallationConfigureBody{Installation: file}) // a new cluster, before it is raised
+		f.do("", &ProtocolRaiseBody{Version: version})
+		f.do("", &InstallationConfigureBody{Installation: file, Seed: true})
+		if diff := cmp.Diff(want, f.store.View().Installation().LLM); diff != "" {
+			t.Errorf("version %d: %s", version, diff)
+		}
+	}
+	vendors := Installation{LLM: LLM{Hosts: []string{HostsVendors}}}
+	if !vendors.Equal(Installation{}) || len(vendors.Differences(Installation{})) != 0 {
+		t.Error("the vendors' hosts differ from the default")
+	}
+	f := newFixture(t)
+	err := f.fails(CodeInvalid, "", &InstallationConfigureBody{Installation: Installation{LLM: LLM{Prices: []Price{{Model: "a"}, {Model: "a"}}}}})
+	if !strings.Contains(err.Message, `"a" has two prices: remove one`) {
+		t.Error(err)
+	}
+}
+
 func TestInstallation_DifferencesAndStricter(t *testing.T) {
 	has := Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: -1}, PerUser: Limits{Running: 3}}
 	wants := Installation{Policy: Policy{IdleTimeout: 2 * time.Hour, MaxRunning: 8 * time.Hour}, OnLimit: OnLimitRefuse,

@@ -115,7 +115,8 @@ func (r *rules) models(l LLM) {
 	for i, p := range l.Prices {
 		err := CheckModel(p.Model)
 		r.check(err == nil, "llm's prices: %v", err)
-		r.check(i == 0 || l.Prices[i-1].Model < p.Model, "llm's prices must be sorted by model, without duplicates")
+		r.check(i == 0 || l.Prices[i-1].Model != p.Model, "llm's prices: %q has two prices: remove one", clip(p.Model))
+		r.check(i == 0 || l.Prices[i-1].Model <= p.Model, "llm's prices must be sorted by model")
 		for _, price := range []*float64{&p.Input, &p.Output, p.CachedInput, p.CacheWrite} {
 			r.check(price == nil || *price >= 0 && *price <= maxPrice, "llm's prices: the price of %q must be between 0 and %g dollars", clip(p.Model), maxPrice)
 		}
@@ -125,10 +126,21 @@ func (r *rules) models(l LLM) {
 	}
 }
 
-// plain returns l with nil for empty lists.
+// plain returns l with nil for empty lists, and for the vendors' hosts alone.
 func (l LLM) plain() LLM {
 	l.Hosts, l.Models, l.Prices = append([]string(nil), l.Hosts...), append([]string(nil), l.Models...), append([]Price(nil), l.Prices...)
+	if len(l.Hosts) == 1 && l.Hosts[0] == HostsVendors {
+		l.Hosts = nil
+	}
 	return l
+}
+
+// HostList is Hosts as in a file: the vendors' are named where nothing else is.
+func (l LLM) HostList() []string {
+	if len(l.Hosts) == 0 {
+		return []string{HostsVendors}
+	}
+	return l.Hosts
 }
 
 // values lists the settings as Installation.values does.
@@ -139,7 +151,7 @@ func (l LLM) values() []Difference {
 	}
 	return []Difference{
 		{Name: "llm.gateway", Has: fmt.Sprint(!l.Direct)},
-		{Name: "llm.hosts", Has: listText(l.Hosts)},
+		{Name: "llm.hosts", Has: listText(l.HostList())},
 		{Name: "llm.models", Has: listText(l.Models)},
 		{Name: "llm.prices", Has: listText(prices)},
 		{Name: "llm.budgets.per_task", Has: dollars(&l.Budgets.PerTask)},

@@ -196,20 +196,3 @@ func TestModels_WithoutAPriceNoBudgetStopsAModel(t *testing.T) {
 		t.Errorf("counted %+v", used)
 	}
 }
-
-// The operators' route does not know the gateway's configuration yet, so it keeps what is stored.
-func TestConfig_PutKeepsTheGateways(t *testing.T) {
-	t.Parallel()
-	h := newHarness(t).newest()
-	want := fsm.LLM{Direct: true, Hosts: []string{"10.1.2.0/24"}, Models: []string{"gpt-*"}, Prices: []fsm.Price{{Model: "gpt-5", Input: 1, Output: 10}}, Budgets: fsm.Budgets{PerTask: 5, PerUserDay: 50}}
-	h.apply("", &fsm.InstallationConfigureBody{Installation: fsm.Installation{LLM: want}})
-	for _, body := range []string{`{}`, `{"limits":{"user":{"running_sandboxes":3}}}`} {
-		h.do(h.root, http.MethodPut, pathConfig, body).want(t, 200)
-		if got := h.cluster.store.View().Installation(); !(fsm.Installation{LLM: want}).Equal(fsm.Installation{LLM: got.LLM}) {
-			t.Fatalf("%s left %+v", body, got.LLM)
-		}
-	}
-	if strings.Contains(h.logs.String(), "llm.") {
-		t.Errorf("the log says that the gateway's configuration changed: %s", h.logs.String())
-	}
-}

@@ -20,6 +20,8 @@ type configBody struct {
 	Limits configLimitsBody `json:"limits"`
 	Git    configGitBody    `json:"git"`
 	CORS   configCORSBody   `json:"cors"`
+	// LLM is nil in a cluster below fsm.VersionModels, which does not keep it.
+	LLM *configLLMBody `json:"llm,omitempty"`
 }
 
 type configLimitsBody struct {
@@ -48,6 +50,9 @@ func (s *Server) newConfigBody(v *fsm.View) configBody {
 	}
 	if b.Limits.OnLimit == "" {
 		b.Limits.OnLimit = string(fsm.OnLimitRefuse)
+	}
+	if v.Active(fsm.VersionModels) {
+		b.LLM = newConfigLLMBody(i.LLM)
 	}
 	return b
 }
@@ -97,8 +102,8 @@ func (s *Server) handleConfigGet(c *call) (answer, error) {
 	return ok(s.newConfigBody(v))
 }
 
-// handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration. An absent
-// member is reset; the gateway's configuration is no member and stays. With ?cas=N it is refused unless N is the index that is in force.
+// handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration; an absent
+// member is reset. With ?cas=N it is refused unless N is the index that is in force.
 func (s *Server) handleConfigPut(c *call) (answer, error) {
 	o := c.object()
 	body := &fsm.InstallationConfigureBody{Installation: readInstallation(o)}
@@ -115,9 +120,11 @@ func (s *Server) handleConfigPut(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	body.Installation.LLM = was.Installation().LLM // the route does not have it, so nobody resets it here
 	if !was.Active(fsm.VersionConfig) && (body.CheckIndex != nil || o.Has("git") || o.Has("cors")) {
 		return answer{}, fsm.NeedsVersion("setting git, cors or cas", fsm.VersionConfig, was.ProtocolVersion())
+	}
+	if !was.Active(fsm.VersionModels) && o.Has("llm") {
+		return answer{}, fsm.NeedsVersion("setting llm", fsm.VersionModels, was.ProtocolVersion())
 	}
 	if _, err := c.propose(body); err != nil {
 		return answer{}, err
@@ -132,7 +139,7 @@ func (s *Server) handleConfigPut(c *call) (answer, error) {
 
 // readInstallation reads the members of a configuration.
 func readInstallation(o decode.Object) (i fsm.Installation) {
-	o.Strict("index", "policy", "limits", "git", "cors")
+	o.Strict("index", "policy", "limits", "git", "cors", "llm")
 	if p := readPolicy(o); p != nil {
 		i.Policy = *p
 	}
@@ -157,6 +164,7 @@ func readInstallation(o decode.Object) (i fsm.Installation) {
 		w.Strict("origins")
 		i.CORS.Origins = w.Texts("origins", fsm.MaxText)
 	}
+	i.LLM = readLLM(o)
 	return i
 }
 

@@ -38,6 +38,7 @@ type Config struct {
 	Limits LimitsConfig `hcl:"limits"`
 	Git    GitConfig    `hcl:"git"`
 	CORS   CORSConfig   `hcl:"cors"`
+	LLM    LLMConfig    `hcl:"llm"`
 	Backup BackupConfig `hcl:"backup"`
 	Log    LogConfig    `hcl:"log"`
 	// Workspaces says where workspaces are copied to.
@@ -45,7 +46,7 @@ type Config struct {
 	// Metrics is the address of the metrics' own listener, "" for the API's.
 	Metrics string `hcl:"metrics.address"`
 	// Seeds are the blocks of the file that are the cluster's, by their names: policy, limits.user,
-	// limits.installation, limits.on_limit, git, cors.
+	// limits.installation, limits.on_limit, git, cors, llm.
 	Seeds []string `hcl:"-"`
 }
 
@@ -223,7 +224,7 @@ func defaultConfig() Config {
 			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, RatePerSecond: defaultRate,
 			ConnectionsPerAddress: api.MaxConnectionsPerAddress, User: user, Installation: all, OnLimit: fsm.OnLimitRefuse},
-		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens},
+		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens}, LLM: LLMConfig{Gateway: true},
 		Log: LogConfig{Level: "info", Format: "text"},
 	}
 }

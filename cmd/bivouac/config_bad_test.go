@@ -93,6 +93,34 @@ limits {
   on_limit = "wait" # want: on_limit: "wait" must be one of "refuse", "pause_oldest"
 }
 `},
+	{name: "llm", added: `
+llm {
+  gateway = "on" # want: gateway: must be true or false
+  hosts = ["10.1.2"] # want: hosts: member 1: "10.1.2" is no address such as
+  models = ["gpt 5"] # want: models: member 1: "gpt 5" must be the name of a model
+  prices = [{ model = "gpt-5", input = 1 }] # want: prices: member 1: output is missing
+  budgets {
+    per_task = -1 # want: per_task: must be between 0 and 1e+06
+    per_day = 1 # want: An argument named "per_day" is not expected here
+  }
+}
+`},
+	{name: "llm_lists", added: `
+llm {
+  hosts = [] # want: hosts: the list is empty: name a host, or leave it out for "vendors"
+  prices = [{ model = "a", input = 1, output = 1 }, { model = "a", input = 2, output = 1 }] # want: prices: member 2: "a" has a price already: remove one
+}
+`},
+	{name: "llm_prices", added: `
+llm {
+  prices = { a = 1 } # want: prices: must be a list such as
+}
+`},
+	{name: "llm_price", added: `
+llm {
+  prices = [{ model = "a", input = 1, output = 1, cache = 1 }] # want: prices: member 1: "cache" is not expected here
+}
+`},
 	{name: "log", added: `
 log {
   level  = "loud" # want: level: "loud" must be one of "debug", "info", "warn", "error"

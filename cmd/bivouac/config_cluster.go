@@ -19,7 +19,7 @@ func (c Config) installation() fsm.Installation {
 	return fsm.Installation{
 		Policy: c.Policy, PerUser: c.Limits.User, Overall: c.Limits.Installation, OnLimit: c.Limits.OnLimit,
 		Git:  fsm.Git{Unverified: !c.Git.VerifyTokens, AllowedHosts: c.Git.AllowedHosts},
-		CORS: fsm.CORS{Origins: c.CORS.Origins},
+		CORS: fsm.CORS{Origins: c.CORS.Origins}, LLM: c.LLM.fsm(),
 	}
 }
 
@@ -27,7 +27,7 @@ func (c Config) installation() fsm.Installation {
 // none and is ignored afterwards.
 func isClusters(name string) bool {
 	block, _, _ := strings.Cut(name, ".")
-	return slices.Contains([]string{"policy", "git", "cors"}, block) ||
+	return slices.Contains([]string{"policy", "git", "cors", blockLLM}, block) ||
 		slices.ContainsFunc([]string{"limits.user", "limits.installation", "limits.on_limit"}, func(of string) bool { return strings.HasPrefix(name, of) })
 }
 
@@ -46,7 +46,11 @@ func seedDifferences(v *fsm.View, file fsm.Installation, seeds []string) (list [
 		return nil
 	}
 	for _, d := range v.Installation().Differences(file) {
-		of, kept := blockOf(d.Name), v.ConfigIndex() > 0 || !strings.HasPrefix(d.Name, "git.") && !strings.HasPrefix(d.Name, "cors.")
+		of := blockOf(d.Name)
+		kept := v.ConfigIndex() > 0 || of != "git" && of != "cors" && of != blockLLM
+		if of == blockLLM && !v.Active(fsm.VersionModels) {
+			kept = false
+		}
 		if kept && slices.Contains(seeds, of) {
 			list = append(list, d)
 		}
@@ -54,10 +58,16 @@ func seedDifferences(v *fsm.View, file fsm.Installation, seeds []string) (list [
 	return list
 }
 
+// blockLLM is the model gateway's block.
+const blockLLM = "llm"
+
 // blockOf is the block that a setting of the cluster stands in, as in Config.Seeds.
 func blockOf(name string) string {
-	if name == "limits.on_limit" {
+	switch {
+	case name == "limits.on_limit":
 		return name
+	case strings.HasPrefix(name, blockLLM+"."):
+		return blockLLM
 	}
 	return name[:strings.LastIndex(name, ".")]
 }
@@ -91,7 +101,7 @@ func decodeClusterFile(body hcl.Body) (fsm.Installation, error) {
 		return fsm.Installation{}, err
 	}
 	if len(c.Seeds) == 0 {
-		return fsm.Installation{}, usagef("the file has none of the blocks policy, limits, git and cors")
+		return fsm.Installation{}, usagef("the file has none of the blocks policy, limits, git, cors and llm")
 	}
 	return c.installation(), nil
 }
@@ -102,6 +112,7 @@ func (c *Config) clusterBlocks() []nested {
 		{name: "policy", decode: c.noteSeeds("policy", func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) })},
 		{name: "git", decode: c.noteSeeds("git", c.Git.decode)},
 		{name: "cors", decode: c.noteSeeds("cors", c.CORS.decode)},
+		{name: blockLLM, decode: c.noteSeeds(blockLLM, c.LLM.decode)},
 	}
 }
 
@@ -128,6 +139,8 @@ type configInfo struct {
 	} `json:"limits"`
 	Git  *gitInfo  `json:"git,omitempty"`
 	CORS *corsInfo `json:"cors,omitempty"`
+	// LLM is nil where the cluster does not keep it.
+	LLM *llmInfo `json:"llm,omitempty"`
 }
 
 type gitInfo struct {
@@ -154,6 +167,7 @@ func configOf(i fsm.Installation) (c configInfo) {
 	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), cmp.Or(string(i.OnLimit), string(fsm.OnLimitRefuse))
 	c.Git = &gitInfo{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)}
 	c.CORS = &corsInfo{Origins: append([]string{}, i.CORS.Origins...)}
+	c.LLM = llmInfoOf(i.LLM)
 	return c
 }
 
@@ -190,6 +204,9 @@ func (c configInfo) installation() (fsm.Installation, error) {
 	if c.CORS != nil {
 		i.CORS.Origins = c.CORS.Origins
 	}
+	if c.LLM != nil {
+		i.LLM = c.LLM.fsm()
+	}
 	return i, firstErr
 }
 
@@ -201,13 +218,6 @@ func (c configInfo) hcl() string {
 			return strconv.Quote(policyNever)
 		}
 		return strconv.Quote(*s)
-	}
-	list := func(of []string) string {
-		quoted := make([]string, len(of))
-		for i, s := range of {
-			quoted[i] = strconv.Quote(s)
-		}
-		return "[" + strings.Join(quoted, ", ") + "]"
 	}
 	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %q\n",
 		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter), c.Limits.OnLimit)
@@ -224,10 +234,13 @@ func (c configInfo) hcl() string {
 	}
 	b.WriteString("}\n")
 	if c.Git != nil {
-		fmt.Fprintf(&b, "\ngit {\n  verify_tokens = %t\n  allowed_hosts = %s\n}\n", c.Git.VerifyTokens, list(c.Git.AllowedHosts))
+		fmt.Fprintf(&b, "\ngit {\n  verify_tokens = %t\n  allowed_hosts = %s\n}\n", c.Git.VerifyTokens, hclList(c.Git.AllowedHosts))
 	}
 	if c.CORS != nil {
-		fmt.Fprintf(&b, "\ncors {\n  origins = %s\n}\n", list(c.CORS.Origins))
+		fmt.Fprintf(&b, "\ncors {\n  origins = %s\n}\n", hclList(c.CORS.Origins))
+	}
+	if c.LLM != nil {
+		b.WriteString("\n" + c.LLM.hcl())
 	}
 	return b.String()
 }

@@ -30,6 +30,11 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 			return text + fmt.Sprintf("limits {\n  user {\n    running_sandboxes = %d\n  }\n}\ncors {\n  origins = [\"https://n%d.example\"]\n}\n", 11+i, i+1)
 		})
 	}
+	for _, n := range s.nodes {
+		n.rewrite(t, func(text string) string {
+			return text + "llm {\n  hosts = [\"vendors\", \"192.0.2.7\"]\n  budgets {\n    per_user_day = 2.5\n  }\n}\n"
+		})
+	}
 	s.up(t, 0, 1, 2)
 	var seeded configInfo
 	eventually(t, "a leader's file seeds the cluster", func() error {
@@ -40,6 +45,9 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 	})
 	if n := seeded.Limits.User.Running; n < 11 || n > 13 || seeded.CORS.Origins[0] != fmt.Sprintf("https://n%d.example", n-10) {
 		t.Fatalf("%+v is of no node's file", seeded)
+	}
+	if l := seeded.LLM; l == nil || !l.Gateway || fmt.Sprint(l.Hosts) != "[vendors 192.0.2.7]" || l.Budgets.PerUserDay != 2.5 {
+		t.Fatalf("the model gateway's is %+v", l)
 	}
 	for range 3 { // every node leads once at least
 		was := s.leader(t)
@@ -109,11 +117,16 @@ func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
 	if code, _, _ = run("no\n", "set", file); code != exitFailed || n.clusterConfig(t).Index != now.Index {
 		t.Errorf("no: exit %d", code)
 	}
+	open := strings.Replace(edited, "gateway = true", "gateway = false", 1)
+	if code, _, stderr = run(open, "set", "-"); code != exitUsage || !strings.Contains(stderr, "llm.gateway: users' model keys will be handed to their sandboxes") {
+		t.Errorf("the gateway is turned off without an answer: exit %d: %s", code, stderr)
+	}
 	if code, out, stderr = run("", "set", "--yes", "--json", file); code != exitOK || !strings.Contains(out, `"idle_timeout": "30m0s"`) {
 		t.Errorf("exit %d: %s%s", code, out, stderr)
 	}
 	for text, says := range map[string]string{
 		"": "has none of the blocks", "limits {\n  body_size = 2048\n}\n": "body_size", "http {\n}\n": "stdin:1", "cors {\n  origins = [\"x\"]\n}\n": "must be an origin",
+		"llm {\n  hosts = [\"http://x\"]\n}\n": "must be a host name",
 	} {
 		if code, _, stderr = run(text, "set", "--yes", "-"); code != exitUsage || !strings.Contains(stderr, says) {
 			t.Errorf("%q: exit %d: %s", text, code, stderr)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -136,10 +137,11 @@ func (p *program) configSetCommand() *cobra.Command {
 		Use:   "set FILE",
 		Short: "Replace the cluster's configuration",
 		Long: `Replace the cluster's configuration by that of a file, or of stdin (-). The file has
-the blocks policy, limits (user, installation, on_limit), git and cors of a node's
-file, and no others. What is absent gets its default. What changes is printed.
+the blocks policy, limits (user, installation, on_limit), git, cors and llm of a
+node's file, and no others. What is absent gets its default. What changes is printed.
 
-A policy that pauses or deletes sandboxes sooner is asked about first. With
+A policy that pauses or deletes sandboxes sooner is asked about first, and so is
+turning the model gateway off, which hands users' model keys to their sandboxes. With
 --check-index nothing is done unless the configuration still has that index, which
 "config get" prints. Without it that of the moment of the comparison is checked.`,
 		Example: `  bivouac config set cluster.hcl
@@ -167,8 +169,11 @@ A policy that pauses or deletes sandboxes sooner is asked about first. With
 			wants, path := configOf(is.wants), configPath
 			if index > 0 {
 				path = fmt.Sprintf("%s?cas=%d", configPath, index)
-			} else if !changesShared(is.changes) { // an older cluster keeps them in the nodes' files
+			} else if !changes(is.changes, "git", "cors") { // an older cluster keeps them in the nodes' files
 				wants.Git, wants.CORS = nil, nil
+			}
+			if is.now.LLM == nil && !changes(is.changes, blockLLM) { // an older one has none
+				wants.LLM = nil
 			}
 			var now configInfo
 			if err := p.waiting(cmd, c, http.MethodPut, path, wants, &now); err != nil {
@@ -184,14 +189,9 @@ A policy that pauses or deletes sandboxes sooner is asked about first. With
 	return cmd
 }
 
-// changesShared reports whether a change needs fsm.VersionConfig.
-func changesShared(changes []fsm.Difference) bool {
-	for _, d := range changes {
-		if block := blockOf(d.Name); block == "git" || block == "cors" {
-			return true
-		}
-	}
-	return false
+// changes reports whether a change is in one of the blocks.
+func changes(list []fsm.Difference, blocks ...string) bool {
+	return slices.ContainsFunc(list, func(d fsm.Difference) bool { return slices.Contains(blocks, blockOf(d.Name)) })
 }
 
 // confirmConfig prints the changes and asks about those that pause or delete sandboxes.
@@ -202,6 +202,11 @@ func (p *program) confirmConfig(is compared, yes bool) error {
 	}
 	if _, err := fmt.Fprintln(p.stderr, strings.Join(lines, "\n")); err != nil {
 		return errors.Join(errors.New("nothing was done"), err)
+	}
+	if is.wants.LLM.Direct && !is.has.LLM.Direct {
+		if err := p.confirm(yes, "llm.gateway: users' model keys will be handed to their sandboxes, whose agents and shells can read them. Put it in force?"); err != nil {
+			return err
+		}
 	}
 	stricter := is.has.Stricter(is.wants)
 	if len(stricter) == 0 {

@@ -129,7 +129,10 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
 		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
 		Log:    LogConfig{Level: "debug", Format: "json"}, Metrics: "127.0.0.1:9102",
-		Seeds: []string{"limits.on_limit", "limits.user", "limits.installation", "policy", "git", "cors"},
+		LLM: LLMConfig{Gateway: true, Hosts: []string{"vendors", "llm.example.org", "10.1.2.0/24"}, Models: []string{"gpt-*", "claude-*"},
+			Prices:  []fsm.Price{{Model: "*", Input: 1, Output: 2}, {Model: "gpt-5*", Input: 1.25, Output: 10, CachedInput: new(0.125), CacheWrite: new(1.5)}},
+			Budgets: LLMBudgets{PerTask: 5, PerUserDay: 50.5}},
+		Seeds: []string{"limits.on_limit", "limits.user", "limits.installation", "policy", "git", "cors", "llm"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

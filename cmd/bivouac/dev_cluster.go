@@ -181,6 +181,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	sched := scheduler.DefaultConfig()
 	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
 	sched.Installation.Git.Unverified = !web.Git.VerifyTokens
+	sched.Installation.LLM.Hosts = []string{fsm.HostsVendors, fsm.HostLocal} // a model server on this machine
 	web.DrainTimeout = devDrainTimeout
 	feed, registry := newLogFeed(), newRegistry(readBuildInfo())
 	n.app, err = newApp(parts{

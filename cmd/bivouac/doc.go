@@ -27,7 +27,7 @@
 // the environment: the file has the paths of files with secrets. deploy/config/node.hcl is a
 // commented example.
 //
-// policy, git, cors and of limits user, installation and on_limit are the cluster's. A cluster that
+// policy, git, cors, llm and of limits user, installation and on_limit are the cluster's. A cluster that
 // has none takes those of its first leader's file; later `bivouac config set` alone changes them.
 // A node whose file has other ones ignores them and logs how they differ. It is best to delete them
 // from the files then.
@@ -167,6 +167,25 @@
 //	                                  private
 //	}
 //	cors { origins }                  web origins allowed; default: localhost only
+//	llm {                             the model gateway of sandboxes (`/llm/`)
+//	  gateway                         true (default): sandboxes get a token for it in place of the
+//	                                  users' model keys; false: they get the keys
+//	  hosts                           what it may connect to: "vendors" (default; those of the known
+//	                                  vendors), "llm.example.org", "host:port", "*.example.org", which
+//	                                  lead to public addresses with TLS only; and addresses, prefixes
+//	                                  ("10.1.2.0/24") and "localhost" for private and loopback ones,
+//	                                  whatever name leads there
+//	  models                          what users may use: names, with or without the provider, and
+//	                                  beginnings with "*"; default: every model
+//	  prices                          a list of { model, input, output, cached_input, cache_write }, in
+//	                                  US dollars for a million tokens; the longest model that matches
+//	                                  counts, "*" is every other; the last two are input's by default;
+//	                                  a model without a price costs nothing, and no budget stops it
+//	  budgets {                       in US dollars, above which requests are answered 429; 0 (default)
+//	    per_task                      is none: of a conversation, beside the user's max_budget_per_task
+//	    per_user_day                  of a user and a day (UTC)
+//	  }
+//	}
 //	backup {                          the leader saves the whole state by itself; none by default
 //	  dir                             required; the folder, created if its parent exists; all
 //	                                  nodes may share it, or each has its own

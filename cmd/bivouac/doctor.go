@@ -170,9 +170,9 @@ type clusterFacts struct {
 	// drivers are those of the specs, sorted; nil where they are not known.
 	drivers []fsm.Driver
 	// config is the cluster's configuration, nil where it is not known. Without shared each node's
-	// git and cors are its file's.
-	config *fsm.Installation
-	shared bool
+	// git and cors are its file's; without models there is no llm.
+	config         *fsm.Installation
+	shared, models bool
 	// ahead is by how much the asked node's clock is ahead of this machine's, give or take bound.
 	ahead, bound time.Duration
 }
@@ -207,7 +207,7 @@ func askCluster(ctx context.Context, c *client.Client, clock func() time.Time) *
 	var in configInfo
 	if c.Call(ctx, http.MethodGet, configPath+"?stale=true", nil, &in) == nil {
 		if now, bad := in.installation(); bad == nil {
-			f.config, f.shared = &now, in.Git != nil && in.CORS != nil
+			f.config, f.shared, f.models = &now, in.Git != nil && in.CORS != nil, in.LLM != nil
 		}
 	}
 	return f
@@ -307,7 +307,7 @@ func (i *inspection) member(m cluster.Member) {
 // ownFile compares the file with what is in force, and with the members.
 func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 	if f.config != nil {
-		i.seeds(cfg, *f.config, f.shared)
+		i.seeds(cfg, f)
 	}
 	k := slices.IndexFunc(f.Members, func(m cluster.Member) bool { return m.Name == cfg.NodeName })
 	address := cmp.Or(cfg.Peer.Advertise, cfg.Peer.Address)
@@ -322,10 +322,13 @@ func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 }
 
 // seeds compares the cluster's blocks of this file with what is in force.
-func (i *inspection) seeds(cfg Config, now fsm.Installation, shared bool) {
-	same, file := true, cfg.installation()
-	if !shared {
+func (i *inspection) seeds(cfg Config, f *clusterFacts) {
+	same, now, file := true, *f.config, cfg.installation()
+	if !f.shared {
 		file.Git, file.CORS = now.Git, now.CORS
+	}
+	if !f.models {
+		file.LLM = now.LLM
 	}
 	for _, d := range now.Differences(file) {
 		if slices.Contains(cfg.Seeds, blockOf(d.Name)) {

@@ -22,6 +22,8 @@ func differ(t *testing.T, name string, value reflect.Value) {
 		value.Set(reflect.ValueOf(fsm.Policy{IdleTimeout: is.IdleTimeout + time.Hour}))
 	case fsm.Limits:
 		value.Set(reflect.ValueOf(fsm.Limits{Running: is.Running + 1}))
+	case []fsm.Price:
+		value.Set(reflect.ValueOf(append(slices.Clone(is), fsm.Price{Model: "*", Input: 1})))
 	case []string:
 		value.Set(reflect.ValueOf(append(slices.Clone(is), "192.0.2.7")))
 	default:

@@ -134,9 +134,9 @@ vault {
 # }
 
 # When a sandbox is paused or deleted by itself. A spec's and a user's policy go
-# before it. This, user, installation and on_limit of the limits, git and cors are the
-# cluster's: the first leader's file sets them, from then on `bivouac config set FILE`
-# alone. Delete them here once the cluster runs.
+# before it. This, user, installation and on_limit of the limits, git, cors and llm are
+# the cluster's: the first leader's file sets them, from then on `bivouac config set
+# FILE` alone. Delete them here once the cluster runs.
 # policy {
 #   idle_timeout        = "never" # "1h": nobody used it, its agent did nothing
 #   max_running         = "never"
@@ -182,6 +182,20 @@ limits {
 
 # cors {
 #   origins = ["https://agents.example.org"]
+# }
+
+# The model gateway: sandboxes ask it with a token in place of the users' model keys.
+# A model server on a private address stands in hosts by its address. A model without a
+# price costs nothing, so that no budget stops it. Prices are dollars for a million tokens.
+# llm {
+#   gateway = true
+#   hosts   = ["vendors"] # also "llm.example.org", "*.example.org", "10.1.2.0/24"
+#   models  = []          # "gpt-5*", "anthropic/claude-*"; none is every model
+#   prices  = [{ model = "gpt-5*", input = 1.25, output = 10, cached_input = 0.125 }]
+#   budgets {
+#     per_task     = 0 # of a conversation
+#     per_user_day = 0
+#   }
 # }
 
 # The leader saves the whole state by itself: bivouac operator snapshot list.

@@ -23,7 +23,7 @@ type Kind struct {
 var (
 	KindString = Kind{"string_type", "Input should be a valid string"}
 	KindInt    = Kind{"int_type", "Input should be a valid integer"}
-	kindFloat  = Kind{"float_type", "Input should be a valid number"}
+	KindFloat  = Kind{"float_type", "Input should be a valid number"}
 	kindBool   = Kind{"bool_type", "Input should be a valid boolean"}
 	KindList   = Kind{"list_type", "Input should be a valid list"}
 	KindDict   = Kind{"dict_type", "Input should be a valid dictionary"}
@@ -129,7 +129,7 @@ func toFloat(v any) (float64, *Fault) {
 	case string:
 		s = strings.TrimSpace(t)
 	default:
-		return 0, kindFloat.Fault()
+		return 0, KindFloat.Fault()
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	switch {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,32 @@ type hosts struct {
 	names    []string
 	prefixes []netip.Prefix
 	ports    []netip.AddrPort
+}
+
+// CheckHost returns an error if s can't be a member of llm { hosts }. It is stricter than the state,
+// which knows no addresses.
+func CheckHost(s string) error {
+	if err := fsm.CheckModelHost(s); err != nil {
+		return err
+	}
+	if _, err := netip.ParsePrefix(s); strings.Contains(s, "/") {
+		if err != nil {
+			return fmt.Errorf("%q is no prefix such as \"10.1.2.0/24\"", s)
+		}
+		return nil
+	}
+	// Resolvers take a name whose last label is a number for an address, in forms that netip refuses.
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	_, number := strconv.ParseUint(strings.ToLower(last), 0, 64)
+	_, digits := strconv.ParseUint(last, 10, 64)
+	if number == nil || digits == nil || strings.HasPrefix(s, "[") || strings.Count(s, ":") > 1 || strings.Contains(last, ":") && strings.Trim(s, "0123456789.:") == "" {
+		_, addr := netip.ParseAddr(strings.Trim(s, "[]"))
+		_, port := netip.ParseAddrPort(s)
+		if addr != nil && port != nil {
+			return fmt.Errorf("%q is no address such as \"10.1.2.3\", \"10.1.2.3:8000\" or \"fd00::1\"", s)
+		}
+	}
+	return nil
 }
 
 func newHosts(list []string) hosts {

@@ -127,6 +127,20 @@ cors {
   origins = ["https://app.example.org"]
 }
 
+llm {
+  gateway = true
+  hosts   = ["vendors", "llm.example.org", "10.1.2.0/24"]
+  models  = ["gpt-*", "claude-*"]
+  prices = [
+    { model = "gpt-5*", input = 1.25, output = 10, cached_input = 0.125, cache_write = 1.5 },
+    { model = "*", input = 1, output = 2 },
+  ]
+  budgets {
+    per_task     = 5
+    per_user_day = 50.5
+  }
+}
+
 backup {
   dir      = "backups"
   interval = "30m"

@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/llm"
+)
+
+// configLLMBody configures the model gateway.
+type configLLMBody struct {
+	Gateway bool              `json:"gateway"`
+	Hosts   []string          `json:"hosts"`
+	Models  []string          `json:"models"`
+	Prices  []configPriceBody `json:"prices"`
+	Budgets configBudgetsBody `json:"budgets"`
+}
+
+// configPriceBody is a price in US dollars for a million tokens. What is null is Input.
+type configPriceBody struct {
+	Model       string   `json:"model"`
+	Input       float64  `json:"input"`
+	Output      float64  `json:"output"`
+	CachedInput *float64 `json:"cached_input"`
+	CacheWrite  *float64 `json:"cache_write"`
+}
+
+// configBudgetsBody are budgets in US dollars; 0 is none.
+type configBudgetsBody struct {
+	PerTask    float64 `json:"per_task"`
+	PerUserDay float64 `json:"per_user_day"`
+}
+
+func newConfigLLMBody(l fsm.LLM) *configLLMBody {
+	b := &configLLMBody{
+		Gateway: !l.Direct, Hosts: append([]string{}, l.HostList()...), Models: append([]string{}, l.Models...),
+		Prices: make([]configPriceBody, len(l.Prices)), Budgets: configBudgetsBody(l.Budgets),
+	}
+	for i, p := range l.Prices {
+		b.Prices[i] = configPriceBody(p)
+	}
+	return b
+}
+
+// readLLM reads the member llm of a configuration.
+func readLLM(o decode.Object) (l fsm.LLM) {
+	in, there := o.Object("llm")
+	if !there {
+		return fsm.LLM{}
+	}
+	in.Strict("gateway", "hosts", "models", "prices", "budgets")
+	l.Direct = !in.BooleanOr("gateway", true)
+	if l.Hosts = in.Texts("hosts", fsm.MaxText); l.Hosts != nil && len(l.Hosts) == 0 {
+		in.Rule("hosts", fmt.Sprintf("the list is empty: name a host, or leave it out for %q", fsm.HostsVendors))
+	}
+	for _, host := range l.Hosts {
+		if err := llm.CheckHost(host); err != nil {
+			in.Rule("hosts", err.Error())
+		}
+	}
+	l.Models = in.Texts("models", fsm.MaxText)
+	if in.Has("prices") {
+		for _, p := range in.Elements("prices", false) {
+			l.Prices = append(l.Prices, readPrice(p))
+		}
+	}
+	slices.SortStableFunc(l.Prices, func(a, b fsm.Price) int { return cmp.Compare(a.Model, b.Model) })
+	if b, there := in.Object("budgets"); there {
+		b.Strict("per_task", "per_user_day")
+		l.Budgets = fsm.Budgets{PerTask: orZero(b.Number("per_task")), PerUserDay: orZero(b.Number("per_user_day"))}
+	}
+	return l
+}
+
+// readPrice reads a member of prices. A forgotten input or output would be free.
+func readPrice(o decode.Object) (p fsm.Price) {
+	o.Strict("model", "input", "output", "cached_input", "cache_write")
+	p.Model = o.MustText("model", fsm.MaxText)
+	for _, of := range []struct {
+		name string
+		to   *float64
+	}{{"input", &p.Input}, {"output", &p.Output}} {
+		if o.Require(of.name) && o.NotNull(of.name, decode.KindFloat) {
+			*of.to = orZero(o.Number(of.name))
+		}
+	}
+	p.CachedInput, p.CacheWrite = o.Number("cached_input"), o.Number("cache_write")
+	return p
+}
+
+func orZero(n *float64) float64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
