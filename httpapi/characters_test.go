@@ -35,7 +35,6 @@ func TestTexts_DecoderAndApplyCountCharacters(t *testing.T) {
 		{settings, `{"secrets_store":{"provider_tokens":{"github":{"user_id":%s}}}}`, fsm.MaxName},
 		{start, `{"system_message_suffix":%s}`, fsm.MaxParagraph},
 		{start, `{"llm_model":%s}`, fsm.MaxLine},
-		{start, `{"agent_profile_id":%s}`, fsm.MaxName},
 		{start, `{"selected_repository":%s}`, fsm.MaxPath},
 		{start, `{"selected_branch":%s,"selected_repository":"a/b"}`, fsm.MaxPath},
 		{start, `{"title":%s}`, fsm.MaxLine},

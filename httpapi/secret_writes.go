@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -139,15 +138,13 @@ type startSecrets struct {
 	Secrets   map[string]string  `json:"secrets"`
 	MCPConfig *mcpConfig         `json:"mcp_config"`
 	Plugins   []fsm.PluginSource `json:"plugins"`
-	// Processors are kept in full, although nothing calls them yet.
-	Processors []json.RawMessage `json:"processors,omitempty"`
 	// Metadata is the request's observability_metadata.
 	Metadata fsm.JSONObject `json:"observability_metadata,omitempty"`
 }
 
 // empty reports whether there is nothing to store.
 func (d *startSecrets) empty() bool {
-	return len(d.Secrets) == 0 && d.MCPConfig == nil && len(d.Plugins) == 0 && len(d.Processors) == 0 && len(d.Metadata) == 0
+	return len(d.Secrets) == 0 && d.MCPConfig == nil && len(d.Plugins) == 0 && len(d.Metadata) == 0
 }
 
 // stage adds the document to the secrets to write.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -110,13 +109,14 @@ func readStart(o decode.Object) startInput {
 			q.AgentType = *t
 		}
 	}
+	refuseUnhonoured(o, &q)
 	in := startInput{conversation: decode.OrZero(o.UUID("conversation_id"))}
 	if in.conversation != "" {
 		id := decode.Dashed(in.conversation)
 		q.ConversationID = &id
 	}
 	q.Plugins, in.secrets.Plugins = readPlugins(o)
-	q.Processors, in.secrets.Processors = readProcessors(o)
+	q.Processors = readProcessors(o)
 	in.secrets.Metadata = readScalars(o.Masked(), "observability_metadata")
 	q.ObservabilityMetadata = maskMembers(in.secrets.Metadata)
 	q.Secrets, in.secrets.Secrets = readStartSecrets(o)
@@ -125,6 +125,9 @@ func readStart(o decode.Object) startInput {
 	}
 	if q.SuggestedTask != nil {
 		git.ApplyTask(&q)
+	}
+	if decode.OrZero(q.SelectedBranch) != "" && decode.OrZero(q.SelectedRepository) == "" && q.ParentConversationID == nil {
+		o.Masked().Rule("selected_branch", "a branch needs a repository: send selected_repository, too")
 	}
 	in.request = q
 	return in
@@ -241,17 +244,26 @@ func hasLongNumber(v any) bool {
 	return false
 }
 
-// processorKind is the pattern of a processor's kind. The agent server decides which kinds exist.
-var processorKind = regexp.MustCompile(`^[A-Za-z0-9]{1,64}CallbackProcessor$`)
+// refuseUnhonoured refuses values that nothing would honour (API.md, "Conversations: start").
+func refuseUnhonoured(o decode.Object, q *fsm.StartRequest) {
+	if q.AgentType == "plan" {
+		o.Rule("agent_type", `there is no planning agent: send "default" and ask for a plan in initial_message`)
+	}
+	if decode.OrZero(q.AgentProfileID) != "" {
+		o.Rule("agent_profile_id", "there are no agent profiles: store the settings and send llm_model instead")
+	}
+}
 
-// readProcessors reads objects with a kind. It returns them twice: redacted to their kinds and the
-// names of their members, and in full.
-func readProcessors(o decode.Object) (redacted, full []json.RawMessage) {
+// titleProcessor is the kind of processor that every start has: the agent server makes a title.
+const titleProcessor = "SetTitleCallbackProcessor"
+
+// readProcessors reads objects with a kind. Only titleProcessor is honoured, which has no members.
+func readProcessors(o decode.Object) []json.RawMessage {
 	items, ok := o.Masked().List("processors")
 	if !ok {
-		return nil, nil
+		return nil
 	}
-	redacted = []json.RawMessage{}
+	read := []json.RawMessage{}
 	for _, i := range items.Indexes() {
 		if !items.NotNull(i, decode.KindObject) {
 			continue
@@ -260,22 +272,13 @@ func readProcessors(o decode.Object) (redacted, full []json.RawMessage) {
 		if !ok {
 			continue
 		}
-		kind := one.MustText("kind", fsm.MaxName)
-		if kind != "" && !processorKind.MatchString(kind) {
-			one.Rule("kind", "unknown kind of processor")
+		if kind := one.MustText("kind", fsm.MaxName); kind != "" && kind != titleProcessor {
+			one.Rule("kind", "nothing would call this processor: leave it out and read the conversation's events; "+
+				titleProcessor+" alone is served, and every start has it")
 		}
-		for _, name := range decode.SortedKeys(one.Members) {
-			one.NoUserinfo(name)
-		}
-		shown, err := json.Marshal(maskMembers(one.Members, "kind"))
-		text, err2 := json.Marshal(one.Members)
-		if err != nil || err2 != nil {
-			one.Rule("kind", "this processor can't be stored")
-			continue
-		}
-		redacted, full = append(redacted, shown), append(full, text)
+		read = append(read, json.RawMessage(`{"kind":"`+titleProcessor+`"}`))
 	}
-	return redacted, full
+	return read
 }
 
 // readPlugins returns the plugins twice: redacted and in full.

@@ -32,9 +32,9 @@ func TestStart_Example(t *testing.T) {
 
 const everyStartField = `{"sandbox_id":"5cXn1","conversation_id":"6F0C4E3B9A7D4C1E8F2B5A6D7C8E9F01",
  "initial_message":{"role":"system","content":[{"text":""},{"type":"image","image_urls":["https://x/y.png"],"cache_prompt":"yes"}],"run":1},
- "system_message_suffix":"s","processors":[{"kind":"SetTitleCallbackProcessor"},{"kind":"SlackV1CallbackProcessor","bot_token":"xoxb-canary","n":1}],
- "llm_model":"m","agent_profile_id":"p","selected_repository":"octo/app","selected_branch":"main","git_provider":"gitlab",
- "title":"T","trigger":"slack","pr_number":[1,"2",3.0],"agent_type":"plan","public":true,
+ "system_message_suffix":"s","processors":[{"kind":"SetTitleCallbackProcessor","bot_token":"xoxb-canary","n":1}],
+ "llm_model":"m","selected_repository":"octo/app","selected_branch":"main","git_provider":"gitlab",
+ "title":"T","trigger":"slack","pr_number":[1,"2",3.0],"agent_type":"default","public":true,
  "observability_metadata":{"a":"b","n":5,"t":true},"observability_tags":["x"],"observability_span_name":"span",
  "plugins":[{"source":"https://u:ghp_canary@git.example.org/p.git?token=canary2","ref":"v1","repo_path":"a","parameters":{"api_key":"canary3","depth":{"password":"canary4","ok":1}}}],
  "secrets":{"MY_TOKEN":"canary5"},"unknown":1}`
@@ -54,8 +54,45 @@ func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if doc.Secrets["MY_TOKEN"] != "canary5" || !strings.Contains(doc.Plugins[0].Source, "ghp_canary") || doc.Plugins[0].Parameters["api_key"] != "canary3" ||
-		doc.Metadata["a"] != "b" || !strings.Contains(string(doc.Processors[1]), "xoxb-canary") {
+		doc.Metadata["a"] != "b" {
 		t.Fatalf("secret document %+v", doc)
+	}
+}
+
+// TestStart_RefusesWhatNothingHonours: nothing is accepted and dropped, and the refusal says what to
+// send instead.
+func TestStart_RefusesWhatNothingHonours(t *testing.T) {
+	h := newHarness(t).withSettings()
+	for _, c := range []struct{ path, body, member, says string }{
+		{pathConversations, `{"agent_type":"plan"}`, "agent_type", "ask for a plan in initial_message"},
+		{pathConversations, `{"agent_profile_id":"p"}`, "agent_profile_id", "send llm_model instead"},
+		{pathConversations, `{"selected_branch":"dev"}`, "selected_branch", "send selected_repository, too"},
+		{pathConversations, `{"processors":[{"kind":"SetTitleCallbackProcessor"},{"kind":"LoggingCallbackProcessor"}]}`, "kind", "leave it out"},
+		{pathConversations, `{"processors":[{"kind":"SlackV1CallbackProcessor","channel":"canary"}]}`, "kind", "leave it out"},
+		{v0Path, `{"replay_json":"[{\"id\":1,\"text\":\"canary\"}]"}`, "replay_json", "send what the agent shall do as initial_user_msg"},
+		{v0Path, `{"selected_branch":"dev"}`, "selected_branch", "send repository, too"},
+	} {
+		res := h.do(h.alice, "POST", c.path, c.body).want(t, 422)
+		var got struct {
+			Detail []struct {
+				Type, Msg string
+				Loc       []string
+			}
+		}
+		res.json(t, &got)
+		if len(got.Detail) != 1 || got.Detail[0].Type != "value_error" || got.Detail[0].Loc[len(got.Detail[0].Loc)-1] != c.member ||
+			!strings.Contains(got.Detail[0].Msg, c.says) || strings.Contains(string(res.body), "canary") {
+			t.Errorf("%s %s: %s", c.path, c.body, res.body)
+		}
+	}
+	if n := len(h.openTasks()); n != 0 {
+		t.Errorf("%d tasks were stored", n)
+	}
+	for path, body := range map[string]string{
+		pathConversations: `{"agent_type":"default","agent_profile_id":"","processors":[{"kind":"SetTitleCallbackProcessor"}],"selected_branch":""}`,
+		v0Path:            `{"replay_json":"[]","selected_branch":null}`,
+	} {
+		h.do(h.alice, "POST", path, body).want(t, 200)
 	}
 }
 

@@ -66,7 +66,7 @@ func (c *canaries) conversation() map[string]any {
 			"parameters": map[string]any{"endpoint": c.value("parameter"), "deep": []any{map[string]any{"a": c.value("deep-parameter")}}},
 		}},
 		"observability_metadata": map[string]any{"trace": c.value("metadata")},
-		"processors": []any{map[string]any{"kind": "SlackV1CallbackProcessor", "channel": c.value("processor"),
+		"processors": []any{map[string]any{"kind": "SetTitleCallbackProcessor", "channel": c.value("processor"),
 			"to": map[string]any{"url": "https://example.org/hook/" + c.value("processor-url")}}},
 	}
 }

@@ -36,7 +36,9 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 		AgentType:           "default",
 		PRNumber:            []int64{},
 	}
-	o.Text("replay_json", decode.MaxAnyText) // validated only: there is no replay
+	if replay := strings.TrimSpace(decode.OrZero(o.Text("replay_json", decode.MaxAnyText))); replay != "" && replay != "[]" {
+		o.Masked().Rule("replay_json", "there is no replay: leave it out and send what the agent shall do as initial_user_msg")
+	}
 	q.InitialMessage = readMessage(o)
 	q.Trigger = new(fsm.TriggerGUI)
 	if bearer {
@@ -53,6 +55,9 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 		if message != nil {
 			q.InitialMessage = message
 		}
+	}
+	if decode.OrZero(q.SelectedBranch) != "" && decode.OrZero(q.SelectedRepository) == "" {
+		o.Masked().Rule("selected_branch", "a branch needs a repository: send repository, too")
 	}
 	if o.NotNull("conversation_id", decode.KindString) {
 		wished = o.Text("conversation_id", fsm.MaxText)

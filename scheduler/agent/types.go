@@ -36,16 +36,18 @@ func DashedID(hex string) string { return decode.Dashed(hex) }
 // holds secrets: build it for one call, never log or store it.
 type CreateRequest struct {
 	// ConversationID is a UUID with dashes.
-	ConversationID       string            `json:"conversation_id"`
-	ParentConversationID *string           `json:"parent_conversation_id,omitempty"`
-	Workspace            Workspace         `json:"workspace"`
-	AgentSettings        AgentSettings     `json:"agent_settings"`
-	InitialMessage       *Message          `json:"initial_message,omitempty"`
-	ConfirmationPolicy   Kind              `json:"confirmation_policy"`
-	SecurityAnalyzer     *Kind             `json:"security_analyzer,omitempty"`
-	MaxIterations        int64             `json:"max_iterations,omitempty"`
-	Secrets              map[string]Secret `json:"secrets"`
-	Plugins              json.RawMessage   `json:"plugins,omitempty"`
+	ConversationID       string        `json:"conversation_id"`
+	ParentConversationID *string       `json:"parent_conversation_id,omitempty"`
+	Workspace            Workspace     `json:"workspace"`
+	AgentSettings        AgentSettings `json:"agent_settings"`
+	InitialMessage       *Message      `json:"initial_message,omitempty"`
+	ConfirmationPolicy   Kind          `json:"confirmation_policy"`
+	SecurityAnalyzer     *Kind         `json:"security_analyzer,omitempty"`
+	MaxIterations        int64         `json:"max_iterations,omitempty"`
+	// MaxBudget is the largest cost in US dollars, 0 for no limit. Upstream's server ignores it.
+	MaxBudget float64           `json:"max_budget_per_task,omitempty"`
+	Secrets   map[string]Secret `json:"secrets"`
+	Plugins   json.RawMessage   `json:"plugins,omitempty"`
 	// HookConfig is what Client.Hooks returned.
 	HookConfig    json.RawMessage    `json:"hook_config,omitempty"`
 	Tags          map[string]string  `json:"tags"`

@@ -245,6 +245,8 @@ func (s *taskSecrets) Delete(_ context.Context, path string) error {
 
 // taskAgents are agent servers that keep conversations by id.
 type taskAgents struct {
+	// title is what the server calls every conversation.
+	title    *string
 	mu       sync.Mutex
 	created  map[string]agent.CreateRequest
 	bodies   []string
@@ -322,7 +324,7 @@ func (a *taskAgents) CreateConversation(ctx context.Context, _, key string, req 
 		a.lose = false
 		return agent.ConversationInfo{}, false, &agent.Error{Op: "create", Kind: agent.ErrUnreachable}
 	}
-	return agent.ConversationInfo{ID: req.ConversationID, ExecutionStatus: "idle"}, !known, nil
+	return agent.ConversationInfo{ID: req.ConversationID, ExecutionStatus: "idle", Title: a.title}, !known, nil
 }
 
 // RunCommand implements Agents.

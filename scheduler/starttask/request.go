@@ -1,6 +1,7 @@
 package starttask
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -34,6 +37,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		},
 		ConfirmationPolicy: in.confirmation(),
 		MaxIterations:      max(0, deref(set.MaxIterations)),
+		MaxBudget:          max(0, deref(set.MaxBudgetPerTask)),
 		Secrets:            in.secrets(),
 		Plugins:            in.plugins(),
 		Tags:               map[string]string{},
@@ -189,8 +193,11 @@ func (s mcpURLServer) entry(transport string) map[string]any {
 	return e
 }
 
-// conversation returns the row that comes with READY.
-func (in *inputs) conversation(now time.Time) fsm.Conversation {
+// maxTitle bounds a title that an agent server made, in bytes.
+const maxTitle = 200
+
+// conversation returns the row that comes with READY. title is the agent server's, "" for none.
+func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 	q := in.task.Request
 	c := fsm.Conversation{
 		ID: in.task.ConversationID, UserID: in.task.UserID, V0ID: in.task.V0ID, SandboxID: in.task.SandboxID,
@@ -200,7 +207,7 @@ func (in *inputs) conversation(now time.Time) fsm.Conversation {
 		CreatedAt: now.UTC(), UpdatedAt: now.UTC(),
 	}
 	if deref(c.Title) == "" {
-		title := "Conversation " + c.ID[:min(5, len(c.ID))]
+		title = cmp.Or(in.titleFrom(title), "Conversation "+c.ID[:min(5, len(c.ID))])
 		c.Title = &title
 	}
 	if m := in.model(); m != "" {
@@ -214,6 +221,17 @@ func (in *inputs) conversation(now time.Time) fsm.Conversation {
 		}
 	}
 	return c
+}
+
+// titleFrom makes one line of what the sandbox calls a title.
+func (in *inputs) titleFrom(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, text)
+	return decode.Truncate(in.scrub(strings.Join(strings.Fields(text), " ")), maxTitle)
 }
 
 // deref returns what p points to, the zero value for nil.

@@ -79,11 +79,32 @@ func TestStartTask_TakenSandboxID_IsDrawnAnew(t *testing.T) {
 	}
 }
 
+// TestStartTask_Title: a conversation has the request's title, else the agent server's on one line,
+// which the sandbox may have filled with anything.
+func TestStartTask_Title(t *testing.T) {
+	w := newTaskWorld(t)
+	w.everything()
+	w.agents.title = ptr("  Fix\x00the\n README of GITHUBCANARY " + strings.Repeat("字", 100))
+	made := w.task("1", nil)
+	asked := w.task("2", func(b *fsm.StartTaskCreateBody) { b.Request.Title = ptr("Mine") })
+	w.run(nil)
+	for task, want := range map[*fsm.StartTask]string{
+		made: "Fix the README of ********** " + strings.Repeat("字", 57) + "…", asked: "Mine",
+	} {
+		if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
+			t.Fatalf("%+v", got)
+		}
+		if c := w.store.View().Conversation(taskUser, task.ConversationID); *c.Title != want {
+			t.Errorf("title %q, not %q", *c.Title, want)
+		}
+	}
+}
+
 // everything gives the user settings and secrets of every kind.
 func (w *taskWorld) everything() {
 	w.must(taskUser, &fsm.SettingsPutBody{
 		Values: fsm.SettingsValues{
-			LLMModel: ptr("m/stored"), LLMBaseURL: ptr("https://llm"), MaxIterations: ptr(int64(7)), ConfirmationMode: ptr(true),
+			LLMModel: ptr("m/stored"), LLMBaseURL: ptr("https://llm"), MaxIterations: ptr(int64(7)), MaxBudgetPerTask: ptr(2.5), ConfirmationMode: ptr(true),
 			SecurityAnalyzer: ptr("llm"), EnableDefaultCondenser: true, CondenserMaxSize: ptr(int64(40)),
 			GitUserName: ptr("Ada O'Neil"), GitUserEmail: ptr("ada@example.org"),
 		},
@@ -142,7 +163,7 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 			}},
 		},
 		"confirmation_policy": map[string]any{"kind": "ConfirmRisky"}, "security_analyzer": map[string]any{"kind": "LLMSecurityAnalyzer"},
-		"max_iterations": 7.0, "tags": map[string]any{}, "autotitle": true, "observability_span_name": "span",
+		"max_iterations": 7.0, "max_budget_per_task": 2.5, "tags": map[string]any{}, "autotitle": true, "observability_span_name": "span",
 		"observability_metadata": map[string]any{"trace": "METACANARY", "n": 9007199254740992.0},
 		"secrets":                map[string]any{"GITHUB_TOKEN": static("GITHUBCANARY"), "MINE": static("MINECANARY"), "BOTH": static("REQUESTCANARY"), "ONLY": static("ONLYCANARY")},
 	}

@@ -131,13 +131,13 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 		r.initEmpty(ctx, in)
 	}
 	r.step(ctx, t, "create conversation")
-	_, created, err := r.agents.CreateConversation(ctx, p.url, in.key, req)
+	info, created, err := r.agents.CreateConversation(ctx, p.url, in.key, req)
 	if err != nil {
 		return r.agentOutcome(err, in)
 	}
 	r.log.Debug("conversation is in its sandbox", "task", t.ID, "conversation", t.ConversationID, "reason", map[bool]string{true: "created", false: "found"}[created])
 	r.step(ctx, t, "finish")
-	_, err = r.propose(ctx, &fsm.StartTaskFinishBody{ID: t.ID, Conversation: in.conversation(r.now())})
+	_, err = r.propose(ctx, &fsm.StartTaskFinishBody{ID: t.ID, Conversation: in.conversation(r.now(), deref(info.Title))})
 	switch fsm.CodeOf(err) {
 	case "":
 		r.step(ctx, t, "forget")
