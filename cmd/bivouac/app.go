@@ -52,6 +52,8 @@ type parts struct {
 	log     *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
+	// apiURLs are the nodes as sandboxes reach them.
+	apiURLs []string
 	// seeds are the blocks of the node's file that are the cluster's; see Config.Seeds.
 	seeds []string
 	// certificates say how the node renews its peer certificate.
@@ -112,7 +114,7 @@ func newApp(p parts) (*app, error) {
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	p.scheduler.ClocksAgree = node.ClocksAgree
 	taskConfig := starttask.DefaultConfig()
-	taskConfig.Logger = log
+	taskConfig.Logger, taskConfig.APIURLs = log, p.apiURLs
 	tasks, err := starttask.New(taskConfig, store, node, agents, kept)
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))

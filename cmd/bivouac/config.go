@@ -159,6 +159,9 @@ type SandboxesConfig struct {
 	PublicURL string        `hcl:"public_url"`
 	Wake      bool          `hcl:"wake"`
 	MaxStale  time.Duration `hcl:"max_stale"`
+	// APIURLs are the nodes as sandboxes reach them, in the order to try them; none means that
+	// sandboxes don't.
+	APIURLs []string `hcl:"api_urls"`
 }
 
 // LimitsConfig bounds the requests of one client and the resources of sandboxes.
@@ -228,6 +231,9 @@ func defaultConfig() Config {
 		Log: LogConfig{Level: "info", Format: "text"},
 	}
 }
+
+// maxAPIURLs bounds sandboxes { api_urls }: each is tried in turn.
+const maxAPIURLs = 16
 
 // defaultRate is the default of limits { rate_per_second }. A page with hundreds of parts loads
 // without a delay.
@@ -431,7 +437,11 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "public_url", set: setString(&c.PublicURL, isHTTPAddress)},
 		{name: "wake", set: setBool(&c.Wake)},
 		{name: "max_stale", set: setDuration(&c.MaxStale, 10*time.Second, 24*time.Hour)},
+		{name: "api_urls", set: setStrings(&c.APIURLs, isHTTPAddress)},
 	}, nil)
+	if len(c.APIURLs) > maxAPIURLs {
+		diags = append(diags, problem(b.DefRange, "sandboxes: api_urls has %d members, at most %d are tried", len(c.APIURLs), maxAPIURLs))
+	}
 	if c.PauseGrace >= c.StopTimeout {
 		diags = append(diags, problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace, c.StopTimeout))
 	}

@@ -253,6 +253,7 @@ sandboxes {
   url           = "{address}:{port}" # want: url: "{address}:{port}" must be a URL
   domain        = "*.Example.org" # want: domain: "*.Example.org" must be a lower-case domain
   public_url    = "https://example.org/x" # want: public_url: "https://example.org/x" must have nothing beside
+  api_urls      = ["http://10.0.0.1:8440", "http://10.0.0.2:8440/llm"] # want: api_urls: member 2: "http://10.0.0.2:8440/llm" must have nothing beside
   wake          = "no" # want: wake: must be true or false
 }
 `},

@@ -23,6 +23,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/process"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -53,8 +54,10 @@ type devCluster struct {
 	nodes  []*devNode
 	life   *lifecycle // the shared resources, stopped after the nodes
 
-	sealed *secrets.Sealed
-	runner *process.Runner
+	// apiPorts are the nodes' HTTP ports, bound before the sandboxes get their addresses.
+	apiPorts []net.Listener
+	sealed   *secrets.Sealed
+	runner   *process.Runner
 }
 
 // devNode is one node of a devCluster. It keeps its addresses over a restart.
@@ -92,6 +95,10 @@ func (c *devCluster) open(o devOptions) (err error) {
 	if err := errors.Join(c.layout.checkNodes(o.nodes), c.layout.removeInfo()); err != nil {
 		return err
 	}
+	if c.apiPorts, err = listenHTTP(o.httpPort, o.nodes); err != nil {
+		return err
+	}
+	c.life.onStop("the HTTP ports", func(context.Context) error { closeAll(c.apiPorts); return nil })
 	if err := c.openShared(o); err != nil {
 		return err
 	}
@@ -119,6 +126,7 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 	}
 	c.runner, err = process.New(process.Config{
 		Dir: c.layout.sandboxes(), AgentBinary: binary, AgentArgs: []string{sandboxAgentName},
+		Env:     agent.APIEnvironment(c.apiURLs()),
 		Secrets: sharedSecrets{secrets.NewGuard(c.sealed, nil, c.log)}, Logger: c.log,
 	})
 	if err != nil {
@@ -128,31 +136,35 @@ func (c *devCluster) openShared(o devOptions) (err error) {
 	return nil
 }
 
+// apiURLs are the nodes' URLs.
+func (c *devCluster) apiURLs() []string {
+	var urls []string
+	for _, port := range c.apiPorts {
+		urls = append(urls, "http://"+port.Addr().String())
+	}
+	return urls
+}
+
 // openNodes makes the certificates, binds all ports and wires the nodes.
 func (c *devCluster) openNodes(o devOptions) error {
 	names := nodeNames(o.nodes)
 	if err := c.layout.makeCertificates(names); err != nil {
 		return err
 	}
-	apiPorts, err := listenHTTP(o.httpPort, o.nodes)
-	if err != nil {
-		return err
-	}
-	c.life.onStop("the HTTP ports", func(context.Context) error { closeAll(apiPorts); return nil })
 	peerPorts, err := c.layout.listenPeers(names)
 	if err != nil {
 		return err
 	}
 	c.life.onStop("the peer ports", func(context.Context) error { closeAll(peerPorts); return nil })
 	for i, name := range names {
-		c.nodes = append(c.nodes, &devNode{name: name, http: apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
+		c.nodes = append(c.nodes, &devNode{name: name, http: c.apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
 	}
 	for i, n := range c.nodes {
 		expect := len(c.nodes)
 		if o.restore != "" && i == 0 {
 			expect = 1 // the other nodes join after the restore
 		}
-		if err := c.wireExpecting(n, apiPorts[i], peerPorts[i], expect); err != nil {
+		if err := c.wireExpecting(n, c.apiPorts[i], peerPorts[i], expect); err != nil {
 			return err
 		}
 	}
@@ -187,7 +199,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	n.app, err = newApp(parts{
 		observer: &observer{feed: feed, registry: registry},
 		cluster:  cl, scheduler: sched, api: web, listener: api,
-		secrets: c.sealed, runner: c.runner, log: feed.attach(c.log).With("node", n.name), registry: registry,
+		apiURLs: c.apiURLs(), secrets: c.sealed, runner: c.runner, log: feed.attach(c.log).With("node", n.name), registry: registry,
 		certificates: certificateOptions{issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime)},
 	})
 	return err

@@ -125,6 +125,9 @@
 //	  public_url                      how clients reach the API; default: as the request came
 //	  wake                            a message, a run or ?wake=true resumes; true
 //	  max_stale                       streams end on a node without a leader after; 5m
+//	  api_urls                        list of the nodes' URLs as sandboxes reach them, tried in turn;
+//	                                  with them sandboxes use the model gateway and get no model
+//	                                  key; a sandbox learns a change when it is started again
 //	}
 //	policy {                          a spec's and a user's policy override it, member by member;
 //	                                  each is a duration or "never" (default)

@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/nomad"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -166,7 +167,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
-		seeds:  c.Seeds,
+		seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	made.observer = &observer{feed: feed, registry: registry, config: shown}
@@ -226,6 +227,7 @@ func (c Config) nomadConfig(log *slog.Logger, registry *prometheus.Registry) nom
 	n.HostNetwork, n.DockerNetwork = c.Nomad.HostNetwork, c.Nomad.DockerNetwork
 	n.VolumePlugin, n.LostAfter, n.Variable = c.Nomad.VolumePlugin, c.Nomad.LostAfter, c.Nomad.Variable
 	n.VaultMount, n.VaultRole = c.Vault.Mount, c.Nomad.VaultRole
+	n.Env = agent.APIEnvironment(c.Sandboxes.APIURLs)
 	n.CarryImage, n.CarryCommand = c.Workspaces.Image, c.Workspaces.Command
 	n.Logger, n.Registerer = log, registry
 	return n

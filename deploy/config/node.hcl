@@ -125,6 +125,10 @@ vault {
 #   # Open streams end on a node that has had no leader for so long: it can't learn
 #   # whose access was taken away.
 #   max_stale  = "5m"
+#   # The nodes as sandboxes reach them, tried in turn. With them agents ask models
+#   # through the nodes, and no model key is in a sandbox. Where the sandboxes' network
+#   # refuses the nodes' own, sandbox-network.env has these in API.
+#   api_urls   = ["http://10.0.0.11:8440", "http://10.0.0.12:8440", "http://10.0.0.13:8440"]
 #   # A host of its own for each port, "<port>-<id>.<domain>". Use it where people
 #   # open sandboxes in browsers: pages of different sandboxes then have different
 #   # origins. It needs a wildcard DNS entry that leads here, best a domain that

@@ -27,6 +27,9 @@ type Config struct {
 	AgentBinary string
 	AgentArgs   []string
 	Secrets     Secrets
+	// Env is added to every sandbox's environment and overrides its spec's. It must not contain
+	// secrets.
+	Env map[string]string
 
 	// StopGrace is how long a sandbox has between SIGTERM and SIGKILL.
 	// Default 10 s.

@@ -30,6 +30,8 @@ type launch struct {
 	command   string
 	args      []string
 	dir       string
+	// env is the runner's, for every sandbox.
+	env map[string]string
 	// key and sealKey are secret: they exist only here and in the task's environment.
 	key, sealKey string
 	// deferred: the task starts dormant without a key, also at every restart.
@@ -56,7 +58,7 @@ func (l *launch) give(entry map[string]string, deferred bool) error {
 
 // prepare resolves a template. A template that can't run is a *scheduler.Failure.
 func (r *Runner) prepare(id, dir string, t fsm.Template) (launch, error) {
-	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args}
+	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args, env: r.cfg.Env}
 	if t.Driver != fsm.DriverProcess {
 		return l, specFailure("the driver %q needs Nomad; only %q runs here", t.Driver, fsm.DriverProcess)
 	}
@@ -102,7 +104,7 @@ func (l launch) expand(s string, ports map[string]int) string {
 }
 
 // environ returns the task's whole environment: a few variables of this process, so that none
-// of its credentials reach a sandbox; then the template's; then the required ones (PROTOCOL.md,
+// of its credentials reach a sandbox; then the template's and the runner's; then the required ones (PROTOCOL.md,
 // "Environment").
 func (l launch) environ(mark string, ports map[string]int) []string {
 	env := map[string]string{"HOME": l.workspace, "PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -114,6 +116,7 @@ func (l launch) environ(mark string, ports map[string]int) []string {
 	for k, v := range l.template.Env {
 		env[k] = l.expand(v, ports)
 	}
+	maps.Copy(env, l.env)
 	for name, port := range ports {
 		env[name] = strconv.Itoa(port)
 	}

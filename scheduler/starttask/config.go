@@ -22,6 +22,9 @@ type Config struct {
 	// RepositoryTimeout bounds the commands that prepare a repository, SetupTimeout its setup script.
 	// A task that may run such a script has that much longer than Deadline.
 	RepositoryTimeout, SetupTimeout time.Duration
+	// APIURLs are the nodes as sandboxes reach them. With them sandboxes use the model gateway and get
+	// no model key.
+	APIURLs []string
 	// BackoffMin and BackoffMax bound the pause after a failed attempt.
 	BackoffMin, BackoffMax time.Duration
 	// Logger may be nil.

@@ -17,7 +17,9 @@ type inputs struct {
 	place    *place
 	settings *fsm.Settings
 
-	key          string
+	key string
+	// gateway is the model gateway's URL for the sandbox. Where it is "" the sandbox gets llmAPIKey.
+	gateway      string
 	llmAPIKey    string
 	searchAPIKey string
 	mcp          json.RawMessage
@@ -46,7 +48,7 @@ type requestSecrets struct {
 func (r *Runner) inputs(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place) (*inputs, error) {
 	in := &inputs{
 		task: t, place: p, settings: v.Settings(t.UserID), providers: v.Providers(t.UserID),
-		tokens: map[fsm.ProviderType]string{}, custom: map[string]string{},
+		tokens: map[fsm.ProviderType]string{}, custom: map[string]string{}, gateway: r.gateway(v),
 	}
 	if in.settings == nil {
 		in.settings = &fsm.Settings{UserID: t.UserID, Values: fsm.SettingsValues{EnableDefaultCondenser: true}}
@@ -73,7 +75,9 @@ func (r *Runner) read(ctx context.Context, in *inputs, v *fsm.View, sb *fsm.Sand
 		return data[member]
 	}
 	in.key = get(sb.KeyRef, fsm.MemberKey)
-	in.llmAPIKey = get(in.settings.LLMAPIKey, "value")
+	if in.gateway == "" {
+		in.llmAPIKey = get(in.settings.LLMAPIKey, "value")
+	}
 	in.searchAPIKey = get(in.settings.SearchAPIKey, "value")
 	if doc := get(in.settings.MCPConfig, "json"); doc != "" {
 		in.mcp = json.RawMessage(doc)

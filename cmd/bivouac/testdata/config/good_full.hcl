@@ -84,6 +84,7 @@ sandboxes {
   public_url    = "https://bivouac.example.org"
   wake          = false
   max_stale     = "2m"
+  api_urls      = ["https://n1.example.org:8440", "http://10.0.0.2:8440"]
 }
 
 metrics {
