@@ -24,7 +24,9 @@ import (
 const (
 	startTime   = 15 * time.Second       // until the first prompt
 	softKill    = 500 * time.Millisecond // between SIGINT and SIGKILL
-	hardKill    = 2 * time.Second        // between the first SIGKILL and the shell's end
+	promptTime  = time.Second            // from the first SIGKILL to the prompt
+	againKill   = 50 * time.Millisecond  // between one signal and the next
+	hardKill    = 2 * time.Second        // of further SIGKILLs before the shell's own end
 	settleTime  = time.Second            // for one empty command after an interrupt
 	settleTries = 5
 	drainTime   = 500 * time.Millisecond // for the rest of the output of a shell that ended
@@ -349,14 +351,21 @@ func encode(text string) string {
 func (s *shell) interrupt() bool {
 	s.interrupted = true
 	s.flushInput()
-	s.signal(syscall.SIGINT)
-	if s.wait(context.Background(), limits{hard: softKill}) == endedPrompt {
+	switch s.soften() {
+	case endedPrompt:
 		return true
+	case endedShell:
+		return false
 	}
-	deadline := time.Now().Add(hardKill)
-	for time.Now().Before(deadline) {
-		s.signal(syscall.SIGKILL)
-		switch s.wait(context.Background(), limits{hard: 50 * time.Millisecond}) {
+	// A SIGINT that comes while the shell waits for the job drops the rest of the command. One that
+	// comes on the way to the prompt takes the place of the job's exit code: the shell gets time.
+	deadline := time.Now().Add(promptTime + hardKill)
+	for pause := promptTime; time.Now().Before(deadline); pause = againKill {
+		_ = s.cmd.Process.Signal(syscall.SIGINT)
+		if job := s.job(); job == 0 || syscall.Kill(-job, syscall.SIGKILL) != nil {
+			pause = againKill
+		}
+		switch s.wait(context.Background(), limits{hard: pause}) {
 		case endedPrompt:
 			return true
 		case endedShell:
@@ -366,25 +375,39 @@ func (s *shell) interrupt() bool {
 	return false
 }
 
-// signal signals the foreground job. The shell itself gets no SIGKILL but SIGINT, which ends its
-// loops.
-func (s *shell) signal(sig syscall.Signal) {
+// soften sends SIGINT once to each job that is in front within softKill, or to the shell if it is
+// there itself. A job that ends just then by itself leaves a loop of the shell going on.
+func (s *shell) soften() end {
+	last := s.job()
+	if last == 0 || syscall.Kill(-last, syscall.SIGINT) != nil {
+		_ = s.cmd.Process.Signal(syscall.SIGINT)
+	}
+	why := endedHard
+	for deadline := time.Now().Add(softKill); why == endedHard && time.Now().Before(deadline); {
+		why = s.wait(context.Background(), limits{hard: againKill})
+		if job := s.job(); why == endedHard && job != 0 && job != last {
+			_ = syscall.Kill(-job, syscall.SIGINT) // one that has ended is what is wanted
+			last = job
+		}
+	}
+	return why
+}
+
+// job returns the process group in front, 0 if that is the shell's own.
+func (s *shell) job() int {
 	// The master tells it for a terminal that is not this process's own.
 	conn, err := s.master.SyscallConn()
 	if err != nil {
-		return
+		return 0
 	}
 	group := 0
 	if failed := conn.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) }); failed != nil || err != nil {
-		return
+		return 0
 	}
-	if group != s.cmd.Process.Pid {
-		_ = syscall.Kill(-group, sig)
-		if sig == syscall.SIGINT {
-			return
-		}
+	if group <= 1 || group == s.cmd.Process.Pid {
+		return 0
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	return group
 }
 
 // kill ends the shell and every process that was started in it.
@@ -395,13 +418,14 @@ func (s *shell) kill() {
 	<-s.read
 }
 
-// dead reports whether the shell has ended.
+// dead reports whether the shell has ended, also when it was not waited for yet.
 func (s *shell) dead() bool {
 	select {
 	case <-s.exited:
 		return true
 	default:
-		return false
+		_, _, there := stat(s.cmd.Process.Pid)
+		return !there
 	}
 }
 

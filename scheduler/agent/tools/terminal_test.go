@@ -227,6 +227,23 @@ func TestTerminal_Timeout(t *testing.T) {
 	}
 }
 
+// TestTerminal_KilledJob ends a job that ignores SIGINT, in many shells at once, so that some are slow
+// to take note: the exit code is the job's, and the rest of the command is not run.
+func TestTerminal_KilledJob(t *testing.T) {
+	const deaf = `bash -c 'trap "" INT; echo deaf; while :; do sleep 0.1; done'; touch rest`
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			s, dir := opened(t, nil)
+			o := s.sh(t, args{"command": deaf, "timeout": 1})
+			if o.code() != 137 || !o.Timeout || !strings.HasPrefix(o.out(), "deaf") || exists(dir+"/rest") {
+				t.Errorf("shell %d, the rest was run: %v: %s", i, exists(dir+"/rest"), o.raw)
+			}
+		})
+	}
+	all.Wait()
+}
+
 // TestTerminal_InterruptAtThePrompt interrupts the shell when a command has just ended. The prompt
 // that follows is not the end of the next command.
 func TestTerminal_InterruptAtThePrompt(t *testing.T) {
