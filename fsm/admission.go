@@ -40,8 +40,14 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	if err != nil {
 		return err
 	}
+	if err := t.agentOfStart(userID, &request, s); err != nil {
+		return err
+	}
 	if err := t.mayGrow(userID, growthOf(nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
 		return err
+	}
+	if sandboxID == "" && t.grouped(userID) != nil {
+		return t.refusal(t.demandOfRunning(userID))
 	}
 	if sandboxID == "" {
 		if member := t.memberFor(userID, q); member != nil {

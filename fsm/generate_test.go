@@ -112,6 +112,9 @@ func genSpecApply(t *rapid.T) *SpecApplyBody {
 			s.Template.CapAdd, s.Template.Runtime, s.Template.ReadonlyRootfs = []string{"CHOWN"}, "runsc", true
 			s.Template.Isolation = IsolationStandard
 		}
+		if rapid.IntRange(0, 3).Draw(t, "agents") == 0 {
+			s.Agents, s.AllowAgentCommand = []Agent{{ID: "opencode"}, {ID: "mine", Command: "agent", Args: []string{"acp"}}}, true
+		}
 		b.Specs = append(b.Specs, s)
 	}
 	return b

@@ -51,6 +51,21 @@ type SettingsValues struct {
 	GitUserEmail                       *string  `json:"git_user_email,omitempty"`
 	CondenserMaxSize                   *int64   `json:"condenser_max_size,omitempty"`
 	V1Enabled                          *bool    `json:"v1_enabled,omitempty"`
+	// AgentKind is AgentOpenHands or AgentACP. ACPServer is the id of an agent of the spec, ACPCommand
+	// the command line of AgentCustom. SandboxGroupingStrategy is one of Groupings. They are kept from
+	// VersionAgents on, as the rest of these.
+	AgentKind               *string `json:"agent_kind,omitempty"`
+	ACPServer               *string `json:"acp_server,omitempty"`
+	ACPCommand              *string `json:"acp_command,omitempty"`
+	ACPModel                *string `json:"acp_model,omitempty"`
+	SandboxGroupingStrategy *string `json:"sandbox_grouping_strategy,omitempty"`
+	GitFullClone            *bool   `json:"git_full_clone,omitempty"`
+}
+
+// withoutAgents returns the values as a node below VersionAgents knows them.
+func (v SettingsValues) withoutAgents() SettingsValues {
+	v.AgentKind, v.ACPServer, v.ACPCommand, v.ACPModel, v.SandboxGroupingStrategy, v.GitFullClone = nil, nil, nil, nil, nil, nil
+	return v
 }
 
 // settingsTag returns a member's name and whether it is sticky.

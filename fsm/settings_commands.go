@@ -56,6 +56,9 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	}
 	old := t.settingsOf(user)
 	s := b.over(old)
+	if !t.meta.active(VersionAgents) {
+		s.Values = s.Values.withoutAgents()
+	}
 	s.UserID, s.UpdatedAt = user, t.now
 	if err := t.mayGrow(user, t.settingsGrowth(old, s, b)); err != nil {
 		return Result{}, err

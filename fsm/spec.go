@@ -52,6 +52,10 @@ type Spec struct {
 	CreatedAt time.Time `json:"created_at"`
 	// Pool is how many sandboxes are kept started without an owner; 0 is none.
 	Pool int `json:"pool,omitempty"`
+	// Agents are the agents that users may choose in the spec's sandboxes, beside the built-in one.
+	Agents []Agent `json:"agents,omitempty"`
+	// AllowAgentCommand lets users run a command line of their own as their agent.
+	AllowAgentCommand bool `json:"allow_agent_command,omitempty"`
 }
 
 // Template is all that a runner needs to run a sandbox. A sandbox keeps its own copy, resolved with

@@ -35,6 +35,7 @@ func (b *SpecApplyBody) check(r *rules) {
 		seen[s.ID] = true
 		r.poolSize(s.ID, s.Pool)
 		s.Template.check(r, s.ID)
+		s.checkAgents(r)
 	}
 }
 
@@ -59,6 +60,9 @@ func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
 		s.CreatedAt = t.now
 		if !t.meta.active(VersionAccess) {
 			s.Template = s.Template.withoutConfinement()
+		}
+		if !t.meta.active(VersionAgents) {
+			s.Agents, s.AllowAgentCommand = nil, false
 		}
 		if old != nil {
 			s.CreatedAt = old.CreatedAt

@@ -52,6 +52,9 @@ type StartTask struct {
 	UpdatedAt time.Time `json:"updated_at"`
 	// CreatedIndex is the log index of its creation, 0 before protocol version 3.
 	CreatedIndex uint64 `json:"created_index,omitempty"`
+	// Grouped: the sandbox was chosen by the user's grouping strategy. The conversation has a directory
+	// of its own in it.
+	Grouped bool `json:"grouped,omitempty"`
 }
 
 // Reservation is what a start task's sandbox counts for until the sandbox exists. For limits it
@@ -101,6 +104,8 @@ type StartRequest struct {
 	ObservabilitySpanName *string            `json:"observability_span_name"`
 	Plugins               []PluginSource     `json:"plugins"`
 	Secrets               *map[string]string `json:"secrets"`
+	// ACPServer is the id of an agent of the spec, nil for the user's choice (VersionAgents).
+	ACPServer *string `json:"acp_server,omitempty"`
 }
 
 // Values of a request's trigger.
@@ -196,7 +201,7 @@ func (q *StartRequest) check(r *rules) {
 		{"system_message_suffix", q.SystemMessageSuffix, r.limit(MaxParagraph, MaxText)}, {"llm_model", q.LLMModel, MaxLine},
 		{"agent_profile_id", q.AgentProfileID, MaxName}, {"selected_repository", q.SelectedRepository, MaxPath},
 		{"selected_branch", q.SelectedBranch, MaxPath}, {"title", q.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", q.Trigger, MaxName},
-		{"parent_conversation_id", q.ParentConversationID, maxID},
+		{"parent_conversation_id", q.ParentConversationID, maxID}, {"acp_server", q.ACPServer, MaxName},
 		{"observability_span_name", q.ObservabilitySpanName, r.limit(MaxLine, MaxParagraph)},
 	} {
 		r.optional(f.name, f.value, f.limit)

@@ -73,7 +73,11 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
 	}
-	if _, err := t.sandboxOfStart(user, valueOr(request.SandboxID, "")); err != nil {
+	s, err := t.sandboxOfStart(user, valueOr(request.SandboxID, ""))
+	if err != nil {
+		return Result{}, err
+	}
+	if err := t.agentOfStart(user, &request, s); err != nil {
 		return Result{}, err
 	}
 	if err := t.mayGrow(user, growthOf(nil, task)); err != nil {
@@ -86,7 +90,7 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	return Result{StartTask: task}, nil
 }
 
-// startFor counts the start of a new task: a member of the default spec's warm pool, which the task
+// startFor counts the start of a new task: the sandbox that it joins by its user's grouping, a member of the default spec's warm pool, which the task
 // gets at once, the sandbox that will be created for it, or a paused one that it names.
 func (t *transaction) startFor(task *StartTask) *Error {
 	if id := valueOr(task.Request.SandboxID, ""); id != "" {
@@ -98,6 +102,10 @@ func (t *transaction) startFor(task *StartTask) *Error {
 			_, err = t.resume(s, nil)
 			return err
 		}
+		return t.makeRoom(t.demandOfRunning(task.UserID))
+	}
+	if s := t.grouped(task.UserID); s != nil {
+		task.SandboxID, task.Grouped = s.ID, true
 		return t.makeRoom(t.demandOfRunning(task.UserID))
 	}
 	if member := t.memberFor(task.UserID, &task.Request); member != nil {

@@ -18,7 +18,8 @@ import (
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
 // replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
 // configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
-// configures the model gateway and counts what models were used for.
+// configures the model gateway, counts what models were used for, gives specs agents, which
+// settings and starts choose, and puts conversations into sandboxes together.
 const ProtocolVersion = 8
 
 // What each protocol version introduced.
@@ -45,6 +46,9 @@ const (
 	// VersionModels: the configuration has the model gateway's, and nodes report what models were used
 	// for.
 	VersionModels = 8
+	// VersionAgents: specs have agents, settings and starts choose one, and a user's conversations may
+	// share sandboxes.
+	VersionAgents = 8
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -63,8 +67,8 @@ func VersionBrings(version int) string {
 		return "keys of sandboxes are replaced; all certificates of a node are revoked at once"
 	case VersionConfig: // VersionClients, too
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
-	case VersionModels:
-		return "the model gateway: its configuration, and what models were used for"
+	case VersionModels: // VersionAgents, too
+		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox"
 	}
 	return ""
 }
