@@ -28,6 +28,9 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	if err := q.fits(v.ProtocolVersion()); err != nil {
 		return err
 	}
+	if valueOr(q.ACPServer, "") != "" && !v.Active(VersionAgents) {
+		return NeedsVersion("an agent of a spec", VersionAgents, v.ProtocolVersion())
+	}
 	request := *q
 	if id := q.ParentConversationID; id != nil {
 		if parent := v.Conversation(userID, *id); parent != nil {

@@ -3,6 +3,7 @@ package fsm
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -53,13 +54,13 @@ type SettingsValues struct {
 	V1Enabled                          *bool    `json:"v1_enabled,omitempty"`
 	// AgentKind is AgentOpenHands or AgentACP. ACPServer is the id of an agent of the spec, ACPCommand
 	// the command line of AgentCustom. SandboxGroupingStrategy is one of Groupings. They are kept from
-	// VersionAgents on, as the rest of these.
-	AgentKind               *string `json:"agent_kind,omitempty"`
-	ACPServer               *string `json:"acp_server,omitempty"`
-	ACPCommand              *string `json:"acp_command,omitempty"`
-	ACPModel                *string `json:"acp_model,omitempty"`
-	SandboxGroupingStrategy *string `json:"sandbox_grouping_strategy,omitempty"`
-	GitFullClone            *bool   `json:"git_full_clone,omitempty"`
+	// VersionAgents on. Clients that do not know them keep them: they are sticky.
+	AgentKind               *string   `json:"agent_kind,omitempty" settings:"sticky"`
+	ACPServer               *string   `json:"acp_server,omitempty" settings:"sticky"`
+	ACPCommand              *[]string `json:"acp_command,omitempty" settings:"sticky"`
+	ACPModel                *string   `json:"acp_model,omitempty" settings:"sticky"`
+	SandboxGroupingStrategy *string   `json:"sandbox_grouping_strategy,omitempty" settings:"sticky"`
+	GitFullClone            *bool     `json:"git_full_clone,omitempty" settings:"sticky"`
 }
 
 // withoutAgents returns the values as a node below VersionAgents knows them.
@@ -85,12 +86,32 @@ func (v *SettingsValues) check(r *rules) {
 				name, _ := settingsTag(i)
 				r.text(name, *p, MaxLine)
 			}
+		case *[]string:
+			if p != nil {
+				name, _ := settingsTag(i)
+				r.list(name, *p, MaxLine)
+			}
 		case *float64:
 			if p != nil && (math.IsNaN(*p) || math.IsInf(*p, 0)) {
 				name, _ := settingsTag(i)
 				r.check(false, "%s is not a number", name)
 			}
 		}
+	}
+	v.checkAgent(r)
+}
+
+// checkAgent adds the rules of the values that choose an agent and a sandbox.
+func (v *SettingsValues) checkAgent(r *rules) {
+	kind, id := valueOr(v.AgentKind, ""), valueOr(v.ACPServer, "")
+	r.check(slices.Contains([]string{"", AgentOpenHands, AgentACP}, kind), "agent_kind must be %q or %q, not %q", AgentOpenHands, AgentACP, clip(kind))
+	r.check(id == "" || ValidAgentID(id), "bad acp_server %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot", clip(id))
+	if command := valueOr(v.ACPCommand, nil); len(command) > 0 {
+		r.check(command[0] != "", "acp_command begins with the program")
+		r.check(id == "" || id == AgentCustom, "acp_command is for acp_server %q: leave one of them out", AgentCustom)
+	}
+	if group := valueOr(v.SandboxGroupingStrategy, GroupNone); !slices.Contains(Groupings(), group) {
+		r.check(false, "sandbox_grouping_strategy must be one of %s, not %q", strings.Join(Groupings(), ", "), clip(group))
 	}
 }
 

@@ -58,6 +58,8 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	s := b.over(old)
 	if !t.meta.active(VersionAgents) {
 		s.Values = s.Values.withoutAgents()
+	} else if err := t.agentOfSettings(old, &s.Values); err != nil {
+		return Result{}, err
 	}
 	s.UserID, s.UpdatedAt = user, t.now
 	if err := t.mayGrow(user, t.settingsGrowth(old, s, b)); err != nil {
@@ -125,6 +127,12 @@ func (v *View) SettingsAdmission(userID string, b *SettingsPutBody) *Error {
 	old := v.Settings(userID)
 	next := b.over(old)
 	next.UserID = userID
+	if b.Values.choosesAgent() && !v.Active(VersionAgents) {
+		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, v.ProtocolVersion())
+	}
+	if err := t.agentOfSettings(old, &next.Values); err != nil {
+		return err
+	}
 	return t.mayGrow(userID, t.settingsGrowth(old, next, b))
 }
 

@@ -57,6 +57,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		return Result{}, Errorf(CodeConflict, "the start task id %s is taken", b.ID)
 	}
 	request := b.Request
+	if !t.meta.active(VersionAgents) {
+		request.ACPServer = nil
+	}
 	if id := request.ParentConversationID; id != nil {
 		parent := first[Conversation](t.txn, tableConversations, indexID, keyOf(user, *id))
 		if parent == nil {
@@ -90,8 +93,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	return Result{StartTask: task}, nil
 }
 
-// startFor counts the start of a new task: the sandbox that it joins by its user's grouping, a member of the default spec's warm pool, which the task
-// gets at once, the sandbox that will be created for it, or a paused one that it names.
+// startFor counts the start of a new task: the sandbox that it joins by its user's grouping, a member
+// of the default spec's warm pool, which the task gets at once, the sandbox that will be created for
+// it, or a paused one that it names.
 func (t *transaction) startFor(task *StartTask) *Error {
 	if id := valueOr(task.Request.SandboxID, ""); id != "" {
 		s, err := t.sandboxOfStart(task.UserID, id)

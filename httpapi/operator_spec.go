@@ -3,8 +3,10 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -73,10 +75,25 @@ func (s *Server) handleSpecApply(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return c.once(func() (fsm.Body, secretWrites, error) {
-		return body, secretWrites{}, nil
+		return body, secretWrites{}, c.mayHaveAgents(body.Specs)
 	}, func(fsm.Result) (answer, error) {
 		return ok(success{Success: true})
 	})
+}
+
+// mayHaveAgents refuses agents of specs below fsm.VersionAgents, where Apply does not keep them.
+func (c *call) mayHaveAgents(specs []fsm.Spec) error {
+	if !slices.ContainsFunc(specs, func(s fsm.Spec) bool { return len(s.Agents) > 0 || s.AllowAgentCommand }) {
+		return nil
+	}
+	v, err := c.viewWith(cluster.Stale)
+	if err != nil {
+		return err
+	}
+	if !v.Active(fsm.VersionAgents) {
+		return fsm.NeedsVersion("agents of a spec", fsm.VersionAgents, v.ProtocolVersion())
+	}
+	return nil
 }
 
 // readSpecs decodes specs with fsm's own JSON. fsm's Validate checks them, and only operators send

@@ -72,6 +72,9 @@ func TestOperator_Specs(t *testing.T) {
 	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"open","template":{"driver":"raw_exec","command":"/bin/agent",
 	  "working_dir":"project","cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}]}`).want(t, 422)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs/search", "").want(t, 200).golden(t, "spec_search")
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"x","agents":[{"id":"opencode"}],"template":{"driver":"raw_exec","command":"/bin/agent",
+		"working_dir":"project","cpu":500,"memory":512,"ports":{"AGENT_SERVER":0}}}]}`).want(t, 409).is(t,
+		`{"detail":"agents of a spec needs protocol version 8 and the cluster is at 1: upgrade every node, then \"bivouac operator protocol set 8\""}`)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs?id=plain&id=x", "").want(t, 200).golden(t, "spec_batch")
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs", "").want(t, 422)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs?"+strings.Repeat("&id=x", 101)[1:], "").want(t, 400)
