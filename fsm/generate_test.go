@@ -45,6 +45,19 @@ func genRef(path string) *rapid.Generator[SecretRef] {
 	})
 }
 
+// settingTexts returns what to draw for a text of the settings, with one that is refused.
+func settingTexts(name string) []string {
+	switch name {
+	case "agent_kind":
+		return []string{"", AgentOpenHands, AgentACP, "a"}
+	case "acp_server":
+		return []string{"", "opencode", "mine", AgentCustom, "gone"}
+	case "sandbox_grouping_strategy":
+		return append(Groupings(), "a")
+	}
+	return []string{"", "a", "b"}
+}
+
 // genSettingsValues draws every member by its type.
 func genSettingsValues(t *rapid.T) SettingsValues {
 	var v SettingsValues
@@ -53,7 +66,9 @@ func genSettingsValues(t *rapid.T) SettingsValues {
 		name, _ := settingsTag(i)
 		switch p := row.Field(i).Addr().Interface().(type) {
 		case **string:
-			*p = optional(t, oneOf("", "a", "b"), name)
+			*p = optional(t, oneOf(settingTexts(name)...), name)
+		case **[]string:
+			*p = optional(t, rapid.SampledFrom([][]string{{}, {"agent", "acp"}}), name)
 		case **int64:
 			*p = optional(t, rapid.Int64Range(-2, 100), name)
 		case **float64:
