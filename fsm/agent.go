@@ -16,8 +16,7 @@ const (
 	AgentCustom = "custom"
 )
 
-// Agent is a program in a spec's sandboxes that speaks the Agent Client Protocol (PROTOCOL.md, "Agents
-// of a spec").
+// Agent is a program in a spec's sandboxes that speaks the Agent Client Protocol.
 type Agent struct {
 	// ID is what settings and starts choose it by: [A-Za-z0-9_-][A-Za-z0-9._-]*, at most 63 characters.
 	// It is unique in its spec.
