@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strconv"
 	"strings"
 
+	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 )
 
@@ -35,6 +37,8 @@ type Config struct {
 	CORSOrigins []string
 	// Version is what /server_info and --version report.
 	Version string
+	// APIURLs are the nodes' URLs as the sandbox reaches them, in the order to try them.
+	APIURLs []string
 	// MaxRuns is how many conversations run at once; 0 is 10.
 	MaxRuns int
 	// Logger gets one line per request, at debug; nil discards.
@@ -95,6 +99,9 @@ func ConfigFromEnv(environ []string) (Config, error) {
 		}
 	}
 	cfg.Keys = keys
+	if cfg.APIURLs, err = envList(env, agent.EnvAPIURLs); err != nil {
+		return cfg, err
+	}
 	cfg.CORSOrigins, err = envList(env, envCORS)
 	return cfg, err
 }
@@ -138,6 +145,11 @@ func (c Config) validate() error {
 	for _, k := range c.Keys {
 		if k == "" {
 			return errors.New("a session key is empty")
+		}
+	}
+	for _, s := range c.APIURLs {
+		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return fmt.Errorf("%s: %q is no http or https URL", agent.EnvAPIURLs, s)
 		}
 	}
 	return nil

@@ -372,6 +372,7 @@ func (s *Server) delete(c *conversation) error {
 	if err := s.store.delete(c); err != nil {
 		return err
 	}
+	s.relay.forget(c.id)
 	s.release(c)
 	return nil
 }

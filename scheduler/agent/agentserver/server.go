@@ -33,7 +33,9 @@ type Server struct {
 	bash    *bash
 	sockets sockets
 	// gits has a place for each git request at a time.
-	gits    chan struct{}
+	gits chan struct{}
+	// relay is nil in a sandbox that reaches no node.
+	relay   *relay
 	handler http.Handler
 	started time.Time
 	// activity is the time of the last activity, relative to started.
@@ -66,7 +68,7 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	}
 	ctx, stop := context.WithCancelCause(context.Background())
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
-		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started, gits: make(chan struct{}, maxGit)}
+		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
 	s.sockets.authTime = defaultAuthTime
 	s.touch()
 	s.handler = s.middleware(s.routes())
@@ -108,6 +110,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // close ends sockets and commands, which outlive their requests.
 func (s *Server) close() {
 	s.stopRuns()
+	s.relay.close()
 	s.sockets.close()
 	s.bash.close()
 }

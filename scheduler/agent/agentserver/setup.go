@@ -70,9 +70,14 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 			return engine.Setup{}, err
 		}
 	}
+	of := r.agent()
+	var err error
+	if of.LLM, err = s.relay.access(c.id, of.LLM); err != nil {
+		return engine.Setup{}, err
+	}
 	setup := engine.Setup{
 		ID: c.id, Dir: dir, WorkingDir: m.Workspace.WorkingDir,
-		Agent: r.agent(), Secrets: r.secrets(),
+		Agent: of, Secrets: r.secrets(),
 		Environ: commandEnv(os.Environ(), s.cfg.Env), Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
