@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +21,11 @@ func (p *program) sandboxAgentCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if code := agentserver.Main(cmd.Context(), args, os.Environ(), p.stdout, p.stderr); code != 0 {
+			environ, err := agentserver.TakeEnvironment()
+			if err != nil {
+				fmt.Fprintln(p.stderr, "sandbox-agent: the keys stay readable in this process: "+err.Error())
+			}
+			if code := agentserver.Main(cmd.Context(), args, environ, p.stdout, p.stderr); code != 0 {
 				return exitStatus(code)
 			}
 			return nil

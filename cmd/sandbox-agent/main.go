@@ -15,15 +15,19 @@ import (
 )
 
 func main() {
+	environ, err := agentserver.TakeEnvironment()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandbox-agent: the keys stay readable in this process: "+err.Error())
+	}
 	if os.Getpid() == 1 {
-		code, err := runAsInit(os.Args, os.Environ())
+		code, err := runAsInit(os.Args, environ)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "sandbox-agent: as process 1: "+err.Error())
 		}
 		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agentserver.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	code := agentserver.Main(ctx, os.Args[1:], environ, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
