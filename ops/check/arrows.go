@@ -78,6 +78,7 @@ var ours = map[string][]string{
 	"scheduler/agent/native":    {"scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/skills", "scheduler/agent/tools"},
 	"scheduler/agent/acp":       {"scheduler/agent/engine", "scheduler/agent/event"},
 	"scheduler/agent/modeltest": {},
+	"scheduler/agent/acptest":   {},
 	"scheduler/copies":          {"fsm", "scheduler/archive"},
 }
 

@@ -7,11 +7,10 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
-// ask stores a call that waits for the user, and the status that says so.
-func (e *Engine) ask(p *permission, pending event.Event) error {
+// ask stores what is new of a call that waits for the user, and the status that says so.
+func (e *Engine) ask(p *permission, events ...event.Event) error {
 	e.asking.Lock()
 	defer e.asking.Unlock()
-	events := []event.Event{pending}
 	if !e.waits() {
 		events = append(events, engine.Update(engine.KeyStatus, engine.StatusWaiting))
 	}

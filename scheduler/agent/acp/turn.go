@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -341,12 +342,19 @@ func (e *Engine) progress(t *turn, u call) error {
 // permit answers a request where nobody is to be asked, or asks the user: the call is stored as
 // pending, and the conversation waits.
 func (e *Engine) permit(t *turn, p *permission) error {
+	var before call
+	if c := t.calls[p.call.ID]; c != nil {
+		before = *c
+	}
 	c := t.known(p.call)
 	if !e.mayAsk() {
 		p.answer <- p.choose(sdk.PermissionOptionKindAllowOnce)
 		return nil
 	}
 	c.begun, c.Status = true, callPending
+	if reflect.DeepEqual(*c, before) { // it is stored so
+		return e.ask(p)
+	}
 	return e.ask(p, c.event(e.masked))
 }
 
@@ -364,17 +372,24 @@ func (e *Engine) decide(t *turn, d decision) error {
 			p.answer <- p.choose(sdk.PermissionOptionKindAllowOnce)
 			continue
 		}
-		c := t.known(p.call)
-		c.Status, c.begun, c.ended = callFailed, true, true
-		t.rejected = true
-		ev := c.event(e.masked)
-		ev.RawOutput, _ = json.Marshal(map[string]string{"error": "Action rejected: " + cmp.Or(d.reason, "User rejected the action")})
-		if err := e.conversation.Append(ev); err != nil {
+		if err := e.reject(t.known(p.call), d.reason); err != nil {
 			return err
 		}
+		t.rejected = true
 		p.answer <- p.choose(sdk.PermissionOptionKindRejectOnce)
 	}
 	return nil
+}
+
+// reject ends a call that the user rejected, once.
+func (e *Engine) reject(c *call, reason string) error {
+	if c.ended {
+		return nil
+	}
+	c.Status, c.begun, c.ended = callFailed, true, true
+	ev := c.event(e.masked)
+	ev.RawOutput, _ = json.Marshal(map[string]string{"error": "Action rejected: " + cmp.Or(reason, "User rejected the action")})
+	return e.conversation.Append(ev)
 }
 
 // closeCalls ends the calls that the agent left open.
