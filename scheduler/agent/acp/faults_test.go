@@ -315,8 +315,10 @@ func TestFaults_Cancel(t *testing.T) {
 			if word == acptest.Children {
 				begun = func() bool { return len(f.processes()) == 2 }
 			}
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
 			for !begun() {
-				time.Sleep(5 * time.Millisecond)
+				<-tick.C
 			}
 			interrupt()
 			if got := <-done; !errors.Is(got.err, context.Canceled) {
