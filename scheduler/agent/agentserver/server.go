@@ -66,6 +66,10 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if cfg.newEngine == nil {
 		cfg.newEngine = newEngine
 	}
+	if n := endOrphans(st.dir); n > 0 {
+		cfg.Logger.Warn("the last server was killed; what it had started was ended", "count", n)
+	}
+	cfg.Env = marked(cfg.Env, st.dir)
 	ctx, stop := context.WithCancelCause(context.Background())
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
 		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
