@@ -41,7 +41,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
 		&OrphanForgetBody{OrphanJob, []string{"gone"}}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
 		&CertificateRevokeBody{sha("certificate"), "n3"}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
-		&LLMReportBody{[]LLMReport{{"ada", "c1", ModelUsage{Requests: 1, Cost: 2}}}},
+		&LLMReportBody{[]LLMReport{{"ada", "c1", "m1", ModelUsage{Requests: 1, Cost: 2}}}},
 		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
 		&ClientMarkBody{"client-1", ClientLost}, &SandboxCopiedBody{ID: "sb-c1", Copy: Copy{ID: "1-a", Sum: sha("manifest"), At: now}},
 		&SandboxMoveBody{ID: "sb-c1", From: "client-1"}, &SandboxMovedBody{ID: "sb-c1", Attempt: 1, Home: Home{Volume: "v2", Client: "client-2"}},

@@ -412,8 +412,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case APIKeyUsed:
 		return "", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: rapid.IntRange(0, 4).Draw(t, "key"), At: testEpoch}}}
 	case LLMReported:
-		used := ModelUsage{Requests: rapid.Int64Range(0, 3).Draw(t, "requests"), Cost: rapid.Int64Range(0, maxUsage).Draw(t, "cost")}
-		return "", &LLMReportBody{Entries: []LLMReport{{UserID: genUser().Draw(t, "whose"), ConversationID: genConv().Draw(t, "conversation"), Usage: used}}}
+		used := ModelUsage{Requests: rapid.Int64Range(0, 3).Draw(t, "requests"), Cost: rapid.Int64Range(0, maxUsage).Draw(t, "cost"), Milliseconds: rapid.Int64Range(0, 9).Draw(t, "ms")}
+		return "", &LLMReportBody{Entries: []LLMReport{{UserID: genUser().Draw(t, "whose"), ConversationID: genConv().Draw(t, "conversation"), Model: oneOf("", "m1", "m2").Draw(t, "model"), Usage: used}}}
 	case UserDisable:
 		return "", &UserDisableBody{UserID: genUser().Draw(t, "whom")}
 	case UserDelete:

@@ -31,7 +31,7 @@ type conversationBody struct {
 	PRNumber             []int64           `json:"pr_number"`
 	LLMModel             *string           `json:"llm_model"`
 	AgentKind            string            `json:"agent_kind"`
-	Metrics              *struct{}         `json:"metrics"`
+	Metrics              *metricsBody      `json:"metrics"`
 	ParentConversationID *string           `json:"parent_conversation_id"`
 	SubConversationIDs   []string          `json:"sub_conversation_ids"`
 	Public               *bool             `json:"public"`
@@ -175,6 +175,7 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 		if status, known := statuses[row.ID]; known {
 			bodies[i].ExecutionStatus = &status
 		}
+		bodies[i].Metrics = newMetricsBody(row, v.Settings(c.who.user))
 	}
 	return bodies
 }

@@ -143,11 +143,18 @@ func TestModels_EveryAPIGetsTheOwnersKeyAndIsCounted(t *testing.T) {
 					t.Errorf("the client did not ask for usage: %s", text)
 				}
 				counted := h.counted(1)
+				counted.Milliseconds = 0
 				want := fsm.ModelUsage{Requests: 1, Input: 1000, Output: 100, Cached: 400, Cost: (600*1 + 400/2 + 100*10) * 1000}
 				if counted != want {
 					t.Errorf("counted %+v, want %+v", counted, want)
 				}
-				if u := h.cluster.store.View().User("alice"); u.Models.Total != want || u.SpentOn(fsm.DayOf(time.Now())) != want.Cost {
+				u := h.cluster.store.View().User("alice")
+				if by := u.Models.ByModel; len(by) != 1 || by[0].Model != "gpt-test" || by[0].Usage != u.Models.Total {
+					t.Errorf("by model %+v", by)
+				}
+				total := u.Models.Total
+				total.Milliseconds = 0 // as it took
+				if total != want || u.SpentOn(fsm.DayOf(time.Now())) != want.Cost {
 					t.Errorf("the user's are %+v", u.Models)
 				}
 				if logs := h.logs.String(); strings.Contains(logs, modelKey) || strings.Contains(logs, token) || strings.Contains(logs, "hello") {

@@ -141,6 +141,7 @@ func ownedRoutes() []route {
 		{name: "sandbox.operator_logs", method: get, path: pathOperator + "/sandboxes/:sandbox_id/logs", access: operator, handle: (*Server).handleOperatorSandboxLogs},
 		{name: "sandbox.operator_shares", method: get, path: pathOperator + "/sandboxes/:sandbox_id/shares", access: operator, handle: (*Server).handleOperatorSandboxShares},
 		{name: "sandbox.operator_unshare", method: del, path: pathOperator + "/sandboxes/:sandbox_id/ports/:port/share", access: operator, handle: (*Server).handleOperatorSandboxUnshare},
+		{name: "usage.list", method: get, path: pathOperator + "/usage", access: operator, handle: (*Server).handleUsageList},
 		{name: "conversation.operator_list", method: get, path: pathOperator + "/app-conversations", access: operator, handle: (*Server).handleOperatorConversationList},
 		{name: "conversation.operator_get", method: get, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationGet},
 		{name: "conversation.operator_delete", method: del, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationDelete},

@@ -25,6 +25,18 @@ func operatorsAPI(t *testing.T) (env map[string]string, asked func() string) {
 	answer("GET /api/v1/operator/sandboxes/sb1/logs", "a line\n")
 	answer("GET /api/v1/operator/app-conversations/c1", fmt.Sprintf(talk, 1, `"A title"`))
 	answer("DELETE /api/v1/operator/app-conversations/c1", `{"success":true}`)
+	mux.HandleFunc("GET /api/v1/operator/usage", func(w http.ResponseWriter, r *http.Request) {
+		calls = append(calls, r.Method+" "+r.URL.RequestURI())
+		const use = `{"user_id":%s,"conversation_id":null,"model":%s,"requests":12,"errors":1,"input_tokens":3400,"output_tokens":56,"cached_tokens":700,"cost":%g,"cost_today":%s,"mean_seconds":1.25}`
+		switch r.URL.Query().Get("by") + r.URL.Query().Get("page_id") {
+		case "user":
+			fmt.Fprintf(w, `{"items":[`+use+`],"next_page_id":"next"}`, `"ada"`, "null", 0.5, "0.25")
+		case "usernext":
+			fmt.Fprintf(w, `{"items":[`+use+`],"next_page_id":null}`, `"bob"`, "null", 7.0, "0")
+		default:
+			fmt.Fprintf(w, `{"items":[`+use+`],"next_page_id":null}`, "null", `"gpt-5"`, 7.0, "null")
+		}
+	})
 	mux.HandleFunc("GET /api/v1/operator/app-conversations", func(w http.ResponseWriter, r *http.Request) {
 		calls = append(calls, r.Method+" "+r.URL.RequestURI())
 		if r.URL.Query().Get("page_id") == "" {
@@ -52,6 +64,18 @@ func TestCommands_WhatUsersHave(t *testing.T) {
 		{"sandboxes logs sb1", "GET /api/v1/operator/sandboxes/sb1/logs?stream=all&tail=65536", "a line\n"},
 		{"sandboxes logs -f --tail 0 sb1", "GET /api/v1/operator/sandboxes/sb1/logs?follow=true&stream=all&tail=0", "a line\n"},
 		{"sandboxes logs --previous --stream stderr sb1", "GET /api/v1/operator/sandboxes/sb1/logs?run=previous&stream=stderr&tail=65536", "a line\n"},
+		{
+			"operator usage",
+			"GET /api/v1/operator/usage?by=user&page_id=&user=\nGET /api/v1/operator/usage?by=user&page_id=next&user=",
+			"USER  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST   TODAY\nbob   12        1       3400   700     56      1.2s       $7.00  $0.00\nada   12        1       3400   700     56      1.2s       $0.50  $0.25\n",
+		},
+		{
+			"operator usage --limit 1 --json", "GET /api/v1/operator/usage?by=user&page_id=&user=\nGET /api/v1/operator/usage?by=user&page_id=next&user=", `"user_id": "bob"`,
+		},
+		{
+			"operator usage --by model --user ada", "GET /api/v1/operator/usage?by=model&page_id=&user=ada",
+			"MODEL  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST\ngpt-5  12        1       3400   700     56      1.2s       $7.00\n",
+		},
 		{
 			"conversations list --all",
 			"GET /api/v1/operator/app-conversations?page_id=&user=\nGET /api/v1/operator/app-conversations?page_id=next&user=",

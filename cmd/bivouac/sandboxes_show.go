@@ -146,13 +146,18 @@ func deref(s *string) string {
 
 // listAll reads every page of an operators' listing: of all users, or of one.
 func listAll[T any](cmd *cobra.Command, p *program, c *client.Client, path, user string) ([]T, error) {
+	return listAllBy[T](cmd, p, c, path, url.Values{"user": {user}})
+}
+
+// listAllBy is listAll for a listing with other queries.
+func listAllBy[T any](cmd *cobra.Command, p *program, c *client.Client, path string, query url.Values) ([]T, error) {
 	list := []T{}
 	for after := ""; ; {
 		var page struct {
 			Items      []T     `json:"items"`
 			NextPageID *string `json:"next_page_id"`
 		}
-		query := url.Values{"user": {user}, "page_id": {after}}
+		query.Set("page_id", after)
 		if err := p.waiting(cmd, c, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 			return nil, err
 		}

@@ -29,13 +29,15 @@ type Config struct {
 	MaxStale time.Duration
 	// ReportEvery is the interval at which the costs of a node go to the cluster.
 	ReportEvery time.Duration
+	// Clock tells the day of a budget.
+	Clock func() time.Time
 }
 
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
 	return Config{
 		MaxBody: 32 << 20, AllBodies: 256 << 20, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute, DialTimeout: 10 * time.Second,
-		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second,
+		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second, Clock: time.Now,
 	}
 }
 
@@ -46,6 +48,9 @@ func (c Config) Validate() error {
 		if d <= 0 {
 			return fmt.Errorf("LLM.%s must be positive, is %s", name, d)
 		}
+	}
+	if c.Clock == nil {
+		return errors.New("LLM.Clock is required")
 	}
 	if c.MaxBody < 1 || c.AllBodies < c.MaxBody || c.UserRequests < 1 {
 		return errors.New("LLM.MaxBody and LLM.UserRequests must be positive, LLM.AllBodies not below LLM.MaxBody")

@@ -49,7 +49,7 @@ func New(cfg Config, s Server) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster), bodies: semaphore.NewWeighted(cfg.AllBodies), open: map[string]int{}}
+	g := &Gateway{cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster, cfg.Clock), bodies: semaphore.NewWeighted(cfg.AllBodies), open: map[string]int{}}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1,
 		ModifyResponse: g.modifyResponse, ErrorHandler: g.errorHandler,

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // maxModels bounds the label of models: clients choose the names.
 const maxModels = 64
 
 // otherModel is the label of what is above maxModels, or no name for a label.
-const otherModel = "other"
+const otherModel = fsm.OtherModel
 
 // metrics are the gateway's metrics. They have no users.
 type metrics struct {
@@ -84,9 +86,8 @@ func (m *metrics) start(model string) {
 	m.duration.WithLabelValues(model)
 }
 
-// label returns the label of a model: its name if a price or a list names it or if it is among the
-// first maxModels.
-func (m *metrics) label(model string) string {
+// label returns the label of a model: its name if it is among the first maxModels that answered.
+func (m *metrics) label(model string, answered bool) string {
 	if len(model) > 128 || model == "" || slices.ContainsFunc([]byte(model), func(b byte) bool { return b < '!' || b > '~' }) {
 		return otherModel
 	}
@@ -95,7 +96,7 @@ func (m *metrics) label(model string) string {
 	if m.models[model] {
 		return model
 	}
-	if len(m.models) >= maxModels {
+	if !answered || len(m.models) >= maxModels {
 		return otherModel
 	}
 	m.models[model] = true
@@ -103,13 +104,9 @@ func (m *metrics) label(model string) string {
 	return model
 }
 
-// answered counts a request that was sent.
-func (m *metrics) answered(model string, status int, used tokens, dollars float64, first, took time.Duration) {
-	// Only an answer shows that there is such a model.
-	label := otherModel
-	if status/100 == 2 {
-		label = m.label(model)
-	}
+// answered counts a request that was sent, and returns the model's label.
+func (m *metrics) answered(model string, status int, used tokens, dollars float64, first, took time.Duration) (label string) {
+	label = m.label(model, status/100 == 2) // only an answer shows that there is such a model
 	class := "none"
 	if status > 0 {
 		class = strconv.Itoa(status/100) + "xx"
@@ -123,4 +120,5 @@ func (m *metrics) answered(model string, status int, used tokens, dollars float6
 		m.first.WithLabelValues(label).Observe(first.Seconds())
 	}
 	m.duration.WithLabelValues(label).Observe(took.Seconds())
+	return label
 }

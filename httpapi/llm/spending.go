@@ -23,8 +23,8 @@ const (
 	startGrace = 15 * time.Minute
 )
 
-// who is a conversation of a user.
-type who struct{ user, conversation string }
+// who is a conversation of a user, and the model that it uses.
+type who struct{ user, conversation, model string }
 
 // waiting is what is not reported yet.
 type waiting struct {
@@ -37,6 +37,7 @@ type waiting struct {
 // the last seconds are missing.
 type spending struct {
 	cluster Cluster
+	clock   func() time.Time
 	mu      sync.Mutex
 	pending map[who]waiting
 	// sent is the report under way: its outcome may be unknown, so it is repeated under its id.
@@ -44,8 +45,8 @@ type spending struct {
 	held map[who]fsm.ModelUsage
 }
 
-func newSpending(c Cluster) *spending {
-	return &spending{cluster: c, pending: map[who]waiting{}, held: map[who]fsm.ModelUsage{}}
+func newSpending(c Cluster, clock func() time.Time) *spending {
+	return &spending{cluster: c, clock: clock, pending: map[who]waiting{}, held: map[who]fsm.ModelUsage{}}
 }
 
 // add counts a use.
@@ -62,24 +63,28 @@ func (s *spending) add(w who, used fsm.ModelUsage, now time.Time) {
 
 // unreported returns what this node counted beyond the view: for the user and the conversation.
 func (s *spending) unreported(w who) (user, conversation int64) {
+	count := func(of who, cost int64) {
+		if of.user == w.user {
+			user += cost
+		}
+		if of.user == w.user && of.conversation == w.conversation {
+			conversation += cost
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of, used := range s.pending {
-		if of.user == w.user {
-			user += used.Cost
-		}
+		count(of, used.Cost)
 	}
 	for of, used := range s.held {
-		if of.user == w.user {
-			user += used.Cost
-		}
+		count(of, used.Cost)
 	}
-	return user, s.pending[w].Cost + s.held[w].Cost
+	return user, conversation
 }
 
 // check refuses a request whose budget is used up.
 func (s *spending) check(gr *grant) error {
-	w := who{gr.row.UserID, gr.claim.Conversation}
+	w := who{user: gr.row.UserID, conversation: gr.claim.Conversation}
 	perTask, perDay := gr.policy.Budgets.PerTask, gr.policy.Budgets.PerUserDay
 	if gr.settings != nil && gr.settings.Values.MaxBudgetPerTask != nil {
 		if own := *gr.settings.Values.MaxBudgetPerTask; own > 0 && (perTask == 0 || own < perTask) {
@@ -89,7 +94,7 @@ func (s *spending) check(gr *grant) error {
 	if perTask == 0 && perDay == 0 {
 		return nil
 	}
-	now := time.Now()
+	now := s.clock()
 	user, task := s.unreported(w)
 	user += gr.view.User(w.user).SpentOn(fsm.DayOf(now))
 	if c := gr.view.Conversation(w.user, w.conversation); c != nil {
@@ -154,7 +159,7 @@ func (s *spending) report(ctx context.Context, log *slog.Logger) {
 	if err != nil || !v.Active(fsm.VersionModels) {
 		return
 	}
-	cmd := s.next(v, time.Now())
+	cmd := s.next(v, s.clock())
 	if cmd == nil {
 		return
 	}
@@ -189,7 +194,7 @@ func (s *spending) next(v *fsm.View, now time.Time) *fsm.Command {
 		if len(body.Entries) == maxReport {
 			break
 		}
-		body.Entries = append(body.Entries, fsm.LLMReport{UserID: w.user, ConversationID: w.conversation, Usage: used.ModelUsage})
+		body.Entries = append(body.Entries, fsm.LLMReport{UserID: w.user, ConversationID: w.conversation, Model: w.model, Usage: used.ModelUsage})
 		s.held[w] = used.ModelUsage
 		delete(s.pending, w)
 	}
@@ -207,16 +212,17 @@ func (q *request) count(status int, used tokens, first time.Duration) {
 		return
 	}
 	q.counted = true
-	cost := costOf(q.policy.PriceOf(q.name), used)
-	q.gateway.metrics.answered(q.name, status, used, float64(cost)/fsm.Dollar, first, time.Since(q.began))
+	cost, took := costOf(q.policy.PriceOf(q.name), used), time.Since(q.began)
+	label := q.gateway.metrics.answered(q.name, status, used, float64(cost)/fsm.Dollar, first, took)
 	if !q.generates {
 		return
 	}
-	u := fsm.ModelUsage{Requests: 1, Input: used.Input, Output: used.Output, Cached: used.Cached, Cost: cost}
+	u := fsm.ModelUsage{Requests: 1, Input: used.Input, Output: used.Output, Cached: used.Cached, Cost: cost, Milliseconds: took.Milliseconds()}
 	if status/100 != 2 {
 		u.Errors = 1
 	}
-	q.gateway.spent.add(who{q.row.UserID, q.claim.Conversation}, u, time.Now())
+	spent := q.gateway.spent
+	spent.add(who{q.row.UserID, q.claim.Conversation, label}, u, spent.clock())
 }
 
 // abandoned counts a request whose client left before there was an answer.

@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+)
+
+// modelUsageBody is what models were used for by a user or a conversation, or what one model was
+// used for.
+type modelUsageBody struct {
+	UserID         *string `json:"user_id"`
+	ConversationID *string `json:"conversation_id"`
+	Model          *string `json:"model"`
+	Requests       int64   `json:"requests"`
+	Errors         int64   `json:"errors"`
+	InputTokens    int64   `json:"input_tokens"`
+	OutputTokens   int64   `json:"output_tokens"`
+	CachedTokens   int64   `json:"cached_tokens"`
+	// Cost and CostToday are in US dollars. CostToday is of a user and null for all else.
+	Cost      float64  `json:"cost"`
+	CostToday *float64 `json:"cost_today"`
+	// MeanSeconds is how long a request took, answer included.
+	MeanSeconds float64 `json:"mean_seconds"`
+}
+
+func newModelUsageBody(u fsm.ModelUsage) modelUsageBody {
+	b := modelUsageBody{Requests: u.Requests, Errors: u.Errors, InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached, Cost: inDollars(u.Cost)}
+	if u.Requests > 0 {
+		b.MeanSeconds = float64(u.Milliseconds) / float64(u.Requests) / 1000
+	}
+	return b
+}
+
+func inDollars(cost int64) float64 { return float64(cost) / fsm.Dollar }
+
+// The values of the query by.
+const (
+	byUser         = "user"
+	byModel        = "model"
+	byConversation = "conversation"
+)
+
+// handleUsageList handles GET /api/v1/operator/usage.
+func (s *Server) handleUsageList(c *call) (answer, error) {
+	by := c.query.Enum("by", byUser, []string{byUser, byModel, byConversation})
+	user := decode.OrZero(c.query.Text("user", fsm.MaxName))
+	token, limit := pageIDOf(c.query), limitOf(c.query)
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	if by == byConversation {
+		if err := c.operate(v, "list usage", "", user); err != nil {
+			return answer{}, err
+		}
+	}
+	var items []modelUsageBody
+	var next string
+	switch by {
+	case byModel:
+		items, next = pageAfter(usageByModel(v, user), func(b modelUsageBody) string { return *b.Model }, token, limit)
+	case byConversation:
+		var rows []*fsm.Conversation
+		rows, next = v.OwnedConversations(user, fsm.Page{After: token, Limit: limit})
+		for _, row := range rows {
+			if row.Models.Requests > 0 {
+				b := newModelUsageBody(row.Models)
+				b.UserID, b.ConversationID, b.Model = &row.UserID, &row.ID, row.LLMModel
+				items = append(items, b)
+			}
+		}
+	default:
+		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b modelUsageBody) string { return *b.UserID }, token, limit)
+	}
+	return ok(newPage(items, next))
+}
+
+// usageByUser lists the users who used models, or one of them, by name.
+func usageByUser(v *fsm.View, user string, now time.Time) (list []modelUsageBody) {
+	for _, u := range v.Users() {
+		if u.Models == nil || user != "" && u.ID != user {
+			continue
+		}
+		b := newModelUsageBody(u.Models.Total)
+		b.UserID, b.CostToday = &u.ID, new(inDollars(u.SpentOn(fsm.DayOf(now))))
+		list = append(list, b)
+	}
+	return list
+}
+
+// usageByModel lists the models that all users, or one, used, by name.
+func usageByModel(v *fsm.View, user string) (list []modelUsageBody) {
+	sums := map[string]fsm.ModelUsage{}
+	for _, u := range v.Users() {
+		if u.Models == nil || user != "" && u.ID != user {
+			continue
+		}
+		for _, one := range u.Models.ByModel {
+			sums[one.Model] = sums[one.Model].Plus(one.Usage)
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(sums)) {
+		b := newModelUsageBody(sums[model])
+		b.Model = &model
+		list = append(list, b)
+	}
+	return list
+}
