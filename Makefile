@@ -46,6 +46,10 @@ agents-all: agents ## install the agents of the other presets too (Claude Code, 
 	@ops/agents/install.sh ops/agents/all $(CACHE)/agents/all
 	$(GO) test -race -count=1 -v -run 'TestReal_' ./scheduler/agent/acp
 
+.PHONY: sandbox-image
+sandbox-image: build ## the image of sandboxes: Debian, git, Python, Node, build tools, the agents (root, docker, debootstrap, npm; TAG=name:tag)
+	@deploy/image/build.sh $(BIN)/sandbox-agent $(TAG)
+
 .PHONY: check
 check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/check)
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

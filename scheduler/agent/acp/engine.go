@@ -450,10 +450,17 @@ func (e *Engine) makeDataDir() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the agent's directory: %w", err)
 	}
-	if c := e.setup.Credential; c != nil {
-		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
-			return fmt.Errorf("giving the agent its directory: %w", err)
-		}
+	c := e.setup.Credential
+	if c == nil {
+		return nil
+	}
+	// The directories above are the server's: the agent may pass through them, and see nothing there.
+	var errs []error
+	for _, above := range []string{filepath.Dir(dir), e.setup.Dir, filepath.Dir(e.setup.Dir)} {
+		errs = append(errs, os.Chmod(above, 0o711)) //nolint:gosec // only passage
+	}
+	if err := errors.Join(append(errs, os.Chown(dir, int(c.Uid), int(c.Gid)))...); err != nil {
+		return fmt.Errorf("giving the agent its directory: %w", err)
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 )
 
 const (
@@ -157,7 +159,10 @@ func (p *process) killAll() {
 	// A group that is gone already is what is wanted.
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	for range 5 {
-		if killMarked(p.mark) == 0 {
+		killed := 0
+		// Environments are read as the processes' user. A thread that can't become it finds none.
+		_ = credential.Do(p.cmd.SysProcAttr.Credential, func() error { killed = killMarked(p.mark); return nil })
+		if killed == 0 {
 			return
 		}
 	}

@@ -14,19 +14,35 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
-// realAgent is an agent that make agents installs, and the call by which its model writes a file.
+// realAgent is an agent that a target of the Makefile installs, and the call by which its model
+// writes a file.
 type realAgent struct {
-	id, program string
-	write       func(path string) modeltest.Call
+	id string
+	// installed is the target's folder in the cache, and the word of BIVOUAC_TEST_REQUIRE.
+	installed, program string
+	write              func(path string) modeltest.Call
+	// forgets says that a new process does not find the session: the history is told anew.
+	forgets bool
+	// goesOn says that the model is told of a rejection, and ends the turn; others end it themselves.
+	goesOn bool
 }
 
 func realAgents() []realAgent {
 	return []realAgent{
-		{"opencode", "opencode-linux-x64/bin/opencode", func(path string) modeltest.Call {
+		{id: "opencode", installed: "tested", program: "opencode-linux-x64/bin/opencode", write: func(path string) modeltest.Call {
 			return modeltest.Tool("write", map[string]any{"filePath": path, "content": "hello\n"})
 		}},
-		{"codex", "@zed-industries/codex-acp-linux-x64/bin/codex-acp", func(path string) modeltest.Call {
+		{id: "codex", installed: "tested", program: "@zed-industries/codex-acp-linux-x64/bin/codex-acp", write: func(path string) modeltest.Call {
 			return modeltest.Tool("exec_command", map[string]any{"cmd": "echo hello > " + path})
+		}},
+		{id: "claude-code", installed: "all", goesOn: true, program: ".bin/claude-agent-acp", write: func(path string) modeltest.Call {
+			return modeltest.Tool("Write", map[string]any{"file_path": path, "content": "hello\n"})
+		}},
+		{id: "gemini-cli", installed: "all", program: ".bin/gemini", forgets: true, goesOn: true, write: func(path string) modeltest.Call {
+			return modeltest.Tool("write_file", map[string]any{"file_path": path, "content": "hello\n"})
+		}},
+		{id: "qwen-code", installed: "all", goesOn: true, program: ".bin/qwen", write: func(path string) modeltest.Call {
+			return modeltest.Tool("write_file", map[string]any{"file_path": path, "content": "hello\n"})
 		}},
 	}
 }
@@ -34,6 +50,7 @@ func realAgents() []realAgent {
 // real is one conversation with a real agent and a scripted model.
 type real struct {
 	*memory
+	agent  realAgent
 	setup  engine.Setup
 	engine *Engine
 	model  *modeltest.Server
@@ -46,15 +63,16 @@ func newReal(t *testing.T, a realAgent, policy string) *real {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(cache, "bivouac/agents/tested/node_modules", a.program)
+	program := filepath.Join(cache, "bivouac/agents", a.installed, "node_modules", a.program)
 	if _, err := os.Stat(program); err != nil {
-		if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), "agents") {
-			t.Fatalf("%s is not installed, and BIVOUAC_TEST_REQUIRE names agents", program)
+		word := map[string]string{"tested": "agents", "all": "agents-all"}[a.installed]
+		if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), word) {
+			t.Fatalf("%s is not installed, and BIVOUAC_TEST_REQUIRE names %s", program, word)
 		}
-		t.Skipf("%s is not installed: make agents", program)
+		t.Skipf("%s is not installed: make %s", program, word)
 	}
 	dir := t.TempDir()
-	r := &real{memory: newMemory(), file: filepath.Join(dir, "work", "hello.txt")}
+	r := &real{memory: newMemory(), agent: a, file: filepath.Join(dir, "work", "hello.txt")}
 	for _, d := range []string{"work", "conversation", "home"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
@@ -126,8 +144,8 @@ func TestReal_EditsAndLoads(t *testing.T) {
 			t.Fatalf("%v %v, want finished; %q", o, err, r.story())
 		}
 		s := r.engine.session
-		if !strings.Contains(before, string(s.id)) {
-			t.Errorf("the session is %s, and it was %s", s.id, before)
+		if strings.Contains(before, string(s.id)) == r.agent.forgets {
+			t.Errorf("the session is %s, and it was %s; the agent forgets its sessions: %v", s.id, before, r.agent.forgets)
 		}
 		last := r.model.Requests()[len(r.model.Requests())-1]
 		if !strings.Contains(string(last.Body), "Write the file.") {
@@ -156,7 +174,7 @@ func TestReal_Permission(t *testing.T) {
 					t.Error("the request was answered twice")
 				}
 				got := <-done
-				want := map[bool]engine.Outcome{true: engine.Finished, false: engine.Idle}[accept]
+				want := map[bool]engine.Outcome{true: engine.Finished, false: engine.Idle}[accept || r.agent.goesOn]
 				if got.err != nil || got.outcome != want || r.written() != accept {
 					t.Errorf("%v %v, want %v; written %v; %q", got.outcome, got.err, want, r.written(), r.story())
 				}
@@ -175,7 +193,8 @@ func TestReal_Interrupt(t *testing.T) {
 			if len(q.Tools) == 0 {
 				return modeltest.Text("A title"), true
 			}
-			if strings.Contains(q.LastUser(), "slow") {
+			// Some agents send both messages as one.
+			if strings.Contains(q.LastUser(), "slow") && !strings.Contains(q.LastUser(), "now this") {
 				asked <- struct{}{}
 				return modeltest.Answer{Text: "late", Hold: hold}, true
 			}

@@ -39,6 +39,7 @@ var errBusy = errors.New("too many commands are running")
 // of its end.
 type bash struct {
 	env map[string]string // added to every command's environment
+	as  *syscall.Credential
 
 	mu       sync.Mutex
 	ids      *commandIDs
@@ -69,9 +70,10 @@ type command struct {
 	finished bool
 }
 
-// newBash creates a bash that stores ids in dir; an empty dir stores none.
-func newBash(dir string, env map[string]string, logger *slog.Logger) *bash {
-	return &bash{env: env, ids: openCommandIDs(dir, logger), commands: map[string]*command{}}
+// newBash creates a bash that stores ids in dir; an empty dir stores none. Commands run as a user;
+// nil is the process's own.
+func newBash(dir string, env map[string]string, as *syscall.Credential, logger *slog.Logger) *bash {
+	return &bash{env: env, as: as, ids: openCommandIDs(dir, logger), commands: map[string]*command{}}
 }
 
 // start runs text in a shell with its own process group, in dir, for at most timeout, with more in
@@ -96,7 +98,7 @@ func (b *bash) start(text string, dir *string, timeout time.Duration, more map[s
 
 	shell, err := findShell()
 	if err == nil {
-		err = c.spawn(shell, text, dir, commandEnv(commandEnv(os.Environ(), b.env), more))
+		err = c.spawn(shell, text, dir, commandEnv(commandEnv(os.Environ(), b.env), more), b.as)
 	}
 	if err != nil {
 		c.finish(noShellExit, "the command can't be started: "+err.Error()+"\n")
@@ -122,13 +124,13 @@ func findShell() (string, error) {
 	return "", errors.New("there is no shell in this sandbox")
 }
 
-func (c *command) spawn(shell, text string, dir *string, env []string) error {
+func (c *command) spawn(shell, text string, dir *string, env []string, as *syscall.Credential) error {
 	c.cmd = exec.Command(shell, "-c", text)
 	if dir != nil {
 		c.cmd.Dir = *dir
 	}
 	c.cmd.Env = env
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as}
 	c.cmd.Stdout = outputWriter{c, false}
 	c.cmd.Stderr = outputWriter{c, true}
 	// A background child may keep the pipes open after the shell has exited.

@@ -113,7 +113,7 @@ func TestBash_Commands(t *testing.T) {
 }
 
 func TestBash_CloseEndsCommands(t *testing.T) {
-	b := newBash("", nil, slog.New(slog.DiscardHandler))
+	b := newBash("", nil, nil, slog.New(slog.DiscardHandler))
 	c, err := b.start("sleep 1000", nil, defaultTimeout, nil)
 	if err != nil {
 		t.Fatal(err)

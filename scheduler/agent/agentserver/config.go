@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
@@ -41,11 +42,15 @@ type Config struct {
 	APIURLs []string
 	// MaxRuns is how many conversations run at once; 0 is 10.
 	MaxRuns int
+	// ToolsUser is the user that commands and agents run as where UseToolsUser may change users.
+	ToolsUser string
 	// Logger gets one line per request, at debug; nil discards.
 	Logger *slog.Logger
 
 	// newEngine makes the conversations' engines; nil is newEngine. Tests set it.
 	newEngine func(engine.Setup, engine.Conversation) (engine.Engine, error)
+	// tools is ToolsUser, once it is in use; nil is this process's own.
+	tools *syscall.Credential
 }
 
 // Environment variables and defaults. Those that hold keys are not passed to commands.
@@ -58,6 +63,7 @@ const (
 	envDeferred   = "OH_DEFERRED_INIT"
 	envCORS       = "OH_ALLOW_CORS_ORIGINS"
 	envRuns       = "OH_MAX_CONCURRENT_RUNS"
+	envToolsUser  = "BIVOUAC_TOOLS_USER"
 	defaultPath   = "workspace/conversations"
 	defaultPort   = 8000
 	maxListedVars = 100
@@ -73,7 +79,8 @@ func ConfigFromEnv(environ []string) (Config, error) {
 			env[name] = value
 		}
 	}
-	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey], BashEventsDir: env[envBashDir]}
+	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey], BashEventsDir: env[envBashDir],
+		ToolsUser: env[envToolsUser]}
 	if p := env[envPath]; p != "" {
 		cfg.ConversationsPath = p
 	}

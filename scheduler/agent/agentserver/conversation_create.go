@@ -13,6 +13,7 @@ import (
 
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
@@ -57,7 +58,8 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 		writeDetail(w, http.StatusNotFound, "Agent profile not found: "+req.profile)
 		return
 	}
-	if err := os.MkdirAll(req.meta.Workspace.WorkingDir, 0o755); err != nil {
+	err := credential.Do(s.cfg.tools, func() error { return os.MkdirAll(req.meta.Workspace.WorkingDir, 0o755) })
+	if err != nil {
 		writeInvalid(w, []decode.Problem{{Type: "value_error", Loc: []string{"body", "workspace", "working_dir"},
 			Msg: "Value error, the directory can't be made", Input: req.meta.Workspace.WorkingDir}})
 		return

@@ -199,7 +199,7 @@ func (r *repository) exec(ctx context.Context, env []string, limit int, args ...
 		"GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "GIT_ALLOW_PROTOCOL=none",
 		"GIT_NO_REPLACE_OBJECTS=1",
 	}, env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: commandUser(ctx)}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	out, fault := &limitedBuffer{limit: limit, full: cancel}, &limitedBuffer{limit: 4 << 10}

@@ -60,6 +60,9 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 }
 
 func serve(ctx context.Context, cfg Config) error {
+	if err := cfg.UseToolsUser(); err != nil {
+		return err
+	}
 	if cfg.Deferred {
 		srv, err := NewDeferred(cfg)
 		if err != nil {

@@ -59,6 +59,9 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if err := cfg.protect(); err != nil {
+		return nil, err
+	}
 	st, err := openStore(cfg.ConversationsPath, newSealer(cfg.SecretKey), cfg.Logger)
 	if err != nil {
 		return nil, err
@@ -72,7 +75,7 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	cfg.Env = marked(cfg.Env, st.dir)
 	ctx, stop := context.WithCancelCause(context.Background())
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
-		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
+		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.tools, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
 	s.sockets.authTime = defaultAuthTime
 	s.touch()
 	s.handler = s.middleware(s.routes())

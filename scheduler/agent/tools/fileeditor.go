@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
 
@@ -141,7 +142,7 @@ func (e *fileEditor) Run(ctx context.Context, action json.RawMessage) Observatio
 		var o Observation
 		err := a.check()
 		if err == nil {
-			err = asUser(e.c.Credential, func() error {
+			err = credential.Do(e.c.Credential, func() error {
 				var err error
 				o, err = e.run(ctx, a)
 				return err

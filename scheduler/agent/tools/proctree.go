@@ -6,14 +6,18 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 )
 
 // killTree kills the process leader, every process of its session, every descendant, and every
 // process that has the cookie in its environment, as one has that left the session. A process that
-// did so and cleared its environment is not found.
-func killTree(leader int, cookie string) {
+// did so and cleared its environment is not found. Environments are read as the processes' user.
+func killTree(leader int, cookie string, as *syscall.Credential) {
 	for range 20 {
-		pids := tree(leader, cookie)
+		pids := []int{leader}
+		// A thread that can't become the user leaves the leader alone.
+		_ = credential.Do(as, func() error { pids = tree(leader, cookie); return nil })
 		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}

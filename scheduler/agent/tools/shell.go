@@ -412,7 +412,7 @@ func (s *shell) job() int {
 
 // kill ends the shell and every process that was started in it.
 func (s *shell) kill() {
-	killTree(s.cmd.Process.Pid, s.cookie)
+	killTree(s.cmd.Process.Pid, s.cookie, s.cmd.SysProcAttr.Credential)
 	<-s.exited
 	s.closeTerminal()
 	<-s.read

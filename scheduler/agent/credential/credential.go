@@ -1,4 +1,5 @@
-package tools
+// Package credential lets the agent server use files as the user that its commands run as.
+package credential
 
 import (
 	"fmt"
@@ -9,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser calls f with the file permissions of a user; nil is the process's own. The kernel keeps
-// them for each thread, so f must not start goroutines that use files.
-func asUser(as *syscall.Credential, f func() error) error {
+// Do calls f with the file permissions of a user; nil is the process's own. The kernel keeps them
+// for each thread, so f must not start goroutines that use files. A panic in f is an error.
+func Do(as *syscall.Credential, f func() error) error {
 	if as == nil {
 		return f()
 	}
@@ -22,7 +23,7 @@ func asUser(as *syscall.Credential, f func() error) error {
 		done <- func() (err error) {
 			defer func() {
 				if p := recover(); p != nil {
-					err = fmt.Errorf("the tool failed unexpectedly: %v", p)
+					err = fmt.Errorf("what ran as user %d failed unexpectedly: %v", as.Uid, p)
 				}
 			}()
 			if err := setFileUser(as); err != nil {
