@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,6 +45,28 @@ func BuildImage(ctx context.Context, agentBinary, tag string) error {
 	}
 	return nil
 }
+
+// BuildSandboxImage builds the image of deploy/image with a static sandbox-agent binary, where `make
+// sandbox-image` has built its base. It reports whether there is one; it never builds the base.
+func BuildSandboxImage(ctx context.Context, agentBinary, tag string) (bool, error) {
+	root, err := Root()
+	if err != nil {
+		return false, fmt.Errorf("building image %s: %w", tag, err)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "deploy/image/build.sh"), "--cached", agentBinary, tag)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == noBase:
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("building image %s: %w\n%s", tag, err, out)
+	}
+	return true, nil
+}
+
+// noBase is the exit code of build.sh --cached where the base was not built.
+const noBase = 3
 
 // RemoveImage removes an image and its tag. A missing image, or a missing Docker, is no error.
 func RemoveImage(tag string) error {

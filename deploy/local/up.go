@@ -368,12 +368,16 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 	file := "config/stack-agent.hcl"
 	if DockerReachable(ctx) {
 		image := imageOf(b.stack.Dir)
-		if err := BuildImage(ctx, agent, image); err != nil {
+		full, err := BuildSandboxImage(ctx, agent, image)
+		if file = "config/stack-docker.hcl"; err == nil && !full {
+			fmt.Fprintln(b.progress, "  the sandboxes have no shell and no git: `make sandbox-image` builds an image that has them")
+			file, err = "config/stack-bare.hcl", BuildImage(ctx, agent, image)
+		}
+		if err != nil {
 			return err
 		}
 		b.onFail(func() error { return RemoveImage(image) })
 		b.stack.Image = image
-		file = "config/stack-docker.hcl"
 	} else {
 		fmt.Fprintln(b.progress, "  Docker is not reachable; sandboxes run with raw_exec")
 	}
