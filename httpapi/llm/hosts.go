@@ -45,7 +45,11 @@ func CheckHost(s string) error {
 	_, number := strconv.ParseUint(strings.ToLower(last), 0, 64)
 	_, digits := strconv.ParseUint(last, 10, 64)
 	if number == nil || digits == nil || strings.HasPrefix(s, "[") || strings.Count(s, ":") > 1 || strings.Contains(last, ":") && strings.Trim(s, "0123456789.:") == "" {
-		_, addr := netip.ParseAddr(strings.Trim(s, "[]"))
+		bare := s
+		if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+			bare = s[1 : len(s)-1]
+		}
+		_, addr := netip.ParseAddr(bare)
 		_, port := netip.ParseAddrPort(s)
 		if addr != nil && port != nil {
 			return fmt.Errorf("%q is no address such as \"10.1.2.3\", \"10.1.2.3:8000\" or \"fd00::1\"", s)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,8 +69,8 @@ func TestHosts_WhatIsListedIsAllowed(t *testing.T) {
 	}
 }
 
-// nameServer answers the n-th question for a name's IPv4 address with the n-th of its addresses, and
-// with the last from then on.
+// nameServer answers the n-th question for a name's addresses of a family with the n-th of them, and
+// with the last from then on. IPv6 addresses are after "6 ".
 type nameServer struct {
 	mu        sync.Mutex
 	addresses map[string][]string
@@ -115,12 +117,16 @@ func (s *nameServer) answer(question []byte) []byte {
 	out := append([]byte{}, question[:end]...)
 	out[2], out[3] = 0x81, 0x80
 	clear(out[6:12])
-	if kind := binary.BigEndian.Uint16(question[at+1:]); kind != 1 {
+	name, kind := strings.ToLower(strings.Join(labels, ".")), binary.BigEndian.Uint16(question[at+1:])
+	switch kind {
+	case 1:
+	case 28: // AAAA
+		name = "6 " + name
+	default:
 		return out
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := strings.ToLower(strings.Join(labels, "."))
 	list := s.addresses[name]
 	if len(list) == 0 {
 		return out
@@ -129,8 +135,9 @@ func (s *nameServer) answer(question []byte) []byte {
 		s.addresses[name] = list[1:]
 	}
 	out[7] = 1
-	out = append(out, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-	return append(out, netip.MustParseAddr(list[0]).AsSlice()...)
+	address := netip.MustParseAddr(list[0]).AsSlice()
+	out = append(out, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(len(address)))
+	return append(out, address...)
 }
 
 // A name is judged by the address that is dialled, at each connection: not by what it was at another.
@@ -182,6 +189,87 @@ func TestHosts_ANameThatChangesItsAddressIsJudgedAtEachConnection(t *testing.T) 
 	}
 	if at, there := reached.Load("private.example.org:" + port); there {
 		t.Errorf("a refused request came to %v", at)
+	}
+}
+
+// Names with AAAA records, IPv6 literals and the numeric forms that resolvers of libc take for an
+// address: each connection is judged at the address that it is made to.
+func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // replaces the process's resolver
+	serveNames(t, map[string][]string{
+		"6 six.example.org": {"::1"}, "6 mapped.example.org": {"::ffff:127.0.0.1"}, "6 metadata.example.org": {"fd00:ec2::254"},
+		"both.example.org": {"127.0.0.1"}, "6 both.example.org": {"::1"}, "6 nat64.example.org": {"64:ff9b::7f00:1"},
+		// As a resolver that knows the forms would answer.
+		"2130706433": {"127.0.0.1"}, "0x7f000001": {"127.0.0.1"}, "0177.0.0.1": {"127.0.0.1"}, "127.1": {"127.0.0.1"}, "0x7f.1": {"127.0.0.1"},
+	})
+	var reached atomic.Int64
+	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) })
+	l, err := net.Listen("tcp", "[::]:0") // both families
+	if err != nil {
+		t.Skip("this machine has no IPv6: ", err)
+	}
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: count}}
+	srv.Start()
+	defer srv.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	get := func(list []string, host string) error {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		via := newTransports(DefaultConfig(), newHosts(list))
+		defer via.close()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d", host, port), nil)
+		if err != nil {
+			return err
+		}
+		res, err := via.RoundTrip(r)
+		if err == nil {
+			res.Body.Close()
+		}
+		return err
+	}
+	named := []string{"*.example.org", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0x7f.1"}
+	for _, host := range []string{
+		"six.example.org", "mapped.example.org", "metadata.example.org", "both.example.org", "nat64.example.org", "[::1]", "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::ffff:7f00:1]", "[::]",
+		"2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0x7f.1", "127.0.0.1", "0.0.0.0",
+	} {
+		// Go's resolver asks nobody for a number. libc's makes an address of it, which is judged.
+		if err := get(named, host); !errors.Is(err, errHost) && (err == nil || !strings.Contains(err.Error(), "no such host")) {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if reached.Load() != 0 {
+		t.Fatalf("%d connections were made", reached.Load())
+	}
+	for host, list := range map[string][]string{
+		"[::1]": {"::1"}, "[0:0:0:0:0:0:0:1]": {"::1/128"}, "six.example.org": {"::1"}, "both.example.org": {fsm.HostLocal}, "[::ffff:127.0.0.1]": {"127.0.0.1"},
+	} {
+		if err := get(list, host); err != nil {
+			t.Errorf("%s under %v: %v", host, list, err)
+		}
+	}
+	if err := get([]string{fmt.Sprintf("[::1]:%d", port)}, "[::1]"); err != nil {
+		t.Errorf("an IPv6 address with its port: %v", err)
+	}
+	if err := get([]string{"[::1]:1"}, "[::1]"); !errors.Is(err, errHost) {
+		t.Errorf("another port: %v", err)
+	}
+}
+
+func TestCheckHost_WhatAListTakes(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{
+		"vendors", "localhost", "llm.example.org", "llm.example.org:8000", "*.example.org", "10.1.2.3", "10.1.2.3:8000", "10.0.0.0/8", "::1", "[::1]", "[fd00::1]:8000", "fd00::/8", "llm2", "a-1.b-2",
+	} {
+		if err := CheckHost(good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"", "https://x", "x/y", "user@x", "10.1.2", "10.1.2.3.4", "127.1", "2130706433", "2130706433:80", "0x7f000001", "0x7F.1", "0177.0.0.1", "10.0.0.0/33", "fd00::/129", "x/8", "[::1", "1.2.3.4:99999", "fd00::1::2", "*", "a.*.b",
+	} {
+		if CheckHost(bad) == nil {
+			t.Errorf("%q is taken", bad)
+		}
 	}
 }
 

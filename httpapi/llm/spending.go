@@ -40,9 +40,11 @@ type spending struct {
 	clock   func() time.Time
 	mu      sync.Mutex
 	pending map[who]waiting
-	// sent is the report under way: its outcome may be unknown, so it is repeated under its id.
-	sent *fsm.Command
-	held map[who]fsm.ModelUsage
+	// sent is the report under way: its outcome may be unknown, so it is repeated under its id. held is
+	// what it has, or what the last one had; applied is that one's index.
+	sent    *fsm.Command
+	held    map[who]fsm.ModelUsage
+	applied uint64
 }
 
 func newSpending(c Cluster, clock func() time.Time) *spending {
@@ -62,7 +64,7 @@ func (s *spending) add(w who, used fsm.ModelUsage, now time.Time) {
 }
 
 // unreported returns what this node counted beyond the view: for the user and the conversation.
-func (s *spending) unreported(w who) (user, conversation int64) {
+func (s *spending) unreported(w who, v *fsm.View) (user, conversation int64) {
 	count := func(of who, cost int64) {
 		if of.user == w.user {
 			user += cost
@@ -77,7 +79,9 @@ func (s *spending) unreported(w who) (user, conversation int64) {
 		count(of, used.Cost)
 	}
 	for of, used := range s.held {
-		count(of, used.Cost)
+		if s.applied == 0 || v.Index() < s.applied {
+			count(of, used.Cost)
+		}
 	}
 	return user, conversation
 }
@@ -95,7 +99,7 @@ func (s *spending) check(gr *grant) error {
 		return nil
 	}
 	now := s.clock()
-	user, task := s.unreported(w)
+	user, task := s.unreported(w, gr.view)
 	user += gr.view.User(w.user).SpentOn(fsm.DayOf(now))
 	if c := gr.view.Conversation(w.user, w.conversation); c != nil {
 		task += c.Models.Cost
@@ -165,7 +169,7 @@ func (s *spending) report(ctx context.Context, log *slog.Logger) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	_, err = s.cluster.Propose(ctx, *cmd)
+	res, err := s.cluster.Propose(ctx, *cmd)
 	switch fsm.CodeOf(err) {
 	case "":
 	case fsm.CodeInvalid, fsm.CodeConflict, fsm.CodeUnauthorized, fsm.CodeProtocol:
@@ -175,8 +179,10 @@ func (s *spending) report(ctx context.Context, log *slog.Logger) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent = nil
-	clear(s.held)
+	s.sent, s.applied = nil, res.Index
+	if err != nil {
+		clear(s.held)
+	}
 }
 
 // next returns the report under way, or a new one of what waits; nil for nothing.
@@ -186,6 +192,11 @@ func (s *spending) next(v *fsm.View, now time.Time) *fsm.Command {
 	if s.sent != nil {
 		return s.sent
 	}
+	if v.Index() < s.applied {
+		return nil // what the last one had still counts here
+	}
+	clear(s.held)
+	s.applied = 0
 	body := &fsm.LLMReportBody{}
 	for w, used := range s.pending {
 		if v.Conversation(w.user, w.conversation) == nil && now.Sub(used.since) < startGrace && v.StartTaskByConversation(w.user, w.conversation) != nil {
