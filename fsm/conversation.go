@@ -10,21 +10,23 @@ type Conversation struct {
 	ID     string `json:"id"`
 	UserID string `json:"user_id"`
 	// V0ID is the id that a V0 client uses, if it differs from ID.
-	V0ID               string            `json:"v0_id,omitempty"`
-	SandboxID          string            `json:"sandbox_id"`
-	SelectedRepository *string           `json:"selected_repository"`
-	SelectedBranch     *string           `json:"selected_branch"`
-	GitProvider        *ProviderType     `json:"git_provider"`
-	Title              *string           `json:"title"`
-	Trigger            *string           `json:"trigger"`
-	PRNumber           []int64           `json:"pr_number"`
-	LLMModel           *string           `json:"llm_model"`
-	AgentKind          string            `json:"agent_kind"`
-	ParentID           *string           `json:"parent_conversation_id"`
-	Public             *bool             `json:"public"`
-	Tags               map[string]string `json:"tags"`
-	CreatedAt          time.Time         `json:"created_at"`
-	UpdatedAt          time.Time         `json:"updated_at"`
+	V0ID               string        `json:"v0_id,omitempty"`
+	SandboxID          string        `json:"sandbox_id"`
+	SelectedRepository *string       `json:"selected_repository"`
+	SelectedBranch     *string       `json:"selected_branch"`
+	GitProvider        *ProviderType `json:"git_provider"`
+	Title              *string       `json:"title"`
+	// AutoTitle means that no user gave the title. It is false below VersionModels.
+	AutoTitle bool              `json:"auto_title,omitzero"`
+	Trigger   *string           `json:"trigger"`
+	PRNumber  []int64           `json:"pr_number"`
+	LLMModel  *string           `json:"llm_model"`
+	AgentKind string            `json:"agent_kind"`
+	ParentID  *string           `json:"parent_conversation_id"`
+	Public    *bool             `json:"public"`
+	Tags      map[string]string `json:"tags"`
+	CreatedAt time.Time         `json:"created_at"`
+	UpdatedAt time.Time         `json:"updated_at"`
 	// Models is what the conversation used models for. It is zero below VersionModels.
 	Models ModelUsage `json:"models,omitzero"`
 }

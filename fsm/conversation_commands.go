@@ -6,6 +6,9 @@ package fsm
 // CodeNotFound. It sets Result.Conversation.
 type ConversationUpdateBody struct {
 	ID string `json:"id"`
+	// Automatic means that no user gives the title: it changes nothing if a user gave the present one.
+	// It counts from VersionModels on.
+	Automatic bool `json:"automatic,omitempty"`
 	// Set names members by their JSON names.
 	Set                []string      `json:"set"`
 	Title              *string       `json:"title,omitempty"`
@@ -57,11 +60,16 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 	if old == nil {
 		return Result{}, errConversationNotFound()
 	}
+	automatic := b.Automatic && t.meta.active(VersionModels)
+	if automatic && !old.AutoTitle {
+		return Result{Conversation: old}, nil
+	}
 	c := *old
 	git := false
 	for _, name := range b.Set {
 		b.change(&c, name)
 		git = git || name != "title" && name != "public"
+		c.AutoTitle = c.AutoTitle && (name != "title" || automatic)
 	}
 	if git && c.SelectedRepository == nil && (c.SelectedBranch != nil || c.GitProvider != nil) {
 		return Result{}, Errorf(CodeInvalid, "a branch and a git provider need a repository")

@@ -353,6 +353,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 			b.ID, old.ConversationID, b.Conversation.ID)
 	}
 	c := b.Conversation
+	c.AutoTitle = c.AutoTitle && t.meta.active(VersionModels)
 	c.UserID, c.V0ID, c.SandboxID = old.UserID, old.V0ID, old.SandboxID
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
 	if t.meta.active(VersionHistory) {

@@ -303,7 +303,7 @@ func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Convers
 	h.apply("", &fsm.StartTaskBindBody{ID: task, SandboxID: sandbox})
 	h.apply("", &fsm.StartTaskAdvanceBody{ID: task, Status: fsm.StartTaskStartingConversation, AgentServerURL: "http://10.1.2.3:21000"})
 	title := "Conversation " + id[:5]
-	conv := fsm.Conversation{ID: id, UserID: user, SandboxID: sandbox, Title: &title, AgentKind: "openhands"}
+	conv := fsm.Conversation{ID: id, UserID: user, SandboxID: sandbox, Title: &title, AutoTitle: true, AgentKind: "openhands"}
 	for _, f := range change {
 		f(&conv)
 	}

@@ -13,6 +13,7 @@ const (
 	pathSpecs         = "/api/v1/sandbox-specs"
 	pathConversations = "/api/v1/app-conversations"
 	pathStartTasks    = pathConversations + "/start-tasks"
+	pathWebhooks      = "/api/v1/webhooks"
 	pathOperator      = "/api/v1/operator"
 )
 
@@ -55,6 +56,7 @@ func routes() []route {
 		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
 		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
 		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name", access: sandboxKey, handle: (*Server).handleSandboxSecret},
+		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey, handle: (*Server).handleWebhookConversation},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
 

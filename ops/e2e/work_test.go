@@ -138,6 +138,7 @@ func TestWork(t *testing.T) {
 
 	w.start()
 	w.leaderDies()
+	w.isCalled("Mend the greeting")
 	w.confirms()
 	w.isAskedAgain()
 	w.keepsNoKey()
@@ -288,6 +289,19 @@ func (w *work) leaderDies() {
 	}
 	reader.hasAll(w.events())
 	w.f.Restart(w.t)
+}
+
+// isCalled waits until the control plane has the title that the model gave.
+func (w *work) isCalled(title string) {
+	w.t.Helper()
+	testcluster.Eventually(w.t, "the title "+title, func() error {
+		var list []*struct{ Title string }
+		err := w.Get("/api/v1/app-conversations?ids="+w.conversation, &list)
+		if err == nil && (len(list) != 1 || list[0] == nil || list[0].Title != title) {
+			err = fmt.Errorf("the conversations are %+v", list)
+		}
+		return err
+	})
 }
 
 // confirms approves an action, rejects one and interrupts one.

@@ -208,7 +208,7 @@ func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 	}
 	if deref(c.Title) == "" {
 		title = cmp.Or(in.titleFrom(title), "Conversation "+c.ID[:min(5, len(c.ID))])
-		c.Title = &title
+		c.Title, c.AutoTitle = &title, true
 	}
 	if m := in.model(); m != "" {
 		c.LLMModel = &m

@@ -40,6 +40,8 @@ type Config struct {
 	Version string
 	// APIURLs are the nodes' URLs as the sandbox reaches them, in the order to try them.
 	APIURLs []string
+	// Webhooks are the base URLs to which conversations are sent, tried in turn.
+	Webhooks []string
 	// MaxRuns is how many conversations run at once; 0 is 10.
 	MaxRuns int
 	// ToolsUser is the user that commands and agents run as where UseToolsUser may change users.
@@ -64,6 +66,7 @@ const (
 	envCORS       = "OH_ALLOW_CORS_ORIGINS"
 	envRuns       = "OH_MAX_CONCURRENT_RUNS"
 	envToolsUser  = "BIVOUAC_TOOLS_USER"
+	envWebhook    = "OH_WEBHOOKS_0_BASE_URL"
 	defaultPath   = "workspace/conversations"
 	defaultPort   = 8000
 	maxListedVars = 100
@@ -109,8 +112,20 @@ func ConfigFromEnv(environ []string) (Config, error) {
 	if cfg.APIURLs, err = envList(env, agent.EnvAPIURLs); err != nil {
 		return cfg, err
 	}
+	cfg.Webhooks = webhookBases(env[envWebhook], cfg.APIURLs)
 	cfg.CORSOrigins, err = envList(env, envCORS)
 	return cfg, err
+}
+
+// webhookBases are upstream's one base, or those of the control plane's nodes.
+func webhookBases(base string, nodes []string) (list []string) {
+	if base != "" {
+		return []string{base}
+	}
+	for _, node := range nodes {
+		list = append(list, strings.TrimRight(node, "/")+"/api/v1/webhooks")
+	}
+	return list
 }
 
 // envList reads NAME (a JSON list), then NAME_0, NAME_1, … up to the first one that is not set.

@@ -178,6 +178,9 @@ func (s *Server) handleConversationPatch(w http.ResponseWriter, r *http.Request)
 			x.Tags = tags
 		}
 	})
+	if err == nil {
+		s.webhooks.tell(c)
+	}
 	s.done(w, r, err, http.StatusNotFound, "Not Found")
 }
 

@@ -44,6 +44,8 @@ type Server struct {
 	ctx  context.Context //nolint:containedctx // runs outlive the requests that start them
 	stop context.CancelCauseFunc
 	runs sync.WaitGroup
+	// webhooks tell the control plane of conversations.
+	webhooks *webhooks
 	// slots bounds the runs.
 	slots chan struct{}
 }
@@ -77,6 +79,8 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
 		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.tools, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
 	s.sockets.authTime = defaultAuthTime
+	s.webhooks = newWebhooks(cfg)
+	s.runs.Go(func() { s.webhooks.run(ctx) })
 	s.touch()
 	s.handler = s.middleware(s.routes())
 	return s, nil

@@ -190,9 +190,11 @@ func (s *Server) entitle(c *conversation) {
 	}
 	t, ok := eng.(engine.Titler)
 	if !ok || title == nil {
+		s.webhooks.tell(c)
 		return
 	}
 	s.runs.Go(func() {
+		defer s.webhooks.tell(c)
 		ctx, cancel := context.WithTimeout(s.ctx, titleTime)
 		defer cancel()
 		better, err := t.Title(ctx, text)
