@@ -127,7 +127,9 @@ git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
 // leader's death, a pause, an approval, a rejection and an interrupt. The model's key is
 // nowhere in the sandbox.
 func TestWork(t *testing.T) {
-	f := testcluster.Start(t, testcluster.Options{Specs: fmt.Sprintf(workSpec, agentPath(t))})
+	f := testcluster.Start(t, testcluster.Options{
+		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, agentPath(t)),
+	})
 	f.SetDefault(t, "work")
 	w := &work{t: t, f: f, model: modeltest.New(t, workScript())}
 	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}

@@ -56,6 +56,8 @@ type Options struct {
 	Ledger bool
 	// Drain is every node's drain_delay.
 	Drain time.Duration
+	// Gateway: sandboxes know the nodes' URLs, so they ask models through the nodes.
+	Gateway bool
 	// Beside is another test cluster whose Nomad and Vault this one shares.
 	Beside *Cluster
 }
@@ -270,10 +272,13 @@ func (f *Cluster) startNodes(ctx context.Context, t testing.TB, o Options) {
 			n.config.Data = o.DataDir(name)
 		}
 		all.Peers = append(all.Peers, n.config.Peer)
+		if o.Gateway {
+			all.APIURLs = append(all.APIURLs, "http://"+n.config.HTTP)
+		}
 		f.Nodes = append(f.Nodes, n)
 	}
 	for _, n := range f.Nodes {
-		must(t, n.Configure(func(c *nodeconfig.Config) { c.Name, c.Peers = n.Name, all.Peers }))
+		must(t, n.Configure(func(c *nodeconfig.Config) { c.Name, c.Peers, c.APIURLs = n.Name, all.Peers, all.APIURLs }))
 		n.Start(t)
 		t.Cleanup(n.Kill)
 	}

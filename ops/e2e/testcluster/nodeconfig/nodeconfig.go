@@ -28,6 +28,8 @@ type Config struct {
 	// Raft, Backend and Secrets are HCL in the blocks raft, nomad and vault. More is HCL at the
 	// end. Without a block "limits" in it there are none: drills start thousands of sandboxes.
 	Raft, Backend, Secrets, More string
+	// APIURLs are the nodes as sandboxes reach them. More has no block "sandboxes" then.
+	APIURLs []string
 	// LogLevel is "" for the program's own.
 	LogLevel string
 }
@@ -55,6 +57,10 @@ func (c Config) HCL() string {
 	}
 	if c.LogLevel != "" {
 		log = fmt.Sprintf("log {\n  level  = %q\n  format = \"json\"\n}\n", c.LogLevel)
+	}
+	sandboxes := ""
+	if len(c.APIURLs) > 0 {
+		sandboxes = fmt.Sprintf("sandboxes {\n  api_urls = [\"%s\"]\n}\n", strings.Join(c.APIURLs, `", "`))
 	}
 	tls := func(name string) string { return filepath.Join(c.TLS, name) }
 	return fmt.Sprintf(`node_name        = %q
@@ -86,5 +92,5 @@ git {
 }
 `, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, c.Drain.String(), certificate,
 		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
-		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + limits + log + c.More
+		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + limits + log + sandboxes + c.More
 }
