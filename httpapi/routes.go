@@ -54,9 +54,6 @@ func routes() []route {
 		{name: "sandbox.unshare", method: del, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxUnshare},
 		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
 		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
-		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
-		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name", access: sandboxKey, handle: (*Server).handleSandboxSecret},
-		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey, handle: (*Server).handleWebhookConversation},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
 
@@ -92,7 +89,17 @@ func routes() []route {
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
-	}, slices.Concat(ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
+	}, slices.Concat(agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
+}
+
+// agentServerRoutes are what an agent server calls with its sandbox's key.
+func agentServerRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
+		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name", access: sandboxKey, handle: (*Server).handleSandboxSecret},
+		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey, handle: (*Server).handleWebhookConversation},
+	}
 }
 
 // openRoutes are the routes without authentication.
