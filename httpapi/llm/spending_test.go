@@ -63,8 +63,8 @@ type budgetRun struct {
 	now   time.Time
 	nodes []*countingNode
 	// budget is in dollars.
-	budget                     float64
-	admitted, refused, passing int
+	budget            float64
+	admitted, refused int
 }
 
 type countingNode struct {
@@ -72,7 +72,6 @@ type countingNode struct {
 	cluster  *faultyNode
 	spent    *spending
 	finished int64
-	today    int64
 	// open are the costs of requests in progress.
 	open []int64
 }
