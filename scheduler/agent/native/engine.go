@@ -1,15 +1,18 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
+	"bivouac.dev/bivouac/scheduler/agent/mcp"
 	"bivouac.dev/bivouac/scheduler/agent/tools"
 )
 
@@ -23,8 +26,14 @@ type Engine struct {
 	mu      sync.Mutex // guards what follows
 	setup   engine.Setup
 	client  *client
-	toolbox *toolbox // nil until the first step
-	closed  bool
+	toolbox *toolbox // nil until the first step; it is replaced, never changed
+	// connected is closed when the MCP servers are there or have failed; nil before the first step.
+	connected chan struct{}
+	closed    bool
+
+	// life ends with Close.
+	life context.Context //nolint:containedctx // MCP servers outlive the step that starts them
+	stop context.CancelFunc
 }
 
 // New returns the engine of a conversation. It starts nothing: tools start in the first step that
@@ -36,6 +45,7 @@ func New(setup engine.Setup, conv engine.Conversation) (*Engine, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{conv: conv, log: log, transport: transport, setup: setup}
+	e.life, e.stop = context.WithCancel(context.Background())
 	e.client = newClient(setup.Agent.LLM, transport)
 	return e, nil
 }
@@ -89,9 +99,17 @@ func (e *Engine) Notify() {}
 
 // Close implements engine.Engine.
 func (e *Engine) Close() error {
+	e.stop()
+	e.mu.Lock()
+	e.closed = true
+	connected := e.connected
+	e.mu.Unlock()
+	if connected != nil {
+		<-connected // its start ends with life
+	}
 	e.mu.Lock()
 	box := e.toolbox
-	e.toolbox, e.closed = nil, true
+	e.toolbox = nil
 	e.mu.Unlock()
 	if box != nil {
 		box.close()
@@ -156,15 +174,38 @@ func (b *toolbox) names() []string {
 	return names
 }
 
-// open returns the conversation's tools. The first call opens them.
-func (e *Engine) open(context.Context) (*toolbox, error) {
+// open returns the conversation's tools. The first call opens them. It waits for those of MCP servers
+// until ctx ends.
+func (e *Engine) open(ctx context.Context) (*toolbox, error) {
+	connected, err := e.openOwn()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-connected:
+	case <-ctx.Done():
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return nil, &engine.Failure{Code: codeInternal, Detail: "The conversation is closed."}
+		return nil, errClosed()
+	}
+	return e.toolbox, nil
+}
+
+func errClosed() error {
+	return &engine.Failure{Code: codeInternal, Detail: "The conversation is closed."}
+}
+
+// openOwn opens the engine's own tools and starts the MCP servers, once.
+func (e *Engine) openOwn() (connected <-chan struct{}, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, errClosed()
 	}
 	if e.toolbox != nil {
-		return e.toolbox, nil
+		return e.connected, nil
 	}
 	set := tools.Open(tools.Config{
 		WorkingDir: e.setup.WorkingDir, StateDir: e.setup.Dir, Environ: e.setup.Environ,
@@ -178,8 +219,43 @@ func (e *Engine) open(context.Context) (*toolbox, error) {
 			box.tools = append(box.tools, t)
 		}
 	}
-	e.toolbox = box
-	return box, nil
+	e.toolbox, e.connected = box, make(chan struct{})
+	if len(e.setup.Agent.MCPConfig) == 0 {
+		close(e.connected)
+		return e.connected, nil
+	}
+	go e.connect(box.names(), e.connected)
+	return e.connected, nil
+}
+
+// connect starts the MCP servers and adds their tools.
+func (e *Engine) connect(reserved []string, connected chan<- struct{}) {
+	defer close(connected)
+	s := mcp.Connect(e.life, e.setup.Agent.MCPConfig, mcp.Options{
+		WorkingDir: e.setup.WorkingDir, Environ: e.setup.Environ, Credential: e.setup.Credential,
+		Secrets: e.secretValues, Reserved: reserved, Logger: e.log,
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	box := *e.toolbox
+	box.tools = slices.Concat(box.tools, s.Tools())
+	box.closers = append(slices.Clip(box.closers), s.Close)
+	box.instructions = strings.TrimSpace(box.instructions + "\n\n" + missingServers(s.Failures()))
+	e.toolbox = &box
+}
+
+// missingServers tells the model, and who reads its prompt, what MCP servers can't be used.
+func missingServers(failures []mcp.Failure) string {
+	if len(failures) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("<MCP_SERVERS>\nThese servers are configured and can't be used. Tell the user if the task needs them.")
+	for _, f := range failures {
+		b.WriteString("\n- " + cmp.Or(f.Server, "all") + ": " + f.Err.Error())
+	}
+	b.WriteString("\n</MCP_SERVERS>")
+	return b.String()
 }
 
 // begin appends the SystemPromptEvent if the conversation has none.

@@ -15,7 +15,10 @@ import (
 // did so and cleared its environment is not found. Environments are read as the processes' user.
 func killTree(leader int, cookie string, as *syscall.Credential) {
 	for range 20 {
-		pids := []int{leader}
+		var pids []int
+		if leader > 0 { // -1 would be every process
+			pids = []int{leader}
+		}
 		// A thread that can't become the user leaves the leader alone.
 		_ = credential.Do(as, func() error { pids = tree(leader, cookie); return nil })
 		for _, pid := range pids {
