@@ -36,6 +36,15 @@ type Agent struct {
 	Model       string `json:"model,omitempty"`
 }
 
+// Texts returns what may have placeholders.
+func (a *Agent) Texts() []string {
+	out := append([]string{a.Command, a.SessionMode}, a.Args...)
+	for _, name := range slices.Sorted(maps.Keys(a.Env)) {
+		out = append(out, a.Env[name])
+	}
+	return out
+}
+
 // Agent finds one of the spec's agents, nil for none. s may be nil.
 func (s *Spec) Agent(id string) *Agent {
 	if s == nil {
@@ -123,8 +132,8 @@ func AgentChoice(q *StartRequest, set *Settings) (kind, id string) {
 	return AgentACP, id
 }
 
-// choosesAgent reports whether a value that VersionAgents brings is not as below it.
-func (v *SettingsValues) choosesAgent() bool {
+// ChoosesAgent reports whether a value that VersionAgents brings is not as below it.
+func (v *SettingsValues) ChoosesAgent() bool {
 	texts := valueOr(v.ACPServer, "") + valueOr(v.ACPModel, "") + strings.Join(valueOr(v.ACPCommand, nil), " ")
 	return texts != "" || valueOr(v.AgentKind, AgentOpenHands) != AgentOpenHands ||
 		valueOr(v.SandboxGroupingStrategy, GroupNone) != GroupNone || valueOr(v.GitFullClone, false)

@@ -127,7 +127,7 @@ func (v *View) SettingsAdmission(userID string, b *SettingsPutBody) *Error {
 	old := v.Settings(userID)
 	next := b.over(old)
 	next.UserID = userID
-	if b.Values.choosesAgent() && !v.Active(VersionAgents) {
+	if b.Values.ChoosesAgent() && !v.Active(VersionAgents) {
 		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, v.ProtocolVersion())
 	}
 	if err := t.agentOfSettings(old, &next.Values); err != nil {

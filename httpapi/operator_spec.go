@@ -10,6 +10,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // specsBody is the response of the operator's spec list.
@@ -118,6 +119,11 @@ func readSpecs(o decode.Object) []fsm.Spec {
 		if err := remarshal(items.Members[i], &spec); err != nil {
 			items.Rule(i, err.Error())
 			continue
+		}
+		for n := range spec.Agents {
+			if err := preset.CheckAgent(spec.Agents[n].ID, spec.Agents[n].Command, spec.Agents[n].Texts()); err != nil {
+				items.Rule(i, "spec "+decode.Truncate(spec.ID, 64)+": "+err.Error())
+			}
 		}
 		specs = append(specs, spec)
 	}

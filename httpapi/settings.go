@@ -49,7 +49,7 @@ func (s *Server) handleSettingsPut(c *call) (answer, error) {
 // is written.
 func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWrites, error) {
 	body, writes, err := in.command(c.who.user)
-	if err != nil || len(in.tokens) == 0 && len(in.custom) == 0 {
+	if err != nil || len(in.tokens) == 0 && len(in.custom) == 0 && !in.values.ChoosesAgent() {
 		return body, writes, err
 	}
 	v, err := c.viewWith(cluster.Linearizable)
@@ -58,6 +58,9 @@ func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWri
 	}
 	if over := v.SettingsAdmission(c.who.user, body); over != nil {
 		return nil, secretWrites{}, over
+	}
+	if len(in.tokens) == 0 {
+		return body, writes, nil
 	}
 	stored := v.Providers(c.who.user)
 	return body, writes, s.sharedNow().git.Tokens(c.ctx(), stored, git.KeepHosts(in.tokens, stored))

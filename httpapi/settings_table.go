@@ -8,6 +8,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // settingsRow is a member of POST and GET /api/settings. A new setting is one row.
@@ -65,6 +66,12 @@ func settingsTable() []settingsRow {
 		// 20 is upstream's bound.
 		boundedSetting("condenser_max_size", 20, func(v *values) **int64 { return &v.CondenserMaxSize }),
 		flagSetting("v1_enabled", func(v *values) **bool { return &v.V1Enabled }),
+		choiceSetting("agent_kind", []string{fsm.AgentOpenHands, fsm.AgentACP}, func(v *values) **string { return &v.AgentKind }),
+		agentSetting("acp_server", func(v *values) **string { return &v.ACPServer }),
+		valueSetting("acp_command", func(v *values) **[]string { return &v.ACPCommand }, readAgentCommand),
+		textSetting("acp_model", func(v *values) **string { return &v.ACPModel }),
+		choiceSetting("sandbox_grouping_strategy", fsm.Groupings(), func(v *values) **string { return &v.SandboxGroupingStrategy }),
+		flagSetting("git_full_clone", func(v *values) **bool { return &v.GitFullClone }),
 		{name: "llm_api_key_set", show: func(s *storedSettings) any { return !s.LLMAPIKey.IsZero() }},
 		{name: "provider_tokens_set", show: (*storedSettings).providerTokens},
 		{name: "search_api_key_set", show: func(s *storedSettings) any { return !s.SearchAPIKey.IsZero() }},
@@ -87,6 +94,44 @@ func textSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow
 // addressSetting is a text that may be a URL, without user information.
 func addressSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow {
 	return valueSetting(name, at, func(o decode.Object, name string) *string { return o.Address(name, fsm.MaxLine) })
+}
+
+// choiceSetting is one of some texts.
+func choiceSetting(name string, of []string, at func(*fsm.SettingsValues) **string) settingsRow {
+	return valueSetting(name, at, func(o decode.Object, name string) *string { return o.Enum(name, of) })
+}
+
+// agentSetting is the id of an agent, "" for none. Apply knows which there are.
+func agentSetting(name string, at func(*fsm.SettingsValues) **string) settingsRow {
+	return valueSetting(name, at, readAgentID)
+}
+
+func readAgentID(o decode.Object, name string) *string {
+	id := o.Text(name, fsm.MaxName)
+	if id != nil && *id != "" && !fsm.ValidAgentID(*id) {
+		o.Rule(name, "the id of an agent has at most 63 of A-Z a-z 0-9 - _ ., and does not begin with a dot")
+	}
+	return id
+}
+
+// readAgentCommand reads a command line, [] for none.
+func readAgentCommand(o decode.Object, name string) *[]string {
+	words := o.Texts(name, fsm.MaxLine)
+	if words == nil {
+		return nil
+	}
+	if len(words) > 0 && words[0] == "" {
+		o.Rule(name, name+" begins with the program")
+	}
+	for _, word := range words {
+		if err := preset.Check(word); err != nil {
+			o.Rule(name, err.Error())
+		}
+	}
+	if server := o.Value("acp_server"); len(words) > 0 && server != nil && server != "" && server != fsm.AgentCustom {
+		o.Rule(name, name+" is for the acp_server \""+fsm.AgentCustom+"\": leave one of them out")
+	}
+	return &words
 }
 
 func integerSetting(name string, at func(*fsm.SettingsValues) **int64) settingsRow {

@@ -40,6 +40,7 @@ func TestSettings_Get_Example(t *testing.T) {
  "user_consents_to_analytics":null,"sandbox_base_container_image":null,"sandbox_runtime_container_image":null,
  "mcp_config":null,"search_api_key":null,"sandbox_api_key":null,"max_budget_per_task":null,"email":null,
  "email_verified":null,"git_user_name":null,"git_user_email":null,"condenser_max_size":null,"v1_enabled":null,
+ "agent_kind":null,"acp_server":null,"acp_command":null,"acp_model":null,"sandbox_grouping_strategy":null,"git_full_clone":null,
  "llm_api_key_set":true,"provider_tokens_set":{"github":null},"search_api_key_set":false}`)
 }
 
@@ -67,7 +68,7 @@ func TestSettings_ReplaceKeepsStickyFields(t *testing.T) {
 func TestSettings_SecretsStoreIsMergedAndNeverEchoed(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.alice, "POST", "/api/settings", `{"secrets_store":{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}},
-	  "custom_secrets":{"A/B":{"secret":"one","description":"first"}}}}`).want(t, 200)
+	  "custom_secrets":{"A/B":{"secret":"value-one","description":"first"}}}}`).want(t, 200)
 	h.do(h.alice, "POST", "/api/settings", `{"secrets_store":{"provider_tokens":{"gitlab":{"user_id":"7"}},
 	  "custom_secrets":{"C":{"secret":"two"}}}}`).want(t, 200)
 	res := h.do(h.alice, "GET", "/api/settings", "").want(t, 200)
@@ -86,10 +87,10 @@ func TestSettings_SecretsStoreIsMergedAndNeverEchoed(t *testing.T) {
 	if n := len(v.CustomSecrets("alice")); n != 2 {
 		t.Errorf("%d custom secrets", n)
 	}
-	if h.secrets.last(fsm.CustomSecretPath("alice", "A/B"))["value"] != "one" {
+	if h.secrets.last(fsm.CustomSecretPath("alice", "A/B"))["value"] != "value-one" {
 		t.Error("the custom secret is not in the store")
 	}
-	if strings.Contains(string(res.body), "ghp_1") || strings.Contains(string(res.body), "one\"") {
+	if strings.Contains(string(res.body), "ghp_1") || strings.Contains(string(res.body), "value-one") {
 		t.Errorf("a secret is echoed: %s", res.body)
 	}
 }

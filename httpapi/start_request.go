@@ -102,6 +102,10 @@ func readStart(o decode.Object) startInput {
 		Public:                o.Boolean("public"),
 		ObservabilityTags:     o.Texts("observability_tags", fsm.MaxLine),
 		ObservabilitySpanName: o.Text("observability_span_name", fsm.MaxLine),
+		ACPServer:             readAgentID(o, "acp_server"),
+	}
+	if o.Value("acp_command") != nil {
+		o.Rule("acp_command", "a start takes no command: store acp_command in the settings and send acp_server \""+fsm.AgentCustom+"\"")
 	}
 	agentTypes := []string{"default", "plan"}
 	if f := decode.NotOneOf(agentTypes); o.NotNull("agent_type", f.Kind()) {

@@ -23,7 +23,7 @@ func TestStart_Example(t *testing.T) {
   "system_message_suffix":null,"processors":null,"llm_model":null,"agent_profile_id":null,
   "selected_repository":"octo/app","selected_branch":null,"git_provider":null,"suggested_task":null,"title":null,
   "trigger":null,"pr_number":[],"parent_conversation_id":null,"agent_type":"default","public":null,
-  "observability_metadata":null,"observability_tags":null,"observability_span_name":null,"plugins":null,"secrets":null}`
+  "observability_metadata":null,"observability_tags":null,"observability_span_name":null,"plugins":null,"secrets":null,"acp_server":null}`
 	var a, b any
 	if json.Unmarshal([]byte(want), &a) != nil || json.Unmarshal(got.Request, &b) != nil || cmp.Diff(a, b) != "" {
 		t.Fatal(cmp.Diff(a, b))

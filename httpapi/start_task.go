@@ -48,6 +48,7 @@ type startRequestBody struct {
 	ObservabilitySpanName *string            `json:"observability_span_name"`
 	Plugins               []fsm.PluginSource `json:"plugins"`
 	Secrets               *map[string]string `json:"secrets"`
+	ACPServer             *string            `json:"acp_server"`
 }
 
 type messageEcho struct {
@@ -88,7 +89,7 @@ func newStartRequestBody(q *fsm.StartRequest) startRequestBody {
 		SuggestedTask: q.SuggestedTask, Title: q.Title, Trigger: q.Trigger, PRNumber: orEmpty(q.PRNumber),
 		ParentConversationID: q.ParentConversationID, AgentType: q.AgentType, Public: q.Public,
 		ObservabilityMetadata: q.ObservabilityMetadata, ObservabilityTags: q.ObservabilityTags,
-		ObservabilitySpanName: q.ObservabilitySpanName, Plugins: q.Plugins, Secrets: q.Secrets,
+		ObservabilitySpanName: q.ObservabilitySpanName, Plugins: q.Plugins, Secrets: q.Secrets, ACPServer: q.ACPServer,
 	}
 	if m := q.InitialMessage; m != nil {
 		b.InitialMessage = newMessageEcho(m)

@@ -212,6 +212,21 @@ func TestSpecs_FileIsReadAsWritten(t *testing.T) {
 	}
 }
 
+func TestSpecs_AgentsAreReadAsWritten(t *testing.T) {
+	got, err := loadSpecs("testdata/specs/good_agents.hcl")
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := []fsm.Agent{{ID: "opencode"}, {
+		ID: "mine", DisplayName: "Mine", Command: "my-agent", Args: []string{"acp", "--model={{llm_model}}"},
+		Env: map[string]string{"MY_HOME": "{{data_dir}}"}, EnvFromSecret: map[string]string{"LICENCE": "MY_LICENCE"},
+		SessionMode: "{{ask?ask:auto}}", Model: "big",
+	}}
+	if diff := cmp.Diff(want, got[0].Agents); diff != "" || !got[0].AllowAgentCommand {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
 	got, err := loadSpecs("testdata/specs/good_pool.hcl")
 	if err != nil || len(got) != 1 || got[0].Pool != 3 || got[0].Template.Policy != (fsm.Policy{DeletePausedAfter: 72 * time.Hour}) {

@@ -55,6 +55,8 @@ func loadSpecs(path string) ([]fsm.Spec, error) {
 //	  start_timeout = "2m"
 //	  readiness     = "allocation"      # only for tests of scale: RUNNING on Nomad's word
 //	  pool          = 3                 # sandboxes kept started without an owner
+//	  agents        = [{ id = "opencode" }]  # what users may choose; httpapi/API.md, "Agents"
+//	  allow_agent_command = true        # users may run a command line of their own as their agent
 //	  policy { idle_timeout = "1h" }    # over the node's, member by member; see doc.go
 //	  port "AGENT_SERVER" { container = 8000 }
 //	  volume { path = "/workspace" }    # docker only
@@ -100,6 +102,8 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 		{name: "isolation", set: setString((*string)(&t.Isolation), oneOf(string(fsm.IsolationStandard), string(fsm.IsolationNone)))},
 		{name: "start_timeout", set: setDuration(&t.StartTimeout, time.Second, time.Hour)},
 		{name: "pool", set: setInt(&spec.Pool, 0, maxPool)},
+		{name: "agents", set: setAgents(&spec.Agents)},
+		{name: "allow_agent_command", set: setBool(&spec.AllowAgentCommand)},
 	}, []nested{
 		{name: "policy", decode: func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &t.Policy) }},
 		{name: "port", label: "name", many: true, decode: func(b *hcl.Block) hcl.Diagnostics { return decodePort(b, t.Ports) }},

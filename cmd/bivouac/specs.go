@@ -28,7 +28,13 @@ func (p *program) specsApplyCommand() *cobra.Command {
 		Long: `Load sandbox specs from an HCL file into the cluster. A spec with the id of a
 stored one replaces it; new ones go last. With --replace the file's specs are
 all there is, in the file's order; the first is the default. Sandboxes that
-exist keep the spec they were made from.`,
+exist keep the spec they were made from.
+
+"agents" are programs of the sandboxes that speak the Agent Client Protocol.
+Users choose one by its id. opencode, codex, claude-code, gemini-cli and
+qwen-code need no command; another one has command, args, env, env_from_secret
+(variables filled from the user's secrets), session_mode and model. With
+"allow_agent_command = true" users may run a command line of their own.`,
 		Example: `  bivouac specs apply specs.hcl
   bivouac specs apply --replace specs.hcl
 
@@ -39,6 +45,7 @@ exist keep the spec they were made from.`,
     working_dir = "/workspace/project"
     cpu         = 1000
     memory      = 2048
+    agents      = [{ id = "opencode" }, { id = "mine", command = "my-agent", args = ["acp"] }]
     port "AGENT_SERVER" { container = 8000 }
     volume { path = "/workspace" }
   }`,

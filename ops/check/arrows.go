@@ -24,6 +24,7 @@ var mayImportToo = map[string][]string{
 	"cmd":       {"ops/runbooks"},                                            // the program ships them
 	"ops":       {"httpapi/client", "scheduler/agent/modeltest"},             // drills call the API, and script a model
 	"cluster":   {"httpapi/requestid"},                                       // a request keeps its id on every node
+	"httpapi":   {"scheduler/agent/preset"},                                  // agents of specs, as data
 	"scheduler": {"httpapi/decode", "httpapi/requestid", "httpapi/llmtoken"}, // validation of the agent server; tokens of start tasks
 }
 
@@ -43,7 +44,8 @@ var narrow = map[string][]string{
 		"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/raft-wal",
 		"github.com/hashicorp/go-hclog", "go.etcd.io/bbolt", "golang.org/x/sys/unix",
 	},
-	"httpapi/publicaddr": {},
+	"httpapi/publicaddr":     {},
+	"scheduler/agent/preset": {}, // the API and the command line read it
 }
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
@@ -56,7 +58,7 @@ var ours = map[string][]string{
 	"httpapi/llm":         {"fsm", "cluster", "httpapi/apikey", "httpapi/llmtoken", "httpapi/proxy", "httpapi/publicaddr", "httpapi/response"},
 	"httpapi/llmtoken":    {"fsm"},
 	"scheduler":           {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
-	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/llmtoken", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
+	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/llmtoken", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/agent/preset", "scheduler/fault", "scheduler/slots"},
 	"scheduler/nomad":     {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},
 	"scheduler/process":   {"fsm", "httpapi/decode", "scheduler", "scheduler/durable"},
 	"scheduler/access":    {"fsm"},
@@ -77,7 +79,8 @@ var ours = map[string][]string{
 	"scheduler/agent/mcp":        {"scheduler/agent/event", "scheduler/agent/tools"},
 	"scheduler/agent/skills":     {"scheduler/agent/event", "scheduler/agent/tools"},
 	"scheduler/agent/native":     {"scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/skills", "scheduler/agent/tools"},
-	"scheduler/agent/acp":        {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event"},
+	"scheduler/agent/acp":        {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/preset"},
+	"scheduler/agent/preset":     {},
 	"scheduler/agent/modeltest":  {},
 	"scheduler/agent/acptest":    {},
 	"scheduler/copies":           {"fsm", "scheduler/archive"},
