@@ -104,7 +104,7 @@ func TestOperator_SpecAgents(t *testing.T) {
 		`"agents":[{"id":"opencode"},{"id":"mine","command":"my","args":["{{llm_model}}"],"env_from_secret":{"K":"MY_KEY"}}],"allow_agent_command":true`)
 	for agents, want := range map[string]string{
 		`[{"id":"mine"}]`: `the agent \"mine\" needs a command: only opencode, codex`,
-		`[{"id":"codex","args":["{{llm_modle}}"]}]`:             `there is no placeholder {{llm_modle}}`,
+		`[{"id":"codex","args":["{{llm_mode}}"]}]`:             `there is no placeholder {{llm_mode}}`,
 		`[{"id":"codex","env":{"A":"{{key}}"}}]`:                `there is no placeholder {{key}}`,
 		`[{"id":"a/b","command":"x"}]`:                          `bad agent id`,
 		`[{"id":"codex"},{"id":"codex"}]`:                       `is there twice`,
