@@ -103,8 +103,8 @@ func TestOperator_SpecAgents(t *testing.T) {
 	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).contains(t,
 		`"agents":[{"id":"opencode"},{"id":"mine","command":"my","args":["{{llm_model}}"],"env_from_secret":{"K":"MY_KEY"}}],"allow_agent_command":true`)
 	for agents, want := range map[string]string{
-		`[{"id":"mine"}]`: `the agent \"mine\" needs a command: only opencode, codex`,
-		`[{"id":"codex","args":["{{llm_mode}}"]}]`:             `there is no placeholder {{llm_mode}}`,
+		`[{"id":"mine"}]`:                                       `the agent \"mine\" needs a command: only opencode, codex`,
+		`[{"id":"codex","args":["{{llm_mode}}"]}]`:              `there is no placeholder {{llm_mode}}`,
 		`[{"id":"codex","env":{"A":"{{key}}"}}]`:                `there is no placeholder {{key}}`,
 		`[{"id":"a/b","command":"x"}]`:                          `bad agent id`,
 		`[{"id":"codex"},{"id":"codex"}]`:                       `is there twice`,
