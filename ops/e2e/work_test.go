@@ -33,6 +33,8 @@ type work struct {
 	model *modeltest.Server
 	// sandbox is the sandbox of the conversation, conversation its id, dir its working directory.
 	sandbox, conversation, dir string
+	// killed is how many requests the model had when the leader died with what it had counted.
+	killed int
 }
 
 // workSpec is a spec whose agent servers find git and the agents.
@@ -143,6 +145,7 @@ func TestWork(t *testing.T) {
 	w.isCalled("Mend the greeting")
 	w.confirms()
 	w.isAskedAgain()
+	w.isCounted()
 	w.keepsNoKey()
 }
 
@@ -283,6 +286,7 @@ func (w *work) leaderDies() {
 	w.shell("while [ ! -e begun ]; do sleep 0.1; done")
 	leader := w.f.Leader(w.t)
 	leader.Kill()
+	w.killed = len(w.model.Requests())
 	w.shell("touch go")
 	w.becomes("finished")
 	w.says("The test passes.")
@@ -346,6 +350,23 @@ func (w *work) isAskedAgain() {
 	w.say("does it pass?")
 	w.becomes("finished")
 	w.says("It still passes.")
+}
+
+// isCounted checks that the nodes counted the model's requests: all of them went through the gateway.
+func (w *work) isCounted() {
+	w.t.Helper()
+	operator := testcluster.Client{Base: w.Base, Key: w.f.Nodes[0].Key}
+	asked := len(w.model.Requests())
+	testcluster.Eventually(w.t, "the model's requests are counted", func() error {
+		var page struct{ Items []struct{ Requests int } }
+		if err := operator.Get("/api/v1/operator/usage?user=ada", &page); err != nil {
+			return err
+		}
+		if len(page.Items) != 1 || page.Items[0].Requests < asked-w.killed || page.Items[0].Requests > asked {
+			return fmt.Errorf("of %d requests are counted %+v", asked, page.Items)
+		}
+		return nil
+	})
 }
 
 // keepsNoKey searches the sandboxes' files, environments and command lines, and what the agent
