@@ -22,6 +22,8 @@ const (
 	longestRetryAfter = time.Minute
 	// largestAnswer bounds an answer's text, thoughts and arguments, in bytes.
 	largestAnswer = 8 << 20
+	// largestResponse bounds a response: the frame of a part is larger than its text.
+	largestResponse = 8 * largestAnswer
 	// longestKeepAlive is how many lines without data may come before the next chunk.
 	longestKeepAlive = 100_000
 )
@@ -186,6 +188,7 @@ func (e *exchange) Do(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	e.header, e.begun = resp.Header, resp.StatusCode < http.StatusBadRequest
+	resp.Body = http.MaxBytesReader(nil, resp.Body, largestResponse)
 	return resp, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	openai "github.com/sashabaranov/go-openai"
 )
@@ -47,8 +48,7 @@ func stream(ctx context.Context, cl *openai.Client, r openai.ChatCompletionReque
 		return nil, err
 	}
 	defer s.Close()
-	var a answer
-	size := 0
+	var a parts
 	for {
 		raw, err := s.RecvRaw()
 		if errors.Is(err, io.EOF) {
@@ -58,22 +58,28 @@ func stream(ctx context.Context, cl *openai.Client, r openai.ChatCompletionReque
 			return nil, err
 		}
 		progress()
-		if size += len(raw); size > 8*largestAnswer { // a part's frame is larger than its text
-			return nil, errUnbounded
-		}
 		var c chunk
 		if err := json.Unmarshal(raw, &c); err != nil {
 			return nil, fmt.Errorf("the stream is not valid: %w", err)
 		}
 		a.add(c, onDelta)
-		if len(a.text)+len(a.reasoning) > largestAnswer {
+		if a.size > largestAnswer {
 			return nil, errUnbounded
 		}
 	}
 }
 
+// parts are the parts of an answer, until they are put together.
+type parts struct {
+	answer
+	text, reasoning strings.Builder
+	// arguments are those of the calls.
+	arguments [][]byte
+	size      int // bytes of all of them
+}
+
 // add appends a part.
-func (a *answer) add(c chunk, onDelta func(text, reasoning string)) {
+func (a *parts) add(c chunk, onDelta func(text, reasoning string)) {
 	if c.ID != "" {
 		a.id = c.ID
 	}
@@ -92,8 +98,9 @@ func (a *answer) add(c chunk, onDelta func(text, reasoning string)) {
 	if reasoning == "" {
 		reasoning = d.Reasoning
 	}
-	a.text += text
-	a.reasoning += reasoning
+	a.text.WriteString(text)
+	a.reasoning.WriteString(reasoning)
+	a.size += len(text) + len(reasoning)
 	for _, call := range d.ToolCalls {
 		a.addCall(call)
 	}
@@ -103,7 +110,8 @@ func (a *answer) add(c chunk, onDelta func(text, reasoning string)) {
 }
 
 // addCall appends a part of a tool call. Servers without an index send each call whole.
-func (a *answer) addCall(part openai.ToolCall) {
+func (a *parts) addCall(part openai.ToolCall) {
+	a.size += len(part.ID) + len(part.Function.Name) + len(part.Function.Arguments)
 	at := len(a.calls) - 1
 	switch {
 	case part.Index != nil:
@@ -122,6 +130,7 @@ func (a *answer) addCall(part openai.ToolCall) {
 	}
 	if at < 0 {
 		a.calls = append(a.calls, part)
+		a.arguments = append(a.arguments, []byte(part.Function.Arguments))
 		return
 	}
 	c := &a.calls[at]
@@ -131,18 +140,24 @@ func (a *answer) addCall(part openai.ToolCall) {
 	if c.Function.Name == "" {
 		c.Function.Name = part.Function.Name
 	}
-	c.Function.Arguments += part.Function.Arguments
+	a.arguments[at] = append(a.arguments[at], part.Function.Arguments...)
 }
 
-// complete refuses what is not a whole answer.
-func (a *answer) complete() (*answer, error) {
+// complete puts the answer together, and refuses what is not a whole one.
+func (a *parts) complete() (*answer, error) {
 	switch {
 	case a.finish != "":
-		return a, nil
-	case a.id == "" && a.text == "" && len(a.calls) == 0:
+	case a.id == "" && a.text.Len() == 0 && len(a.calls) == 0:
 		return nil, errNoAnswer
+	default:
+		return nil, errUnended
 	}
-	return nil, errUnended
+	out := a.answer
+	out.text, out.reasoning = a.text.String(), a.reasoning.String()
+	for i := range out.calls {
+		out.calls[i].Function.Arguments = string(a.arguments[i])
+	}
+	return &out, nil
 }
 
 // whole asks for the answer in one piece.
@@ -155,6 +170,13 @@ func whole(ctx context.Context, cl *openai.Client, r openai.ChatCompletionReques
 		return nil, errNoAnswer
 	}
 	choice := resp.Choices[0]
+	size := len(choice.Message.Content) + len(choice.Message.ReasoningContent)
+	for _, c := range choice.Message.ToolCalls {
+		size += len(c.Function.Arguments)
+	}
+	if size > largestAnswer {
+		return nil, errUnbounded
+	}
 	return &answer{
 		id: resp.ID, text: choice.Message.Content + choice.Message.Refusal, reasoning: choice.Message.ReasoningContent,
 		calls: choice.Message.ToolCalls, finish: string(choice.FinishReason), usage: resp.Usage,
