@@ -28,6 +28,8 @@ const (
 	TooLong = "toolong"
 	// Twice makes the same request for permission twice, and one for another session.
 	Twice = "twice"
+	// Hang makes the file begun in a tool call, which goes on until it is canceled.
+	Hang = "hang"
 	// Late ends its turn long after it was canceled, with more text.
 	Late = "late"
 	// Deaf does not end its turn.
@@ -82,6 +84,11 @@ func (t *turn) do(words []string) {
 		select {}
 	case Twice:
 		t.twice()
+	case Hang:
+		t.call("tool_call", "c1", "in_progress", nil)
+		_ = os.WriteFile("begun", nil, 0o600) // a test looks for it
+		<-t.stop
+		t.end("cancelled")
 	case Late:
 		t.say("early")
 		<-t.stop
