@@ -41,7 +41,7 @@ func newKillable(t *testing.T) *killable {
 	t.Helper()
 	k := &killable{server: &server{t: t}, data: t.TempDir(), work: t.TempDir(), home: t.TempDir()}
 	k.start()
-	t.Cleanup(func() { k.kill(); endOrphans(k.data) })
+	t.Cleanup(func() { k.kill(); endOrphans(k.data, nil) })
 	return k
 }
 

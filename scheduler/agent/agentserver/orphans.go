@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 )
 
 // serverVariable marks every process that a server starts, and what they start, with the server's
@@ -30,12 +32,14 @@ func marked(env map[string]string, dir string) map[string]string {
 }
 
 // endOrphans kills what a server of this folder has left behind that was killed itself, and returns
-// how many processes that were. They would go on beside the sessions of this one.
-func endOrphans(dir string) int {
+// how many processes that were. They would go on beside the sessions of this one. as is the user
+// that commands run as, who alone may read their environment; nil is the server's own.
+func endOrphans(dir string, as *syscall.Credential) int {
 	mark, n := folderMark(dir), 0
 	for range 20 { // one that is killed may have forked just then
-		pids := orphans(mark)
-		if len(pids) == 0 {
+		var pids []int
+		err := credential.Do(as, func() error { pids = orphans(mark); return nil })
+		if err != nil || len(pids) == 0 {
 			return n
 		}
 		for _, pid := range pids {

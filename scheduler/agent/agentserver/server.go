@@ -71,7 +71,7 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if cfg.newEngine == nil {
 		cfg.newEngine = newEngine
 	}
-	if n := endOrphans(st.dir); n > 0 {
+	if n := endOrphans(st.dir, cfg.tools); n > 0 {
 		cfg.Logger.Warn("the last server was killed; what it had started was ended", "count", n)
 	}
 	cfg.Env = marked(cfg.Env, st.dir)
