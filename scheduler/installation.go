@@ -10,7 +10,7 @@ import (
 
 // seedPause is how often a leader looks whether the cluster has become able to keep all of its
 // configuration.
-const seedPause = time.Second
+const seedPause = 100 * time.Millisecond
 
 // ranBefore reports whether a store without a configuration is of an earlier program, which stored
 // none if its file had none. Such a cluster has no limits and gets none by an upgrade. A new cluster

@@ -266,8 +266,20 @@ func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 	if err := c.wait(ctx, failed, func(n *devNode) error { return n.app.node.Ready() }); err != nil {
 		return err
 	}
+	fresh := !c.nodes[0].app.store.View().AnyAPIKey()
 	if err := c.provision(ctx); err != nil {
 		return err
+	}
+	if fresh { // else the first conversation may be refused its model server on this machine
+		err := c.wait(ctx, failed, func(n *devNode) error {
+			if n.app.store.View().ConfigIndex() == 0 {
+				return errors.New("its configuration is not in force yet")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	index := c.nodes[0].app.store.Index()
 	for _, n := range c.nodes {
