@@ -20,6 +20,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		path += "?id=x"
 	case "conversation.operator_get", "conversation.operator_delete":
 		path += "?user=alice"
+	case "conversation.git_changes", "conversation.git_diff":
+		path += "?path=/workspace/project"
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}
@@ -28,6 +30,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"user":"carol","name":"laptop"}`
 	case "conversation.send_message":
 		body = `{"content":[{"type":"text","text":"hi"}]}`
+	case "conversation.switch_acp_model":
+		body = `{"model":"m"}`
 	case "spec.apply":
 		body = `{"specs":[]}`
 	case "member.remove", "member.allow":
@@ -49,7 +53,7 @@ func TestAuth_EveryRoute(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)
-			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb))
+			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb, speaksACP))
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)
 				return

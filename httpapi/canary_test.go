@@ -76,6 +76,9 @@ func TestCanaries(t *testing.T) {
 	for _, r := range []struct{ method, path, body string }{
 		{"POST", conv + "/send-message", `{"content":[{"text":"CANARY"}]}`},
 		{"POST", conv + "/send-message", `{"content":"CANARY","role":["CANARY"],"run":{"a":"CANARY"}}`},
+		{"GET", conv + "/git/changes?path=/CANARY&ref=CANARY", ""},
+		{"GET", conv + "/file?file_path=/CANARY", ""},
+		{"POST", conv + "/switch_acp_model", `{"model":["CANARY"]}`},
 		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
 		{"PATCH", conv, `{"selected_repository":"https://u:CANARY@h/o/r"}`},
 		{"GET", pathSandboxes + "/" + sb + "/logs?key=CANARY", ""},

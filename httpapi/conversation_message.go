@@ -56,21 +56,28 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 	if err := s.deliver(c, sb, id, msg); err != nil {
 		return answer{}, err
 	}
-	// The command updates the conversation's time and records the key. It must not fail because the
-	// client has left, the wake used up the deadline or the API key was revoked: a retry would
-	// deliver the message again.
+	if err := s.noteContact(c, sb.ID, id); err != nil {
+		return answer{}, err
+	}
+	return sent()
+}
+
+// noteContact updates the conversation's time and records the Idempotency-Key after an agent server
+// did what was asked. It must not fail because the client has left, the wake used up the deadline or
+// the API key was revoked: a retry would deliver the message again.
+func (s *Server) noteContact(c *call, sandbox, id string) error {
 	c.renew()
 	c.who.credential = fsm.Credential{}
-	_, err = c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: sb.ID, At: c.now, Conversation: id}}})
+	_, err := c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: sandbox, At: c.now, Conversation: id}}})
 	switch {
 	case err == nil:
 	case c.key != "":
-		return answer{}, errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
+		return errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
 	default:
-		// The message was delivered: after an error the client would send it again.
+		// It was delivered: after an error the client would send it again.
 		s.log.Info("a message was delivered and its time is not noted", "conversation", id, "error", err)
 	}
-	return sent()
+	return nil
 }
 
 func readSentMessage(o decode.Object) fsm.Message {

@@ -311,6 +311,7 @@ type fakeAgents struct {
 	// messages are the sent messages, as "url key conversation text run". sendErr fails sending.
 	messages []string
 	sendErr  error
+	call     func(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
 }
 
 func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m fsm.Message) error {
@@ -321,6 +322,40 @@ func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m f
 	}
 	a.messages = append(a.messages, sprint("%s %s %s %s %v", baseURL, key, id, m.Content[0].Text, m.Run))
 	return nil
+}
+
+// Call implements Agents.
+func (a *fakeAgents) Call(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error) {
+	a.mu.Lock()
+	call := a.call
+	a.mu.Unlock()
+	if call == nil {
+		return cannedAnswer(q)
+	}
+	return call(ctx, baseURL, key, q)
+}
+
+// cannedAnswer is what an agent server with one conversation and a project answers.
+func cannedAnswer(q AgentRequest) ([]byte, error) {
+	at, _, _ := strings.Cut(q.Path, "?")
+	if strings.HasPrefix(at, "/api/conversations/") {
+		at = "conversation" + at[len("/api/conversations/")+36:]
+	}
+	text, known := map[string]string{
+		"conversation":                  `{"workspace":{"working_dir":"/workspace/project/app"}}`,
+		"conversation/switch_acp_model": `{"success":true}`,
+		"conversation/events/count":     `2`,
+		"conversation/events/search":    `{"items":[{"id":"e-1","kind":"MessageEvent"},{"id":"../e 2"}],"next_page_id":null}`,
+		"/api/file/download":            "# Plan\n",
+		"/api/git/changes":              `[{"status":"UPDATED","path":"a.go"}]`,
+		"/api/git/diff":                 `{"modified":"b","original":null}`,
+		"/api/skills":                   `{"skills":[{"name":"a","type":"repo","content":"x","triggers":null,"source":"/s"},{"name":"k","content":"y","triggers":["t"]}]}`,
+		"/api/hooks":                    `{"hook_config":{"stop":[{"matcher":"*","hooks":[{"command":"true"}]}],"pre_tool_use":[]}}`,
+	}[at]
+	if !known {
+		return nil, &AgentError{Status: 404, Cause: errors.New("no such path")}
+	}
+	return []byte(text), nil
 }
 
 func (a *fakeAgents) sent() []string {

@@ -311,6 +311,8 @@ func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Convers
 	return id
 }
 
+func speaksACP(c *fsm.Conversation) { c.AgentKind = "acp" }
+
 func ptr[T any](v T) *T { return &v }
 
 func sprint(format string, args ...any) string { return fmt.Sprintf(format, args...) }

@@ -33,12 +33,13 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"user.enable":                       {pathOperator + "/users/bob/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
-		"client.drain":  {pathOperator + "/clients/ready/drain", ``, `{}`},
-		"client.lost":   {pathOperator + "/clients/down/lost", ``, `{}`},
-		"client.enable": {pathOperator + "/clients/ready/enable", ``, `{}`},
-		"hold.release":  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
-		"spec.pool":     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply":    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"conversation.switch_acp_model": {pathConversations + "/" + conversation + "/switch_acp_model", `{"model":"a"}`, `{"model":"b"}`},
+		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
+		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
+		"client.enable":                 {pathOperator + "/clients/ready/enable", ``, `{}`},
+		"hold.release":                  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
+		"spec.pool":                     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply":                    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 
@@ -55,7 +56,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			h.observe(sb, running())
 			h.questioned(r, sb)
 			h.server.cfg.Clients = twoClients{}
-			req, known := postBodies(sb, h.conversation("alice", sb))[r.name]
+			req, known := postBodies(sb, h.conversation("alice", sb, speaksACP))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")
 			}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -137,6 +138,9 @@ func (m *metrics) start(table []route) {
 // others is the client's, the agent server's or the size's.
 func counts(r route) bool {
 	if r.access == open || r.upload {
+		return false
+	}
+	if slices.ContainsFunc(conversationRoutes(), func(one route) bool { return one.name == r.name }) {
 		return false
 	}
 	switch r.name {

@@ -112,12 +112,26 @@ type Agents interface {
 	// SendMessage sends a message to a conversation. A response other than 2xx is an *AgentError
 	// with its status.
 	SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error
+	// Call makes another call and returns the response's body. A response other than 2xx, and one that
+	// is too large, is an *AgentError with its status.
+	Call(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
+}
+
+// AgentRequest is a call of an agent server.
+type AgentRequest struct {
+	Method string
+	// Path has the query, too.
+	Path string
+	// Body is JSON, nil for none.
+	Body []byte
 }
 
 // AgentError is a failed call to an agent server.
 type AgentError struct {
 	// Status is the response's, 0 without a response.
 	Status int
+	// Detail is the server's own text, cut short. The sandbox's user controls it.
+	Detail string
 	// Cause is for the log.
 	Cause error
 }

@@ -89,7 +89,7 @@ func routes() []route {
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
-	}, slices.Concat(agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
+	}, slices.Concat(conversationRoutes(), agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
 }
 
 // agentServerRoutes are what an agent server calls with its sandbox's key.

@@ -55,6 +55,8 @@ type Server struct {
 	packing chan struct{}
 	// answers bounds the large answers that are held at a time.
 	answers *budget
+	// downloads has the conversations that are being downloaded, as user/id.
+	downloads sync.Map
 	// admission bounds the requests of one user.
 	admission *admission
 	started   time.Time

@@ -46,10 +46,20 @@ func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversatio
 	for i, b := range msg.Content {
 		m.Content[i] = agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt}
 	}
-	err := a.client.SendMessage(ctx, baseURL, key, agent.DashedID(conversationID), m)
+	return agentError(a.client.SendMessage(ctx, baseURL, key, agent.DashedID(conversationID), m))
+}
+
+// Call makes another call.
+func (a agentServers) Call(ctx context.Context, baseURL, key string, q httpapi.AgentRequest) ([]byte, error) {
+	body, err := a.client.Request(ctx, baseURL, key, q.Method, q.Path, q.Body)
+	return body, agentError(err)
+}
+
+// agentError makes a failed call the API's error.
+func agentError(err error) error {
 	var failed *agent.Error
 	if errors.As(err, &failed) {
-		return &httpapi.AgentError{Status: failed.Status, Cause: err}
+		return &httpapi.AgentError{Status: failed.Status, Detail: failed.Detail, Cause: err}
 	}
 	return err
 }

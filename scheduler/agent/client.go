@@ -192,6 +192,18 @@ func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []s
 	return out, nil
 }
 
+// Request makes a call that this package has no method for, and returns the response's body of at most
+// Config.MaxBody bytes. path has the query, body is JSON or nil.
+func (c *Client) Request(ctx context.Context, baseURL, key, method, path string, body []byte) ([]byte, error) {
+	var out []byte
+	at, _, _ := strings.Cut(path, "?")
+	r := request{op: method + " " + clip(at), method: method, key: key, url: baseURL + path, body: body, raw: &out}
+	if err := c.call(ctx, c.cfg.CallTimeout, r, nil); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CountEvents returns the number of events of a conversation, of one kind if kind is not empty.
 func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID, kind string) (int, error) {
 	var n int

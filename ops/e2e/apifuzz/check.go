@@ -49,7 +49,15 @@ func excused(r *request, a answer, fault string) bool {
 	if fault != "" && a.status == http.StatusServiceUnavailable && said {
 		return true
 	}
-	return r.op.id == "conversation.send_message" && (a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable && said)
+	switch r.op.id {
+	case "conversation.send_message":
+		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable && said
+	case "conversation.git_changes", "conversation.git_diff", "conversation.skills", "conversation.hooks", "conversation.switch_acp_model":
+		return a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout
+	case "conversation.download":
+		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable
+	}
+	return false
 }
 
 // judgeSecrets looks for secrets that the caller must not see.
