@@ -124,7 +124,7 @@ func (c *call) agentOfPath() (*conversationAgent, error) {
 	}
 	a, err := c.agentOf(id, c.consistency())
 	if err == nil && a == nil {
-		err = errNoConversation()
+		err = &response.HTTPError{Status: http.StatusNotFound, Text: "Conversation not found"} // in the route's format
 	}
 	return a, err
 }

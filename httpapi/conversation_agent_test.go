@@ -148,6 +148,9 @@ func TestConversationAgent_Failures(t *testing.T) {
 	}
 	h.do(h.alice, "POST", pathConversations+"/"+h.conversation("alice", sb)+"/switch_acp_model", `{"model":"m"}`).want(t, 400)
 	h.do(h.alice, "POST", of+"/switch_acp_model", `{"model":""}`).want(t, 422)
+	unknown := pathConversations + "/6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
+	h.do(h.alice, "GET", unknown+"/skills", "").want(t, 404).is(t, `{"error":"Conversation not found","detail":"Conversation not found"}`)
+	h.do(h.alice, "GET", unknown+"/download", "").want(t, 404).is(t, `{"detail":"Conversation not found"}`)
 }
 
 func TestConversationDownload(t *testing.T) {
