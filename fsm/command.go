@@ -38,6 +38,7 @@ const (
 	StartTaskAdvance CommandType = "start_task.advance"
 	StartTaskFinish  CommandType = "start_task.finish"
 	StartTaskFail    CommandType = "start_task.fail"
+	StartTaskQueue   CommandType = "start_task.queue"
 
 	InstallationConfigure CommandType = "installation.configure"
 	UserConfigure         CommandType = "user.configure"

@@ -74,6 +74,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	StartTaskAdvance:   row(1, (*transaction).applyStartTaskAdvance),
 	StartTaskFinish:    row(1, (*transaction).applyStartTaskFinish),
 	StartTaskFail:      row(1, (*transaction).applyStartTaskFail),
+	StartTaskQueue:     byUser(row(VersionStarts, (*transaction).applyStartTaskQueue)),
 	ConversationUpdate: byUser(row(1, (*transaction).applyConversationUpdate)),
 	ConversationDelete: byUser(row(1, (*transaction).applyConversationDelete)),
 

@@ -30,6 +30,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
+		&StartTaskQueueBody{"t2", PendingMessage{"m1", Message{"user", []ContentBlock{{Type: BlockText, Text: "go on"}}, true}}},
 		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
 		&InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest, CORS: CORS{Origins: []string{"https://a.example"}}}, CheckIndex: new(uint64(0))}, &PoolDropBody{ID: "m1"},
 		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, newMember("m2", "py"),

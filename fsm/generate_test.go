@@ -319,6 +319,10 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	case StartTaskFinish:
 		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title"), ParentID: optional(t, genConv(), "parent")}
 		return "", &StartTaskFinishBody{ID: genTask().Draw(t, "task"), Conversation: c}
+	case StartTaskQueue:
+		return genUser().Draw(t, "asking"), &StartTaskQueueBody{ID: genTask().Draw(t, "task"), Message: PendingMessage{
+			ID: oneOf("m1", "m2", "m3").Draw(t, "message"), Message: Message{Role: "user", Content: []ContentBlock{{Type: BlockText, Text: "go on"}}, Run: true},
+		}}
 	case StartTaskFail:
 		return "", &StartTaskFailBody{ID: genTask().Draw(t, "task"), Detail: oneOf("", "broken", "\xff").Draw(t, "detail")}
 	default:

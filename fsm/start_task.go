@@ -44,6 +44,8 @@ type StartTask struct {
 	AgentServerURL string `json:"agent_server_url,omitempty"`
 	// Request is the request with its secrets masked.
 	Request StartRequest `json:"request"`
+	// Pending are the messages that wait for the conversation, in their order (VersionStarts).
+	Pending []PendingMessage `json:"pending,omitempty"`
 	// Secrets points at the secrets of the request. The member "json" holds
 	// {"secrets":{name:value},"mcp_config":{...}|null,"plugins":[...]|null}. It is zero when there are
 	// none.
@@ -232,19 +234,24 @@ func (q *StartRequest) fits(version int) *Error {
 	return Errorf(CodeInvalid, "the request holds more than %d bytes", maxOldRequest)
 }
 
+// check adds the rules of a message.
+func (m *Message) check(r *rules) {
+	r.text("role", m.Role, MaxName)
+	r.count("content", len(m.Content))
+	for i := range m.Content {
+		r.text("content type", m.Content[i].Type, MaxName)
+		r.text("text", m.Content[i].Text, MaxText)
+		r.count("image_urls", len(m.Content[i].ImageURLs))
+		for _, u := range m.Content[i].ImageURLs {
+			r.text("image_urls", u, MaxCommandBytes)
+		}
+	}
+}
+
 // checkParts adds the rules of a request's lists of objects.
 func (q *StartRequest) checkParts(r *rules) {
 	if m := q.InitialMessage; m != nil {
-		r.text("role", m.Role, MaxName)
-		r.count("content", len(m.Content))
-		for i := range m.Content {
-			r.text("content type", m.Content[i].Type, MaxName)
-			r.text("text", m.Content[i].Text, MaxText)
-			r.count("image_urls", len(m.Content[i].ImageURLs))
-			for _, u := range m.Content[i].ImageURLs {
-				r.text("image_urls", u, MaxCommandBytes)
-			}
-		}
+		m.check(r)
 	}
 	r.count("processors", len(q.Processors))
 	for _, p := range q.Processors {

@@ -283,6 +283,9 @@ type StartTaskAdvanceBody struct {
 	Status         StartTaskStatus `json:"status"`
 	Detail         string          `json:"detail,omitempty"`
 	AgentServerURL string          `json:"agent_server_url,omitempty"`
+	// Delivered is the id of the task's first pending message, which the agent server has: it no longer
+	// waits. Another id changes nothing.
+	Delivered string `json:"delivered,omitempty"`
 }
 
 // CommandType implements Body.
@@ -295,6 +298,7 @@ func (b *StartTaskAdvanceBody) check(r *rules) {
 	r.check(rank > 0 && rank < StartTaskReady.rank(), "a start task can't advance to %q", clip(string(b.Status)))
 	r.words("detail", b.Detail)
 	r.text("agent_server_url", b.AgentServerURL, MaxPath)
+	r.text("delivered", b.Delivered, maxID)
 }
 
 func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *Error) {
@@ -310,6 +314,7 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 	}
 	task := *old
 	task.Status, task.Detail = b.Status, cleanWords(b.Detail)
+	task.Pending = old.delivered(b.Delivered)
 	if b.AgentServerURL != "" {
 		task.AgentServerURL = b.AgentServerURL
 	}
@@ -321,7 +326,7 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 // StartTaskFinishBody makes a task READY and creates its conversation, in one command, and releases
 // the task's secrets. Apply fills the conversation's UserID, V0ID, SandboxID, CreatedAt and
 // UpdatedAt. Its ID must be the task's. From protocol version 3 on a parent that does not exist is
-// removed. A task that is not bound, or is in ERROR, is CodeConflict. Finishing a READY task again
+// removed. A task that is not bound, is in ERROR, or has pending messages is CodeConflict. Finishing a READY task again
 // changes nothing.
 type StartTaskFinishBody struct {
 	ID           string       `json:"id"`
@@ -347,6 +352,9 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	}
 	if old.SandboxID == "" {
 		return Result{}, Errorf(CodeConflict, "the start task %s has no sandbox yet", b.ID)
+	}
+	if len(old.Pending) > 0 {
+		return Result{}, Errorf(CodeConflict, "%d messages wait for the conversation of the start task %s", len(old.Pending), b.ID)
 	}
 	if b.Conversation.ID != old.ConversationID {
 		return Result{}, Errorf(CodeInvalid, "the start task %s is for the conversation %s, not %s",
@@ -378,7 +386,7 @@ func (t *transaction) leaveParent(c *Conversation) {
 func (t *transaction) endTask(old *StartTask, status StartTaskStatus, detail string) *StartTask {
 	task := *old
 	task.Status, task.Detail, task.Secrets, task.Reservation = status, cleanWords(detail), SecretRef{}, nil
-	task.UpdatedAt = t.now
+	task.UpdatedAt, task.Pending = t.now, nil
 	bounded := t.meta.active(VersionAccess)
 	if bounded {
 		task.Request = task.Request.withoutBodies()

@@ -78,6 +78,9 @@ func (t *StartTask) StateBytes() int { return t.bytes() }
 // bytes returns a start task's size.
 func (t *StartTask) bytes() int {
 	n := rowOverhead + textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL)
+	for i := range t.Pending {
+		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
+	}
 	if !t.Done() {
 		n += openTaskOverhead
 	}

@@ -49,6 +49,8 @@ const (
 	// VersionAgents: specs have agents, settings and starts choose one, and a user's conversations may
 	// share sandboxes.
 	VersionAgents = 8
+	// VersionStarts: messages wait for the conversation that is being started.
+	VersionStarts = 8
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -67,8 +69,8 @@ func VersionBrings(version int) string {
 		return "keys of sandboxes are replaced; all certificates of a node are revoked at once"
 	case VersionConfig: // VersionClients, too
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
-	case VersionModels: // VersionAgents, too
-		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox"
+	case VersionModels: // VersionAgents and VersionStarts, too
+		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
 	}
 	return ""
 }
