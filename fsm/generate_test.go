@@ -315,7 +315,7 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 		return "", genStartTaskBind(t)
 	case StartTaskAdvance:
 		s := rapid.SampledFrom([]StartTaskStatus{StartTaskWorking, StartTaskPreparingRepository, StartTaskStartingConversation, StartTaskReady})
-		return "", &StartTaskAdvanceBody{ID: genTask().Draw(t, "task"), Status: s.Draw(t, "status"), Detail: oneOf("", "d").Draw(t, "detail")}
+		return "", &StartTaskAdvanceBody{ID: genTask().Draw(t, "task"), Status: s.Draw(t, "status"), Detail: oneOf("", "d").Draw(t, "detail"), Delivered: oneOf("", "m1", "m2").Draw(t, "delivered")}
 	case StartTaskFinish:
 		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title"), ParentID: optional(t, genConv(), "parent")}
 		return "", &StartTaskFinishBody{ID: genTask().Draw(t, "task"), Conversation: c}

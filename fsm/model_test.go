@@ -63,6 +63,8 @@ type modelTask struct {
 	ID, User, Conversation, V0, Sandbox string
 	Status                              StartTaskStatus
 	Secret                              bool
+	// Pending has the ids of the messages that wait.
+	Pending []string
 	// Wish is the request's sandbox after inheritance.
 	Wish string
 	// Reservation is the reserved sandbox, nil for none.
@@ -214,6 +216,18 @@ func (m *model) applyTask(c Command) Code {
 			return CodeConflict
 		}
 		t.Status = b.Status
+		if len(t.Pending) > 0 && t.Pending[0] == b.Delivered {
+			t.Pending = t.Pending[1:]
+		}
+	case *StartTaskQueueBody:
+		t := m.task(b.ID)
+		switch {
+		case t == nil || t.User != c.UserID:
+			return CodeNotFound
+		case t.Status == StartTaskReady || t.Status == StartTaskError || slices.Contains(t.Pending, b.Message.ID):
+			return CodeConflict
+		}
+		t.Pending = append(t.Pending, b.Message.ID)
 	case *StartTaskFinishBody:
 		if t := m.task(b.ID); t != nil && t.Status == StartTaskReady {
 			return ""
@@ -222,7 +236,7 @@ func (m *model) applyTask(c Command) Code {
 		if code != "" {
 			return code
 		}
-		if t.Sandbox == "" {
+		if t.Sandbox == "" || len(t.Pending) > 0 {
 			return CodeConflict
 		}
 		t.Status, t.Secret = StartTaskReady, false

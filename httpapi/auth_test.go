@@ -22,13 +22,15 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		path += "?user=alice"
 	case "conversation.git_changes", "conversation.git_diff":
 		path += "?path=/workspace/project"
+	case "conversation.pending_message":
+		path = strings.ReplaceAll(r.path, ":conversation_id", "task-"+startingTask)
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}
 	switch r.name {
 	case "api_key.create":
 		body = `{"user":"carol","name":"laptop"}`
-	case "conversation.send_message":
+	case "conversation.send_message", "conversation.pending_message":
 		body = `{"content":[{"type":"text","text":"hi"}]}`
 	case "conversation.switch_acp_model":
 		body = `{"model":"m"}`
@@ -53,6 +55,7 @@ func TestAuth_EveryRoute(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)
+			h.starting()
 			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb, speaksACP))
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)

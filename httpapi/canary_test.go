@@ -78,6 +78,8 @@ func TestCanaries(t *testing.T) {
 		{"POST", conv + "/send-message", `{"content":"CANARY","role":["CANARY"],"run":{"a":"CANARY"}}`},
 		{"GET", conv + "/git/changes?path=/CANARY&ref=CANARY", ""},
 		{"GET", conv + "/file?file_path=/CANARY", ""},
+		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"text":"CANARY"}]}`},
+		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"CANARY":"CANARY"}],"role":["CANARY"]}`},
 		{"POST", conv + "/switch_acp_model", `{"model":["CANARY"]}`},
 		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
 		{"PATCH", conv, `{"selected_repository":"https://u:CANARY@h/o/r"}`},

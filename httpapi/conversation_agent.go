@@ -32,6 +32,7 @@ func conversationRoutes() []route {
 		{name: "conversation.download", method: get, path: of + "/download", access: user, handle: (*Server).handleDownload},
 		{name: "conversation.skills", method: get, path: of + "/skills", access: user, format: response.FormatError, handle: (*Server).handleSkills},
 		{name: "conversation.hooks", method: get, path: of + "/hooks", access: user, format: response.FormatError, handle: (*Server).handleHooks},
+		{name: "conversation.pending_message", method: post, path: pathPending, access: user, handle: (*Server).handlePendingMessage},
 		{name: "conversation.switch_acp_model", method: post, path: of + "/switch_acp_model", access: user, handle: (*Server).handleSwitchACPModel},
 	}
 }

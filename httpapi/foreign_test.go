@@ -38,6 +38,7 @@ func TestForeign(t *testing.T) {
 		{"GET", pathConversations + "/ID/skills", ""},
 		{"GET", pathConversations + "/ID/hooks", ""},
 		{"GET", pathConversations + "/ID/download", ""},
+		{"POST", strings.ReplaceAll(pathPending, ":conversation_id", "ID"), `{"content":[{"text":"CONV"}]}`},
 		{"POST", pathConversations + "/ID/switch_acp_model", `{"model":"CONV"}`},
 		{"PATCH", pathConversations + "/ID", `{"title":"CONV"}`},
 		{"DELETE", pathConversations + "/ID", ""},

@@ -311,6 +311,18 @@ func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Convers
 	return id
 }
 
+// startingTask is the task of starting, and startingConversation its conversation.
+var (
+	startingTask         = strings.Repeat("d", 32)
+	startingConversation = strings.Repeat("e", 32)
+)
+
+// starting accepts a start of alice's that nobody carries out.
+func (h *harness) starting() {
+	h.t.Helper()
+	h.raised().apply("alice", &fsm.StartTaskCreateBody{ID: startingTask, ConversationID: startingConversation, Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+}
+
 func speaksACP(c *fsm.Conversation) { c.AgentKind = "acp" }
 
 func ptr[T any](v T) *T { return &v }

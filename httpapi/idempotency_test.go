@@ -33,6 +33,8 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"user.enable":                       {pathOperator + "/users/bob/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
+		"conversation.pending_message": {strings.ReplaceAll(pathPending, ":conversation_id", "task-"+startingTask),
+			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"conversation.switch_acp_model": {pathConversations + "/" + conversation + "/switch_acp_model", `{"model":"a"}`, `{"model":"b"}`},
 		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
 		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
@@ -55,6 +57,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)
+			h.starting()
 			h.server.cfg.Clients = twoClients{}
 			req, known := postBodies(sb, h.conversation("alice", sb, speaksACP))[r.name]
 			if !known {

@@ -140,7 +140,7 @@ func counts(r route) bool {
 	if r.access == open || r.upload {
 		return false
 	}
-	if slices.ContainsFunc(conversationRoutes(), func(one route) bool { return one.name == r.name }) {
+	if r.name != "conversation.pending_message" && slices.ContainsFunc(conversationRoutes(), func(one route) bool { return one.name == r.name }) {
 		return false
 	}
 	switch r.name {

@@ -87,6 +87,7 @@ func TestDescription_HoldsForEveryRoute(t *testing.T) {
 			h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec().withSettings()
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
+			h.starting()
 			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb, speaksACP))
 			if r.name == "spec.pool" {
 				path += "/pool"

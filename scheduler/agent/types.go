@@ -130,6 +130,9 @@ type Message struct {
 	Role    string         `json:"role"`
 	Content []ContentBlock `json:"content"`
 	Run     bool           `json:"run"`
+	// ID is the message's event id, a UUID, "" for one of the server's choice. The built-in server stores
+	// a message with an id once; others ignore it.
+	ID string `json:"id,omitempty"`
 }
 
 // ContentBlock is a text or an image block.

@@ -1,9 +1,11 @@
 package starttask
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +31,11 @@ type taskWorld struct {
 	// state is what sandboxes become; detail its reason.
 	state  fsm.SandboxState
 	detail string
+	// port is the agent servers', dir the directory of the workspaces; zero for 8000 and /ws.
+	port int
+	dir  string
+	// client replaces agents.
+	client Agents
 }
 
 const taskUser = "ada"
@@ -118,7 +125,7 @@ func (w *taskWorld) bringUp(ctx context.Context) {
 			st := fsm.SandboxStatus{State: w.state, Detail: w.detail, Generation: s.Generation, Since: time.Now().UTC()}
 			if w.state == fsm.SandboxRunning {
 				st.Placement = &fsm.Placement{AllocID: "a", NodeID: "n", Address: "127.0.0.1",
-					Ports: map[string]int{fsm.PortAgentServer: 8000}, Workspace: "/ws/" + s.ID}
+					Ports: map[string]int{fsm.PortAgentServer: cmp.Or(w.port, 8000)}, Workspace: cmp.Or(w.dir, "/ws") + "/" + s.ID}
 			}
 			w.must("", &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: s.ID, Status: st}}})
 		}
@@ -137,6 +144,9 @@ func (w *taskWorld) run(edit func(*Runner)) (stop func()) {
 	r, err := New(cfg, w.store, w, w.agents, w.secrets)
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.client != nil {
+		r.agents = w.client
 	}
 	if edit != nil {
 		edit(r)
@@ -246,7 +256,9 @@ func (s *taskSecrets) Delete(_ context.Context, path string) error {
 // taskAgents are agent servers that keep conversations by id.
 type taskAgents struct {
 	// title is what the server calls every conversation.
-	title    *string
+	title *string
+	// messages are those after the first, as "id text".
+	messages []string
 	mu       sync.Mutex
 	created  map[string]agent.CreateRequest
 	bodies   []string
@@ -286,6 +298,28 @@ func (a *taskAgents) wait(ctx context.Context, what string) error {
 	case <-time.After(2 * time.Minute):
 	}
 	return &agent.Error{Op: "wait", Kind: agent.ErrUnreachable}
+}
+
+// SendMessage implements Agents. A message that it has is not stored again, as in the built-in server.
+func (a *taskAgents) SendMessage(ctx context.Context, _, _, id string, m agent.Message) error {
+	if err := a.wait(ctx, id); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	text := m.ID + " " + m.Content[0].Text
+	if !slices.Contains(a.messages, text) {
+		a.messages = append(a.messages, text)
+	}
+	if len(a.fail) > 0 {
+		err := a.fail[0]
+		a.fail = a.fail[1:]
+		return err
+	}
+	return nil
 }
 
 func newTaskAgents() *taskAgents {

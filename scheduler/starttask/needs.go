@@ -24,6 +24,8 @@ type Cluster interface {
 type Agents interface {
 	// CreateConversation makes the conversation of req.ConversationID, or finds the existing one.
 	CreateConversation(ctx context.Context, baseURL, key string, req agent.CreateRequest) (info agent.ConversationInfo, created bool, err error)
+	// SendMessage sends a message to the conversation.
+	SendMessage(ctx context.Context, baseURL, key, conversationID string, m agent.Message) error
 	Projects
 }
 

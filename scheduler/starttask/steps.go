@@ -136,6 +136,9 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 		return r.agentOutcome(err, in)
 	}
 	r.log.Debug("conversation is in its sandbox", "task", t.ID, "conversation", t.ConversationID, "reason", map[bool]string{true: "created", false: "found"}[created])
+	if o := r.deliver(ctx, t, in); o != (outcome{}) {
+		return o
+	}
 	r.step(ctx, t, "finish")
 	_, err = r.propose(ctx, &fsm.StartTaskFinishBody{ID: t.ID, Conversation: in.conversation(r.now(), deref(info.Title))})
 	switch fsm.CodeOf(err) {
@@ -144,6 +147,9 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 		r.forget(ctx, t)
 		return outcome{}
 	case fsm.CodeConflict, fsm.CodeInvalid:
+		if len(r.pending(t)) > 0 {
+			return outcome{} // a message came meanwhile
+		}
 		return outcome{fatal: in.scrub(err.Error())}
 	default:
 		return outcome{err: err}

@@ -27,10 +27,15 @@ func (s *Server) handleEventAdd(w http.ResponseWriter, r *http.Request) {
 	if o.Value("content") == nil {
 		missing(o, "content")
 	}
+	if id := o.UUID("id"); id != nil {
+		msg.ID = decode.Dashed(*id)
+	}
 	if refused(w, o) {
 		return
 	}
-	s.done(w, r, s.message(c, messageEvent(msg), msg.Run), http.StatusNotFound, "Not Found")
+	m := messageEvent(msg)
+	m.ID = msg.ID
+	s.done(w, r, s.message(c, m, msg.Run), http.StatusNotFound, "Not Found")
 }
 
 // eventFilter is the query of an event search or count.

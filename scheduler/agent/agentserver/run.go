@@ -240,10 +240,17 @@ func (s *Server) askRun(c *conversation) error {
 	return nil
 }
 
-// message stores a message of a client. With run it asks for a run.
+// message stores a message of a client. With run it asks for a run. A message whose id is stored is
+// not stored again; it runs if no run has begun since.
 func (s *Server) message(c *conversation, m *event.Message, run bool) error {
 	c.control.Lock()
 	defer c.control.Unlock()
+	if stored, status, err := c.has(m.ID); stored || err != nil {
+		if run && status == engine.StatusIdle {
+			return s.askRun(c)
+		}
+		return err
+	}
 	if run {
 		if err := s.withdraw(c); err != nil {
 			return err
@@ -257,6 +264,21 @@ func (s *Server) message(c *conversation, m *event.Message, run bool) error {
 		return nil
 	}
 	return s.askRun(c)
+}
+
+// has reports whether an event is stored, and the status.
+func (c *conversation) has(id string) (stored bool, status string, err error) {
+	if id == "" {
+		return false, "", nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.events()
+	if err != nil {
+		return false, "", err
+	}
+	_, stored = l.byID[id]
+	return stored, l.status(), nil
 }
 
 // withdraw rejects the actions that wait for a confirmation: a message is no approval of what the
