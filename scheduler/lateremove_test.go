@@ -21,6 +21,10 @@ func (conversations) CreateConversation(_ context.Context, _, _ string, req agen
 	return agent.ConversationInfo{ID: req.ConversationID}, true, nil
 }
 
+func (conversations) SendMessage(context.Context, string, string, string, agent.Message) error {
+	return errors.New("no message is sent in this test")
+}
+
 func (conversations) RunCommand(context.Context, string, string, agent.Command) (agent.Output, error) {
 	return agent.Output{}, errors.New("no command is run in this test")
 }
