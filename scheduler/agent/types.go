@@ -93,13 +93,23 @@ type Kind struct {
 // AgentSettings describe the agent. They are the simplest of the three ways to specify one
 // (PROTOCOL.md, "Conversations: create").
 type AgentSettings struct {
-	// AgentKind is "openhands".
+	// AgentKind is "openhands" or "acp".
 	AgentKind string `json:"agent_kind"`
 	LLM       LLM    `json:"llm"`
 	// MCPConfig is {"mcpServers":{name:{…}}}; it may hold credentials.
 	MCPConfig    json.RawMessage `json:"mcp_config,omitempty"`
 	AgentContext *AgentContext   `json:"agent_context,omitempty"`
 	Condenser    *Condenser      `json:"condenser,omitempty"`
+
+	// The rest is for "acp". ACPServer is the agent's id. Without ACPCommand it is one whose command
+	// line the agent server knows. ACPArgs and ACPEnv add to that, ACPModel and ACPSessionMode are in
+	// the agent's own words.
+	ACPServer      string            `json:"acp_server,omitempty"`
+	ACPCommand     []string          `json:"acp_command,omitempty"`
+	ACPArgs        []string          `json:"acp_args,omitempty"`
+	ACPEnv         map[string]string `json:"acp_env,omitempty"`
+	ACPModel       string            `json:"acp_model,omitempty"`
+	ACPSessionMode string            `json:"acp_session_mode,omitempty"`
 }
 
 // LLM is the model and how to call it.

@@ -30,6 +30,8 @@ type inputs struct {
 	custom    map[string]string
 	requested requestSecrets
 	project   project
+	// agent is the agent that the conversation gets, nil for the built-in one.
+	agent *acpAgent
 
 	// values has every secret value, to be masked in what users see.
 	values []string

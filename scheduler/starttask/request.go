@@ -30,7 +30,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 		ConversationID: agent.DashedID(t.ConversationID),
 		Workspace:      agent.Workspace{Kind: "LocalWorkspace", WorkingDir: in.workingDir()},
 		AgentSettings: agent.AgentSettings{
-			AgentKind: "openhands",
+			AgentKind: fsm.AgentOpenHands,
 			LLM:       in.llm(),
 			MCPConfig: mcp,
 			Condenser: &agent.Condenser{Enabled: set.EnableDefaultCondenser, MaxSize: deref(set.CondenserMaxSize)},
@@ -59,6 +59,9 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 	}
 	if m := t.Request.InitialMessage; m != nil {
 		req.InitialMessage = firstMessage(m)
+	}
+	if in.agent != nil {
+		in.agent.settings(in, &req)
 	}
 	return req, nil
 }
@@ -202,7 +205,7 @@ func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 	c := fsm.Conversation{
 		ID: in.task.ConversationID, UserID: in.task.UserID, V0ID: in.task.V0ID, SandboxID: in.task.SandboxID,
 		SelectedRepository: q.SelectedRepository, SelectedBranch: q.SelectedBranch, GitProvider: q.GitProvider,
-		Title: q.Title, Trigger: q.Trigger, PRNumber: q.PRNumber, AgentKind: "openhands",
+		Title: q.Title, Trigger: q.Trigger, PRNumber: q.PRNumber, AgentKind: fsm.AgentOpenHands,
 		ParentID: q.ParentConversationID, Public: q.Public, Tags: map[string]string{},
 		CreatedAt: now.UTC(), UpdatedAt: now.UTC(),
 	}
@@ -212,6 +215,9 @@ func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 	}
 	if m := in.model(); m != "" {
 		c.LLMModel = &m
+	}
+	if in.agent != nil {
+		c.AgentKind, c.Tags["acpserver"] = fsm.AgentACP, in.agent.ID
 	}
 	for name, value := range map[string]string{
 		"repo_name": deref(q.SelectedRepository), "selected_branch": deref(q.SelectedBranch), "git_provider": string(deref(q.GitProvider)),

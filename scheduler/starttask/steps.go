@@ -123,6 +123,12 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 		return o
 	}
 	in.project = *d.project
+	if err := in.chooseAgent(v); err != nil {
+		return outcome{fatal: in.scrub(err.Error())}
+	}
+	if o := r.findAgent(ctx, in); o != (outcome{}) {
+		return o
+	}
 	req, err := in.request()
 	if err != nil {
 		return outcome{fatal: in.scrub(err.Error())}
