@@ -109,6 +109,7 @@ func openRoutes() []route {
 		{name: "alive", method: get, path: "/alive", handle: (*Server).handleAlive},
 		{name: "health", method: get, path: "/health", handle: (*Server).handleHealth},
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
+		{name: "web_client.config", method: get, path: "/api/v1/web-client/config", handle: (*Server).handleWebClientConfig},
 		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
 		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},

@@ -123,10 +123,26 @@ func TestOperator_SpecAgents(t *testing.T) {
 	}
 }
 
+// TestWebClientConfig: the agents of all specs are there for everybody, without what only an operator
+// should see.
+func TestWebClientConfig(t *testing.T) {
+	h := newHarness(t)
+	h.do("", "GET", "/api/v1/web-client/config", "").want(t, 200).contains(t, `"enable_acp":false`).contains(t, `"acp_providers":[]`)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionAgents})
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[
+	  {"id":"py","agents":[{"id":"opencode"},{"id":"mine","command":"my-agent","args":["ARGCANARY"],"env":{"A":"ENVCANARY"},
+	    "env_from_secret":{"B":"SECRETCANARY"},"model":"big"}],`+agentTemplate+`},
+	  {"id":"js","agents":[{"id":"mine","command":"other"},{"id":"codex","display_name":"Our Codex"}],`+agentTemplate+`}]}`).want(t, 200)
+	if res := h.do("", "GET", "/api/v1/web-client/config", "").want(t, 200).golden(t, "web_client_config"); strings.Contains(string(res.body), "CANARY") {
+		t.Errorf("body %s", res.body)
+	}
+}
+
 // contains checks that the body has a text.
-func (r reply) contains(t *testing.T, want string) {
+func (r reply) contains(t *testing.T, want string) reply {
 	t.Helper()
 	if !strings.Contains(string(r.body), want) {
 		t.Errorf("body %s, want %s in it", r.body, want)
 	}
+	return r
 }
