@@ -124,8 +124,12 @@ func readSecretNames(o decode.Object) []string {
 			continue
 		}
 		kind, _ := one.Value("kind").(string)
-		if kind != "" && kind != "StaticSecret" && kind != "LookupSecret" {
-			one.Rule("kind", "kind should be StaticSecret or LookupSecret")
+		switch kind {
+		case "", "StaticSecret":
+		case "LookupSecret":
+			one.Rule("kind", "this server fetches no secrets: resolve the LookupSecret and send a StaticSecret")
+		default:
+			one.Rule("kind", "kind should be StaticSecret")
 		}
 		names = append(names, name)
 	}

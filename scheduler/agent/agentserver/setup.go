@@ -96,7 +96,8 @@ type agentRequest struct {
 	// Kind is ACPAgent or Agent, in the form "agent".
 	Kind    string `json:"kind"`
 	Context struct {
-		Suffix string `json:"system_message_suffix"`
+		Suffix string            `json:"system_message_suffix"`
+		Skills []json.RawMessage `json:"skills"`
 	} `json:"agent_context"`
 	ToolList []struct {
 		Name string `json:"name"`
@@ -112,7 +113,7 @@ func (r setupRequest) agent() engine.Agent {
 		return engine.Agent{Kind: kindNative}
 	}
 	out := from.Agent
-	out.ACP, out.Suffix = from.ACP, from.Context.Suffix
+	out.ACP, out.Suffix, out.Skills = from.ACP, from.Context.Suffix, from.Context.Skills
 	if out.Kind == "" || out.Kind == "llm" {
 		out.Kind = kindNative
 	}

@@ -44,6 +44,8 @@ type Agent struct {
 	// Suffix is text after the system prompt.
 	Suffix    string    `json:"-"`
 	Condenser Condenser `json:"condenser"`
+	// Skills are those of the create request, in the protocol's form (scheduler/agent/skills).
+	Skills []json.RawMessage `json:"-"`
 	// Tools are the names of the tools to use; none means all.
 	Tools []string `json:"-"`
 	ACP   ACP      `json:"-"`

@@ -13,15 +13,19 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 	"bivouac.dev/bivouac/scheduler/agent/mcp"
+	"bivouac.dev/bivouac/scheduler/agent/skills"
 	"bivouac.dev/bivouac/scheduler/agent/tools"
 )
 
 // Engine is the native agent of one conversation. It implements engine.Engine, Asker, Titler,
-// Switcher, SecretsUpdater and Prompter.
+// Switcher, SecretsUpdater, Prompter and Augmenter.
 type Engine struct {
 	conv      engine.Conversation
 	log       *slog.Logger
 	transport *http.Transport
+
+	skillsOnce sync.Once
+	skills     *skills.Catalog // see catalog
 
 	mu      sync.Mutex // guards what follows
 	setup   engine.Setup
@@ -219,6 +223,9 @@ func (e *Engine) openOwn() (connected <-chan struct{}, err error) {
 			box.tools = append(box.tools, t)
 		}
 	}
+	if t := e.catalog().Tool(func(s string) string { return tools.Mask(e.secretValues(), s) }); t != nil {
+		box.tools = append(box.tools, t)
+	}
 	e.toolbox, e.connected = box, make(chan struct{})
 	if len(e.setup.Agent.MCPConfig) == 0 {
 		close(e.connected)
@@ -283,7 +290,7 @@ func (e *Engine) SystemPrompt(ctx context.Context) *event.SystemPrompt {
 func (e *Engine) systemPrompt(box *toolbox) *event.SystemPrompt {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	about := event.NewText(dynamicContext(e.setup, box.instructions))
+	about := event.NewText(dynamicContext(e.setup, e.skillsPrompt()+"\n\n"+box.instructions))
 	prompt := &event.SystemPrompt{
 		Head:         event.Head{Source: event.SourceAgent},
 		SystemPrompt: event.NewText(systemPrompt), DynamicContext: &about, Tools: []event.ToolDefinition{},

@@ -46,8 +46,9 @@ func (e *Engine) result(ctx context.Context, box *toolbox, a *event.Action) ([]e
 	if err != nil {
 		return nil, fmt.Errorf("the observation of %s can't be stored: %w", a.ToolName, err)
 	}
-	return []event.Event{&event.Observation{
+	o := &event.Observation{
 		Head: event.Head{Source: event.SourceEnvironment}, ToolName: a.ToolName, ToolCallID: a.ToolCallID, ActionID: a.ID,
 		Observation: observation, ExtendedContent: []event.Text{},
-	}}, nil
+	}
+	return append([]event.Event{o}, e.rules(a, o)...), nil
 }

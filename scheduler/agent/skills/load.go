@@ -84,6 +84,30 @@ func (c *Catalog) User() []Skill { return slices.Clone(c.user) }
 // Failures returns the files that were left out, for a log.
 func (c *Catalog) Failures() []Failure { return slices.Clone(c.failures) }
 
+// With returns a catalog that has, after its own skills, those of a list whose names it does not know.
+// What is too large, or of an unknown type, is left out and told in Failures.
+func (c *Catalog) With(more []Skill) *Catalog {
+	out := *c
+	out.failures = slices.Clone(c.failures)
+	seen := map[string]bool{}
+	for _, s := range c.Skills() {
+		seen[s.Name] = true
+	}
+	var usable []Skill
+	for _, s := range more {
+		switch {
+		case s.Name == "" || len(s.Content) > maxFile:
+			out.fail(s.Name, fmt.Errorf("a skill needs a name, and a text of at most %d bytes", maxFile))
+		case s.Type != TypeRepo && s.Type != TypeKnowledge && s.Type != TypeAgentSkills:
+			out.fail(s.Name, fmt.Errorf("there is no type %q of skills", s.Type))
+		default:
+			usable = append(usable, s)
+		}
+	}
+	out.user = out.add(slices.Clone(c.user), seen, usable)
+	return &out
+}
+
 func (c *Catalog) add(to []Skill, seen map[string]bool, list []Skill) []Skill {
 	for _, s := range list {
 		if !seen[s.Name] && len(seen) < maxSkills {
