@@ -66,6 +66,8 @@ type Config struct {
 	// {address}, {port}, {sandbox} and {name} (the port's name in lower case, with dashes) are
 	// replaced.
 	SandboxURL string
+	// APIURLs are the nodes as sandboxes reach them; none where sandboxes get their users' model keys.
+	APIURLs []string
 	// Proxy configures the sandbox proxy. It runs whatever SandboxURL says.
 	Proxy proxy.Config
 

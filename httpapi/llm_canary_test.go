@@ -113,7 +113,7 @@ func TestModels_RefusedPromptsAreLoggedNowhere(t *testing.T) {
 // No route gives a user's model key to a sandbox, or to anybody who has its key or a token of it.
 func TestModels_NoAnswerHasTheKey(t *testing.T) {
 	t.Parallel()
-	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")), func(c *Config) { c.APIURLs = []string{"http://10.1.2.3:8440"} })
 	token, seen := h.token(), 0
 	replace := strings.NewReplacer(":sandbox_id", h.sandbox, ":conversation_id", h.conversation, ":port", "8000", ":id", "alice", "*secret_name", "llm_api_key", "*id", "small",
 		":client_id", "c1", ":kind", "job", ":what", "config", ":profile", "heap")

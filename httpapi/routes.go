@@ -54,6 +54,7 @@ func routes() []route {
 		{name: "sandbox.unshare", method: del, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxUnshare},
 		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
 		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
+		{name: "user.me", method: get, path: "/api/v1/users/me", access: user, handle: (*Server).handleUserMe},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
 

@@ -115,6 +115,7 @@ func newApp(p parts) (*app, error) {
 	p.scheduler.ClocksAgree = node.ClocksAgree
 	taskConfig := starttask.DefaultConfig()
 	taskConfig.Logger, taskConfig.APIURLs = log, p.apiURLs
+	p.api.APIURLs = p.apiURLs
 	tasks, err := starttask.New(taskConfig, store, node, agents, kept)
 	if err != nil {
 		return nil, errors.Join(err, closeNode(node))

@@ -1,0 +1,121 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/llmtoken"
+	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// modelAccess is what a caller gets to reach models with: null without a sandbox's key.
+type modelAccess struct {
+	Model   *string `json:"model"`
+	APIKey  *string `json:"api_key"`
+	BaseURL *string `json:"base_url"`
+}
+
+// handleUserMe handles GET /api/v1/users/me: the settings with the user's id. With expose_secrets and
+// the key of a sandbox of the user it has what that sandbox's programs reach models with.
+func (s *Server) handleUserMe(c *call) (answer, error) {
+	expose := c.query.Boolean("expose_secrets")
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	read := c.view
+	if expose { // a key that was replaced or a sandbox that was paused gives nothing
+		read = func() (*fsm.View, error) { return c.viewWith(cluster.Linearizable) }
+	}
+	v, err := read()
+	if err != nil {
+		return answer{}, err
+	}
+	stored := v.Settings(c.who.user)
+	if stored == nil {
+		stored = &fsm.Settings{UserID: c.who.user}
+	}
+	access := modelAccess{Model: stored.Values.LLMModel, BaseURL: stored.Values.LLMBaseURL}
+	if expose {
+		if access, err = c.exposed(v, stored, access); err != nil {
+			return answer{}, err
+		}
+	}
+	mcp := json.RawMessage("null")
+	if !stored.MCPConfig.IsZero() {
+		text, err := s.readSecret(c.ctx(), stored.MCPConfig, "json")
+		if err != nil {
+			return answer{}, err
+		}
+		mcp = json.RawMessage(text)
+	}
+	body, err := newUserMeBody(&storedSettings{stored, mcp, v.Providers(c.who.user)}, access)
+	if err != nil {
+		return answer{}, err
+	}
+	return ok(body)
+}
+
+// newUserMeBody is the members of the settings with those that upstream's user has.
+func newUserMeBody(s *storedSettings, access modelAccess) (map[string]json.RawMessage, error) {
+	settings, err := newSettingsBody(s)
+	if err != nil {
+		return nil, err
+	}
+	var body map[string]json.RawMessage
+	if err := json.Unmarshal(settings, &body); err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]any{
+		"id": s.UserID, "llm_api_key": access.APIKey, "llm_base_url": access.BaseURL,
+		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": access},
+	} {
+		if body[name], err = response.Encode(value); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// exposed returns what a sandbox's programs reach models with: the model gateway and a token where
+// sandboxes use it, else the user's own key.
+func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (modelAccess, error) {
+	key := c.r.Header.Get(proxy.HeaderKey)
+	if key == "" {
+		return access, response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
+	}
+	row := v.SandboxByKeyHash(apikey.Hash(key))
+	switch {
+	// The look-up by hash finds a candidate; Opens compares.
+	case !proxy.Opens(row, key) || !proxy.IsOwned(row) || v.LockedOut(row.UserID, time.Now()):
+		requestInfoOf(c.r.Context()).Refused = refusedUnknown
+		return access, response.Error(http.StatusUnauthorized, "Invalid session API key")
+	case row.UserID != c.who.user:
+		return access, response.Error(http.StatusForbidden, "Session API key does not belong to the authenticated user")
+	case row.Desired != fsm.DesiredRunning || row.State() != fsm.SandboxRunning:
+		return access, response.Error(http.StatusUnauthorized, "Sandbox is not running")
+	}
+	requestInfoOf(c.r.Context()).Sandbox = row.ID
+	if urls := c.server.cfg.APIURLs; len(urls) > 0 && v.Active(fsm.VersionModels) && !v.Installation().LLM.Direct {
+		access.APIKey, access.BaseURL = nil, new(strings.TrimRight(urls[0], "/")+"/llm/v1")
+		newest, _ := v.Conversations(row.UserID, fsm.ConversationFilter{SandboxID: row.ID, IncludeSub: true}, fsm.Page{Limit: 1})
+		if len(newest) > 0 {
+			access.APIKey = new(llmtoken.New(key, row, newest[0].ID))
+		}
+		return access, nil
+	}
+	if stored.LLMAPIKey.IsZero() {
+		return access, nil
+	}
+	value, err := c.server.readSecret(c.ctx(), stored.LLMAPIKey, "value")
+	if err != nil {
+		return access, err
+	}
+	access.APIKey = &value
+	return access, nil
+}
