@@ -39,7 +39,8 @@ func (p *program) operatorUsageCommand() *cobra.Command {
 		Long: `Show what models were used for through the model gateway, by user, model or
 conversation, the most expensive first. Costs are in US dollars, by the prices at
 the time (llm { prices }). The last seconds of each node are missing. What deleted
-conversations used stays with their users.`,
+conversations used stays with their users. If a model is not reached or costs too
+much, see "bivouac runbook models".`,
 		Example: `  bivouac operator usage
   bivouac operator usage --by model --user ada
   bivouac operator usage --by conversation --limit 20 --json`,
