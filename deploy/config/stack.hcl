@@ -31,6 +31,15 @@ vault {
   secret_id_file = "../approle/secret-id"
 }
 
+sandboxes {
+  api_urls = [API_URLS]
+}
+
+llm {
+  # A model server on this machine is asked, too.
+  hosts = ["vendors", "localhost"]
+}
+
 limits {
   trusted_proxies = ["127.0.0.1/32"]
 }

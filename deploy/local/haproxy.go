@@ -32,6 +32,8 @@ type HAProxyOptions struct {
 	Dir string
 	// Port is the port for clients on 127.0.0.1; 0 is a free one.
 	Port int
+	// Also are further addresses to bind, with the same port.
+	Also []string
 	// Nodes are the nodes' HTTP addresses, host:port.
 	Nodes []string
 	// Certificate is a PEM file with the certificate and key of a second port, for HTTPS; "" for
@@ -124,6 +126,9 @@ func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
 		switch trimmed := strings.TrimSpace(line); {
 		case strings.HasPrefix(trimmed, "bind "):
 			line = fmt.Sprintf("  bind 127.0.0.1:%d\n", port)
+			for _, address := range o.Also {
+				line += fmt.Sprintf("  bind %s:%d\n", address, port)
+			}
 		case strings.HasPrefix(trimmed, "#bind ") && secure != 0:
 			line = fmt.Sprintf("  bind 127.0.0.1:%d ssl crt %s alpn h2,http/1.1\n", secure, o.Certificate)
 		case strings.HasPrefix(trimmed, "#default-server ssl ") && o.Authority != "":

@@ -18,8 +18,9 @@ type SandboxNetwork struct {
 	// Name is docker's name of it, Bridge its interface: at most 15 characters.
 	Name, Bridge string
 	// Nodes are the addresses that reach the sandboxes' ports; none means all. Refuse are
-	// networks that sandboxes don't reach.
-	Nodes, Refuse []string
+	// networks that sandboxes don't reach. API are the addresses, with ports, where they reach the nodes
+	// all the same.
+	Nodes, Refuse, API []string
 }
 
 // SandboxNetworkPossible returns why this process can't make such a network here, nil if it can.
@@ -39,6 +40,15 @@ func SandboxNetworkPossible(ctx context.Context) error {
 // Up makes the network and its rules, or mends them.
 func (n SandboxNetwork) Up(ctx context.Context) error { return n.run(ctx, "up") }
 
+// gatewayOf returns this machine's address in a docker network.
+func gatewayOf(ctx context.Context, network string) (string, error) {
+	out, err := exec.CommandContext(ctx, "docker", "network", "inspect", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}", network).Output()
+	if fields := strings.Fields(string(out)); err == nil && len(fields) > 0 {
+		return fields[0], nil
+	}
+	return "", fmt.Errorf("the docker network %s has no gateway address: %w", network, err)
+}
+
 // Check returns what is missing of it.
 func (n SandboxNetwork) Check(ctx context.Context) error { return n.run(ctx, "check") }
 
@@ -54,7 +64,8 @@ func (n SandboxNetwork) run(ctx context.Context, command string) error {
 	if err != nil {
 		return fmt.Errorf("sandbox network %s: %w", n.Name, err)
 	}
-	env := []string{"NETWORK=" + n.Name, "BRIDGE=" + n.Bridge, "NODES=" + strings.Join(n.Nodes, " "), "REFUSE=" + strings.Join(n.Refuse, " ")}
+	env := []string{"NETWORK=" + n.Name, "BRIDGE=" + n.Bridge, "NODES=" + strings.Join(n.Nodes, " "), "REFUSE=" + strings.Join(n.Refuse, " "),
+		"API=" + strings.Join(n.API, " ")}
 	if out, err := shell(ctx, env, string(script), command).CombinedOutput(); err != nil {
 		return fmt.Errorf("sandbox network %s: %s: %w: %s", n.Name, command, err, strings.TrimSpace(string(out)))
 	}

@@ -78,6 +78,12 @@ type builder struct {
 	undo     []func() error
 	vault    *Vault
 	nomad    *Nomad
+	// balancerPort is HAProxy's, 0 where it is not installed. inside is the balancer's address in the
+	// sandboxes' docker network, "" where they are not in one.
+	balancerPort int
+	// docker: the sandboxes are containers.
+	docker bool
+	inside string
 }
 
 // ErrAlreadyUp means that a program of a stack runs in that directory.
@@ -116,6 +122,7 @@ func Up(ctx context.Context, dir string, progress io.Writer) (stack *Stack, err 
 		{"building bivouac and sandbox-agent", b.build},
 		{"starting Vault", b.startVault},
 		{"making the sandboxes' network", b.makeNetwork},
+		{"opening it to the balancer", b.openNetwork},
 		{"starting Nomad", b.startNomad},
 		{"making certificates and keys", b.makeKeys},
 		{"starting three nodes", b.startNodes},
@@ -184,7 +191,7 @@ func (b *builder) startNomad(ctx context.Context) error {
 		return err
 	}
 	driver := "raw_exec"
-	if DockerReachable(ctx) {
+	if b.docker = DockerReachable(ctx); b.docker {
 		driver = "docker"
 	}
 	b.nomad, err = StartNomad(ctx, NomadOptions{
@@ -254,7 +261,7 @@ func (b *builder) startNodes(ctx context.Context) error {
 	}
 	var started []*process
 	for i := range stackNodes {
-		p, err := b.startNode(nodeName(i), addresses[i], peers[i], peers)
+		p, err := b.startNode(nodeName(i), addresses[i], peers[i], peers, addresses)
 		if err != nil {
 			return err
 		}
@@ -274,7 +281,7 @@ func (b *builder) startNodes(ctx context.Context) error {
 	return nil
 }
 
-func (b *builder) startNode(name, httpAddress, peerAddress string, peers []string) (*process, error) {
+func (b *builder) startNode(name, httpAddress, peerAddress string, peers, nodes []string) (*process, error) {
 	text, err := deploy.Files.ReadFile("config/stack.hcl")
 	if err != nil {
 		return nil, err
@@ -282,8 +289,8 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers []strin
 	config := b.path(name, "node.hcl")
 	filled := strings.NewReplacer(
 		"NODE_NAME", name, "HTTP_ADDRESS", httpAddress, "PEER_ADDRESS", peerAddress,
-		"PEERS", `"`+strings.Join(peers, `", "`)+`"`, "NOMAD_URL", b.nomad.Address, "NAMESPACE", stackNamespace, "VAULT_URL", b.vault.Address,
-		"NODE_POOL", stackPool, "DOCKER_NETWORK", b.stack.network(),
+		"PEERS", quoted(peers), "NOMAD_URL", b.nomad.Address, "NAMESPACE", stackNamespace, "VAULT_URL", b.vault.Address,
+		"NODE_POOL", stackPool, "DOCKER_NETWORK", b.stack.network(), "API_URLS", quoted(b.apiURLs(nodes)),
 	).Replace(string(text))
 	if err := writeFile(config, []byte(filled), 0o600); err != nil {
 		return nil, err
@@ -301,15 +308,14 @@ func (b *builder) startBalancer(ctx context.Context) error {
 		fmt.Fprintln(b.progress, "  it is not installed; every node serves everything")
 		return nil
 	}
-	port, err := preferPort(balancerPort)
-	if err != nil {
-		return err
+	var nodes, also []string
+	if b.inside != "" {
+		also = append(also, b.inside)
 	}
-	var nodes []string
 	for _, n := range b.stack.Nodes {
 		nodes = append(nodes, strings.TrimPrefix(n.HTTP, "http://"))
 	}
-	h, err := StartHAProxy(ctx, HAProxyOptions{Dir: b.path("haproxy"), Port: port, Nodes: nodes, Detach: true})
+	h, err := StartHAProxy(ctx, HAProxyOptions{Dir: b.path("haproxy"), Port: b.balancerPort, Also: also, Nodes: nodes, Detach: true})
 	if err != nil {
 		return err
 	}
@@ -350,6 +356,46 @@ func (b *builder) makeNetwork(ctx context.Context) error {
 	b.onFail(network.Down)
 	b.stack.Network = network.Name
 	return network.Up(ctx)
+}
+
+// openNetwork lets the sandboxes reach the balancer, and it alone of this machine: the nodes are on
+// loopback.
+func (b *builder) openNetwork(ctx context.Context) (err error) {
+	if HAProxyInstalled() == "" {
+		return nil
+	}
+	if b.balancerPort, err = preferPort(balancerPort); err != nil || !DockerReachable(ctx) {
+		return err
+	}
+	if b.inside, err = gatewayOf(ctx, b.stack.network()); err != nil || b.stack.Network == "" {
+		return err
+	}
+	network := networkOf(b.stack.Dir)
+	network.API = []string{net.JoinHostPort(b.inside, strconv.Itoa(b.balancerPort))}
+	return network.Up(ctx)
+}
+
+// apiURLs are the nodes as sandboxes reach them: containers by the balancer, if there is one, other
+// sandboxes by the nodes' own addresses.
+func (b *builder) apiURLs(nodes []string) (urls []string) {
+	switch {
+	case b.inside != "":
+		return []string{"http://" + net.JoinHostPort(b.inside, strconv.Itoa(b.balancerPort))}
+	case b.docker:
+		return nil
+	}
+	for _, n := range nodes {
+		urls = append(urls, "http://"+n)
+	}
+	return urls
+}
+
+// quoted is a list as HCL has it, without its brackets.
+func quoted(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return `"` + strings.Join(list, `", "`) + `"`
 }
 
 // networkOf returns the network of a stack's sandboxes. Each stack has its own.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/deploy/local"
 )
@@ -169,6 +171,7 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	keepsKeys(t, s, api)
 	keepsDrivers(t, s)
 	keepsNetwork(t, s)
+	asksModels(t, api)
 	restartsNodes(t, s)
 
 	// The program accepts the operators' example configuration; only its files are missing.
@@ -191,6 +194,47 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	wantNothingLeft(t, dir)
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("%s is still there", dir)
+	}
+}
+
+// asksModels checks that an agent in a sandbox reaches the nodes' model gateway, which adds the key.
+func asksModels(t *testing.T, api client) {
+	t.Helper()
+	asked := make(chan string, 100)
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.Header.Get("Authorization"):
+		default:
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+	}))
+	defer model.Close()
+	post := func(path, body string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, api.address+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Session-API-Key", api.key)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, resp.StatusCode, text)
+		}
+	}
+	post("/api/settings", fmt.Sprintf(`{"llm_model":"openai/scripted","llm_base_url":"%s/v1","llm_api_key":"sk-stack"}`, model.URL))
+	post("/api/v1/app-conversations", `{"initial_message":{"content":[{"type":"text","text":"hello"}]}}`)
+	select {
+	case key := <-asked:
+		if key != "Bearer sk-stack" {
+			t.Errorf("the model was asked with %q", key)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Error("no agent asked the model")
 	}
 }
 

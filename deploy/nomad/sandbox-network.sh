@@ -18,11 +18,13 @@
 #   NODES    the addresses of the Bivouac nodes, with spaces between. Default: all
 #   REFUSE   networks that sandboxes can't reach, with spaces between: those of Nomad,
 #            Vault, the Bivouac nodes, and the other clients. Default: none
+#   API      where sandboxes reach the Bivouac nodes, whatever is refused: the hosts and
+#            ports of sandboxes { api_urls }, as 10.0.0.11:8440. Default: nowhere
 #   DNS      name servers that are in what is refused, as a cloud's 169.254.169.253
 set -eu
 
 NETWORK=${NETWORK:-bivouac} BRIDGE=${BRIDGE:-bivouac0}
-SUBNET=${SUBNET:-} NODES=${NODES:-} REFUSE=${REFUSE:-} DNS=${DNS:-}
+SUBNET=${SUBNET:-} NODES=${NODES:-} REFUSE=${REFUSE:-} DNS=${DNS:-} API=${API:-}
 PATH=$PATH:/usr/sbin:/sbin
 
 fail() { echo "sandbox-network: $*" >&2; exit 1; }
@@ -46,6 +48,11 @@ rules() {
       for chain in "$FORWARD -i $BRIDGE" "$INPUT"; do
         echo "-A $chain -d $a -p udp --dport 53 -j RETURN"
         echo "-A $chain -d $a -p tcp --dport 53 -j RETURN"
+      done
+    done
+    for a in $API; do
+      for chain in "$FORWARD -i $BRIDGE" "$INPUT"; do
+        echo "-A $chain -d ${a%:*} -p tcp --dport ${a##*:} -j RETURN"
       done
     done
     for a in 169.254.0.0/16 $REFUSE; do echo "-A $FORWARD -i $BRIDGE -d $a -j DROP"; done

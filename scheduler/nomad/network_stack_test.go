@@ -263,6 +263,13 @@ func TestRunner_Docker_NetworkIsShut(t *testing.T) {
 	shut.must(network.Up(t.Context()))
 	all(true, two.published).check(shut, "a node", o.dials(false, two.published))
 	shut.must(network.Check(t.Context()))
+
+	// What sandboxes need of the nodes is open all the same: a port of an address.
+	api := []string{net.JoinHostPort(gateway(one), ports[0]), outerOther + ":80"}
+	network.API = api
+	shut.must(network.Up(t.Context()))
+	want = all(true, api...).with(all(false, net.JoinHostPort(gateway(one), ports[1]), "udp:"+outerOther+":53", two.own))
+	want.check(shut, "a shut sandbox to the nodes", shut.probe(one.c, want.addresses()...).Dials)
 }
 
 // TestRunner_Docker_MissingNetworkIsSaid: a client without the network starts nothing, and the
