@@ -176,6 +176,26 @@ func (r *relay) lease(id, token string) *lease {
 	return l
 }
 
+// besideProxies returns an environment with proxies, if it has any, that an agent's requests to the
+// relay do not go through.
+func besideProxies(environ []string) []string {
+	proxied, except := false, map[string]string{"NO_PROXY": "", "no_proxy": ""}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		proxied = proxied || value != "" && strings.HasSuffix(strings.ToLower(name), "_proxy") && !strings.EqualFold(name, "no_proxy")
+		if _, known := except[name]; known {
+			except[name] = value
+		}
+	}
+	if !proxied {
+		return environ
+	}
+	for name, list := range except {
+		environ = append(environ, name+"="+strings.TrimPrefix(list+",127.0.0.1,localhost", ",")) // of duplicates the last counts
+	}
+	return environ
+}
+
 // forget ends a conversation's use of the gateway, with its requests in progress.
 func (r *relay) forget(id string) {
 	if r == nil {

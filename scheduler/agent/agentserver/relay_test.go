@@ -511,6 +511,25 @@ func TestRelay_StreamsHoldNoBody(t *testing.T) {
 	}
 }
 
+func TestRelay_IsAskedBesideTheSandboxesProxies(t *testing.T) {
+	t.Parallel()
+	last := func(environ []string, name string) (value string) {
+		for _, kv := range environ {
+			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+				value = v
+			}
+		}
+		return value
+	}
+	got := besideProxies([]string{"A=1", "https_proxy=http://proxy:3128", "NO_PROXY=.example.org"})
+	if last(got, "NO_PROXY") != ".example.org,127.0.0.1,localhost" || last(got, "no_proxy") != "127.0.0.1,localhost" || last(got, "A") != "1" {
+		t.Errorf("the environment is %q", got)
+	}
+	if got := besideProxies([]string{"A=1", "HTTP_PROXY="}); len(got) != 2 {
+		t.Errorf("without a proxy it is %q", got)
+	}
+}
+
 // The relay knows a token by its form, which httpapi/llmtoken makes.
 func TestRelay_KnowsTheGatewaysTokens(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 	setup := engine.Setup{
 		ID: c.id, Dir: dir, WorkingDir: m.Workspace.WorkingDir,
 		Agent: of, Secrets: r.secrets(),
-		Environ: commandEnv(os.Environ(), s.cfg.Env), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
+		Environ: besideProxies(commandEnv(os.Environ(), s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
 }
