@@ -23,15 +23,23 @@ func Groupings() []string {
 // maxGrouped is how many conversations a sandbox has at most by grouping, with those that start.
 const maxGrouped = 20
 
-// grouped finds the sandbox that a start joins by the user's grouping strategy, nil for none.
-func (t *transaction) grouped(user string) *Sandbox {
+// grouping returns a user's strategy.
+func (t *transaction) grouping(user string) string {
 	set := t.settingsOf(user)
 	if !t.meta.active(VersionAgents) || set == nil {
-		return nil
+		return GroupNone
 	}
-	strategy := valueOr(set.Values.SandboxGroupingStrategy, GroupNone)
+	if strategy := valueOr(set.Values.SandboxGroupingStrategy, GroupNone); slices.Contains(Groupings(), strategy) {
+		return strategy
+	}
+	return GroupNone
+}
+
+// grouped finds the sandbox that a start joins by the user's grouping strategy, nil for none.
+func (t *transaction) grouped(user string) *Sandbox {
+	strategy := t.grouping(user)
 	spec, err := t.specOrDefault("")
-	if err != nil || strategy == GroupNone || !slices.Contains(Groupings(), strategy) {
+	if err != nil || strategy == GroupNone {
 		return nil
 	}
 	starting := t.startingIn(user)

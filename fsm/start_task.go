@@ -54,8 +54,8 @@ type StartTask struct {
 	UpdatedAt time.Time `json:"updated_at"`
 	// CreatedIndex is the log index of its creation, 0 before protocol version 3.
 	CreatedIndex uint64 `json:"created_index,omitempty"`
-	// Grouped: the sandbox was chosen by the user's grouping strategy. The conversation has a directory
-	// of its own in it.
+	// Grouped: the user's grouping strategy chose the sandbox, a new one where none fits. The
+	// conversation has a directory of its own in it.
 	Grouped bool `json:"grouped,omitempty"`
 }
 

@@ -108,8 +108,9 @@ func (t *transaction) startFor(task *StartTask) *Error {
 		}
 		return t.makeRoom(t.demandOfRunning(task.UserID))
 	}
+	task.Grouped = t.grouping(task.UserID) != GroupNone
 	if s := t.grouped(task.UserID); s != nil {
-		task.SandboxID, task.Grouped = s.ID, true
+		task.SandboxID = s.ID
 		return t.makeRoom(t.demandOfRunning(task.UserID))
 	}
 	if member := t.memberFor(task.UserID, &task.Request); member != nil {

@@ -67,7 +67,8 @@ func (r *Runner) moveTo(ctx context.Context, t *fsm.StartTask, status fsm.StartT
 type place struct {
 	sandbox *fsm.Sandbox
 	url     string
-	// projects is the absolute directory for projects in the sandbox.
+	// projects is the absolute directory for the task's projects: the sandbox's, or one of the
+	// conversation's own below it where a grouping chose the sandbox.
 	projects string
 }
 
@@ -108,6 +109,9 @@ func (r *Runner) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
 	p := &place{sandbox: sb, url: access.AgentURL(sb.Status.Placement), projects: projectDir(sb.Template, sb.Status.Placement)}
 	if p.url == "" || p.projects == "" {
 		return nil, outcome{wait: true, detail: "the sandbox's address is not known yet"}
+	}
+	if t.Grouped {
+		p.projects = path.Join(p.projects, t.ConversationID)
 	}
 	return p, outcome{}
 }
