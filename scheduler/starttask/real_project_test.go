@@ -2,12 +2,7 @@ package starttask_test
 
 import (
 	"bytes"
-	"io"
-	"net/http"
-	"net/http/cgi"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,51 +11,13 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/starttask"
 )
-
-const gitToken = "TOKEN/CANARY@1"
-
-// gitHost serves the repository octo/app over HTTP, with authentication, from git's own backend.
-// files are its files by path.
-func gitHost(t *testing.T, files map[string]string) string {
-	t.Helper()
-	backend := "/usr/lib/git-core/git-http-backend"
-	if _, err := os.Stat(backend); err != nil {
-		t.Skip("git's HTTP backend is not installed")
-	}
-	root := t.TempDir()
-	for path, content := range files {
-		path = filepath.Join(root, "octo/app.git", path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `set -e; export HOME=$PWD; git config --global user.name x; git config --global user.email x@y
-git init -q -b main octo/app.git; cd octo/app.git; git add .; git commit -qm one; git config http.receivepack true`)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if user, pass, _ := r.BasicAuth(); user != "x-access-token" || pass != gitToken {
-			rw.Header().Set("WWW-Authenticate", `Basic realm="git"`)
-			rw.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + root,
-			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(rw, r)
-	}))
-	t.Cleanup(host.Close)
-	return host.URL
-}
 
 // connect gives the user the git host's token.
 func (w *realWorld) connect(host string) {
 	w.t.Helper()
-	ref, err := w.secrets.Write(w.t.Context(), "users/ada/providers/github", map[string]string{"token": gitToken})
+	ref, err := w.secrets.Write(w.t.Context(), "users/ada/providers/github", map[string]string{"token": starttask.GitToken})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -105,26 +62,8 @@ func watchCommandLines(text string) (stop func() (seen int, found []string)) {
 	}
 }
 
-// noCanary fails for each file below dir that holds the token.
-func noCanary(t *testing.T, dir string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(p)
-		if strings.Contains(string(b), "CANARY") {
-			t.Errorf("%s holds the token", p)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestStartTasks_RealRepository(t *testing.T) {
-	host := gitHost(t, map[string]string{
+	host := starttask.GitHost(t, map[string]string{
 		"README": "hi\n",
 		// It asks for itself, in case it runs twice or beside itself.
 		".openhands/setup.sh": "echo begin >>../setup.log; sleep 1; echo end >>../setup.log; env >../setup.env; touch made\n",
@@ -180,7 +119,7 @@ func TestStartTasks_RealRepository(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(ws, "project", "setup.log")); err != nil || string(b) != "begin\nend\n" {
 		t.Errorf("the setup script ran: %q, %v", b, err)
 	}
-	noCanary(t, ws)
+	starttask.NoCanary(t, ws)
 	out, err := w.agents.RunCommand(t.Context(), url, key, agent.Command{Dir: app, Command: `set -x
 git config user.name a; git config user.email a@b; git remote -v; git branch --show-current
 git commit -qm one --allow-empty && touch forbidden && git commit -qm two --allow-empty; git log --oneline | wc -l`})
