@@ -62,6 +62,23 @@ func Plant(nodes []string, operator string) (*World, error) {
 	return w, nil
 }
 
+// endRun waits until the conversation's run has ended: nothing of it changes by itself then.
+func (w *World) endRun(p *person) error {
+	of := "/sandboxes/" + p.sandbox + "/AGENT_SERVER/api/conversations/" + p.conversation
+	return testcluster.Await(patience, func() error {
+		if err := w.call(p.key, "POST", of+"/interrupt", map[string]any{}, nil); err != nil {
+			return err
+		}
+		var now struct {
+			Status string `json:"execution_status"`
+		}
+		if err := w.call(p.key, "GET", of, nil, &now); err != nil || now.Status != "running" {
+			return err
+		}
+		return errors.New("the conversation still runs")
+	})
+}
+
 // furnish gives a user settings, secrets, and a conversation in a running sandbox.
 func (w *World) furnish(p *person) error {
 	settings := map[string]any{
@@ -100,6 +117,9 @@ func (w *World) furnish(p *person) error {
 		return err
 	}
 	p.sandbox, p.conversation = *task.SandboxID, *task.ConversationID
+	if err := w.endRun(p); err != nil {
+		return err
+	}
 	return testcluster.Await(patience, func() error {
 		sb, err := w.as(p.key).Sandbox(p.sandbox)
 		if p.sandboxKey = sb.Inside().Key; err == nil && p.sandboxKey == "" {
