@@ -58,6 +58,9 @@ func TestDev_AgentsOfASpec(t *testing.T) {
 	model, dir := modeltest.New(t, agentScript()), t.TempDir()
 	r := startDev(t, dir)
 	c := r.all[1]
+	if config := string(c.do(t, http.StatusOK, http.MethodGet, "/api/v1/web-client/config", nil).body); !strings.Contains(config, `"key":"qwen-code"`) {
+		t.Errorf("the shipped spec has no agents: %s", config)
+	}
 	c.do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs", map[string]any{"specs": []any{map[string]any{"id": "local", "agents": agents,
 		"template": map[string]any{"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project",
 			"cpu": 500, "memory": 512, "ports": map[string]int{"AGENT_SERVER": 0}}}}})

@@ -267,6 +267,17 @@ func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 		return err
 	}
 	fresh := !c.nodes[0].app.store.View().AnyAPIKey()
+	if fresh { // below it the specs would lose their agents
+		err := c.wait(ctx, failed, func(n *devNode) error {
+			if v := n.app.store.View().ProtocolVersion(); v < fsm.VersionAgents {
+				return fmt.Errorf("the cluster is at protocol version %d", v)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if err := c.provision(ctx); err != nil {
 		return err
 	}

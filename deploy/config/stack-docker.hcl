@@ -9,6 +9,11 @@ spec "docker" {
   # OpenCode alone takes 600 MB while it works.
   memory      = 2048
 
+  # The image has these; settings and starts choose one by id.
+  agents = [
+    { id = "opencode" }, { id = "codex" }, { id = "claude-code" }, { id = "gemini-cli" }, { id = "qwen-code" },
+  ]
+
   # With these the server runs commands and agents as the image's user, who can't
   # read the server's keys. Without them it is that user itself.
   user    = "0:0"

@@ -7,5 +7,12 @@ spec "local" {
   working_dir = "project"
   cpu         = 500
   memory      = 512
+
+  # Agents that are on this machine's PATH, and whatever else the user names.
+  agents = [
+    { id = "opencode" }, { id = "codex" }, { id = "claude-code" }, { id = "gemini-cli" }, { id = "qwen-code" },
+  ]
+  allow_agent_command = true
+
   port "AGENT_SERVER" {}
 }
