@@ -476,3 +476,30 @@ func TestTerminal_CloseEndsACall(t *testing.T) {
 	s.Close()
 	<-done
 }
+
+// TestTerminal_TheShellIsSpoilt closes the shell's files, stops it and changes the terminal's modes:
+// each call returns with a result, and the next shell works.
+func TestTerminal_TheShellIsSpoilt(t *testing.T) {
+	var all sync.WaitGroup
+	for _, command := range []string{
+		"exec <&-", "exec >&- 2>&-", "exec </dev/null >/dev/null 2>&1", "kill -STOP $$", "stty raw -echo; stty intr x", "exec bash --norc",
+		"enable -n eval printf read; unset PROMPT_COMMAND", "exec 0</dev/zero", "trap exit DEBUG",
+	} {
+		all.Go(func() {
+			s, _ := opened(t, func(c *Config) { c.SoftTimeout = time.Second })
+			o := s.sh(t, args{"command": command})
+			if o.raw == nil || len(o.Content) != 1 {
+				t.Errorf("%q: %s", command, o.raw)
+			}
+			for range 3 { // the first ones may be told that the shell has ended, or that it hangs
+				if o = s.sh(t, args{"command": "echo works"}); o.out() == "works" {
+					break
+				}
+			}
+			if o = s.sh(t, args{"command": "echo new; stty -a | grep -c 'intr = ^C'", "reset": true}); o.out() != "new\n1" || o.code() != 0 {
+				t.Errorf("the new shell after %q: %s", command, o.raw)
+			}
+		})
+	}
+	all.Wait()
+}
