@@ -78,7 +78,7 @@ var ours = map[string][]string{
 	"scheduler/agent/tools":      {"scheduler/agent/credential", "scheduler/agent/event"},
 	"scheduler/agent/mcp":        {"scheduler/agent/event", "scheduler/agent/tools"},
 	"scheduler/agent/skills":     {"scheduler/agent/event", "scheduler/agent/tools"},
-	"scheduler/agent/native":     {"scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/skills", "scheduler/agent/tools"},
+	"scheduler/agent/native":     {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/skills", "scheduler/agent/tools"},
 	"scheduler/agent/acp":        {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/preset"},
 	"scheduler/agent/preset":     {},
 	"scheduler/agent/modeltest":  {},

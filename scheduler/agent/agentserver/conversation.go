@@ -40,6 +40,10 @@ type meta struct {
 	StuckDetection bool    `json:"stuck_detection"`
 	ParentID       *string `json:"parent_conversation_id"`
 	UserID         *string `json:"user_id"`
+	// ForkedFrom is the conversation, with dashes, that this one was a copy of; ForkedFromEvent is the
+	// last event of it that was copied.
+	ForkedFrom      *string `json:"forked_from_conversation_id,omitempty"`
+	ForkedFromEvent *string `json:"forked_from_event_id,omitempty"`
 	// SecretNames are the names of the conversation's secrets.
 	SecretNames []string `json:"secret_names"`
 }
@@ -88,6 +92,8 @@ type conversation struct {
 	decoded []event.Event
 	// unsaved are events that count but could not be stored.
 	unsaved []event.Event
+	// copying keeps the times of the events that are written: those of a fork, while it is made.
+	copying bool
 	// latest is the latest event's time.
 	latest string
 	// grown is closed when there are new events; nil without waiters.

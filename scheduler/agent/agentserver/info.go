@@ -2,6 +2,7 @@ package agentserver
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -33,6 +34,9 @@ type info struct {
 	Tags                 map[string]string `json:"tags"`
 	ParentConversationID *string           `json:"parent_conversation_id"`
 	UserID               *string           `json:"user_id"`
+	ForkedFrom           *string           `json:"forked_from_conversation_id"`
+	ForkedFromEvent      *string           `json:"forked_from_event_id"`
+	LastUserMessageID    *string           `json:"last_user_message_id"`
 	CreatedAt            time.Time         `json:"created_at"`
 	UpdatedAt            time.Time         `json:"updated_at"`
 }
@@ -60,8 +64,19 @@ func (c *conversation) snapshot(l *eventLog) info {
 		BlockedActions: map[string]string{}, BlockedMessages: map[string]string{}, AgentState: or(l.state[engine.KeyAgentState], "{}"),
 		Stats: stats, Metrics: total(stats), Agent: m.Agent, SecretNames: m.SecretNames,
 		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
+		ForkedFrom: m.ForkedFrom, ForkedFromEvent: m.ForkedFromEvent, LastUserMessageID: l.lastUserMessage(),
 		CreatedAt: m.CreatedAt, UpdatedAt: l.updated(m.UpdatedAt),
 	}
+}
+
+// lastUserMessage is the id of the user's latest message, nil without one.
+func (l *eventLog) lastUserMessage() *string {
+	for _, e := range slices.Backward(l.entries) {
+		if e.Kind == event.KindMessage && e.Source == event.SourceUser {
+			return &e.ID
+		}
+	}
+	return nil
 }
 
 func or(v json.RawMessage, otherwise string) json.RawMessage {

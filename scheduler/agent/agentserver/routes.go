@@ -16,8 +16,7 @@ type route struct {
 
 // table lists every route. A pattern is net/http's without the method.
 func (s *Server) table() []route {
-	const conv = "/api/conversations"
-	return []route{
+	return append(s.conversationTable(), []route{
 		{"GET", "/health", s.handleHealth},
 		{"GET", "/alive", s.handleHealth},
 		{"GET", "/ready", s.handleReady},
@@ -25,6 +24,43 @@ func (s *Server) table() []route {
 		{"GET", "/{$}", s.handleServerInfo},
 		{"GET", agent.ProofPath, s.handleProof},
 
+		{"GET", "/sockets/events/{id}", s.handleEventSocket},
+		{"GET", "/sockets/bash-events", s.handleBashSocket},
+
+		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
+		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
+		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
+		{"GET", "/api/bash/bash_events/{event}", s.handleBashEventGet},
+		{"GET", "/api/bash/bash_events/{$}", s.handleBashEventBatch},
+		{"DELETE", "/api/bash/bash_events", s.handleBashEventsDelete},
+		{"POST", "/api/file/upload", s.asTools(s.handleFileUpload)},
+		{"GET", "/api/file/download", s.asTools(s.handleFileDownload)},
+		{"POST", "/api/file/create_directory", s.asTools(s.handleCreateDirectory)},
+		{"GET", "/api/file/home", s.asTools(s.handleFileHome)},
+		{"GET", "/api/file/search_subdirs", s.asTools(s.handleSearchSubdirs)},
+		{"GET", "/api/file/archive", s.handleFileArchive},
+		{"GET", "/api/file/download-trajectory/{id}", s.handleTrajectory},
+
+		{"POST", "/api/skills", s.asTools(s.handleSkills)},
+		{"POST", "/api/skills/sync", s.handleSkillsSync},
+		{"POST", "/api/hooks", s.asTools(s.handleHooks)},
+		{"GET", "/api/tools", s.handleTools},
+		{"GET", "/api/tools/{$}", s.handleTools},
+		{"GET", "/api/vscode/url", s.handleVSCodeURL},
+		{"GET", "/api/vscode/status", s.handleVSCodeStatus},
+		{"GET", "/api/desktop/url", s.handleDesktopURL},
+
+		{"GET", "/api/git/changes", s.asTools(s.handleGitChanges)},
+		{"GET", "/api/git/diff", s.asTools(s.handleGitDiff)},
+		{"GET", "/api/git/commits", s.asTools(s.handleGitCommits)},
+		{"GET", "/api/git/commits/{sha}/changes", s.asTools(s.handleGitCommitChanges)},
+	}...)
+}
+
+// conversationTable lists the routes of conversations.
+func (s *Server) conversationTable() []route {
+	const conv = "/api/conversations"
+	return []route{
 		{"POST", conv, s.handleConversationCreate},
 		{"GET", conv, s.handleConversationBatch},
 		{"GET", conv + "/search", s.handleConversationSearch},
@@ -41,6 +77,14 @@ func (s *Server) table() []route {
 		{"POST", conv + "/{id}/security_analyzer", s.handleAnalyzer},
 		{"POST", conv + "/{id}/secrets", s.handleSecrets},
 		{"POST", conv + "/{id}/switch_llm", s.handleSwitchLLM},
+		{"POST", conv + "/{id}/switch_acp_model", s.handleSwitchACPModel},
+		{"POST", conv + "/{id}/switch_profile", s.refusing("profile_name", http.StatusNotFound, "Profile not found: this server keeps none, use switch_llm")},
+		{"POST", conv + "/{id}/load_plugin", s.refusing("plugin_ref", http.StatusNotFound, "Plugin not found: this server has no marketplaces")},
+		{"POST", conv + "/{id}/goal", s.refusing("objective", http.StatusBadRequest, "This server runs no goals: send the objective as a message")},
+		{"POST", conv + "/{id}/goal/stop", s.handleGoalStop},
+		{"POST", conv + "/{id}/goal/resume", s.handleGoalResume},
+		{"POST", conv + "/{id}/fork", s.handleFork},
+		{"POST", conv + "/{id}/navigate", s.handleNavigate},
 		{"POST", conv + "/{id}/ask_agent", s.handleAsk},
 		{"POST", conv + "/{id}/generate_title", s.handleTitle},
 		{"POST", conv + "/{id}/condense", s.handleCondense},
@@ -50,35 +94,6 @@ func (s *Server) table() []route {
 		{"GET", conv + "/{id}/events/search", s.handleEventSearch},
 		{"GET", conv + "/{id}/events/count", s.handleEventCount},
 		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
-
-		{"GET", "/sockets/events/{id}", s.handleEventSocket},
-		{"GET", "/sockets/bash-events", s.handleBashSocket},
-
-		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
-		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
-		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
-		{"GET", "/api/bash/bash_events/{event}", s.handleBashEventGet},
-		{"GET", "/api/bash/bash_events/{$}", s.handleBashEventBatch},
-		{"DELETE", "/api/bash/bash_events", s.handleBashEventsDelete},
-		{"POST", "/api/file/upload", s.asTools(s.handleFileUpload)},
-		{"GET", "/api/file/download", s.asTools(s.handleFileDownload)},
-		{"POST", "/api/file/create_directory", s.asTools(s.handleCreateDirectory)},
-		{"GET", "/api/file/home", s.asTools(s.handleFileHome)},
-		{"GET", "/api/file/search_subdirs", s.asTools(s.handleSearchSubdirs)},
-		{"GET", "/api/file/download-trajectory/{id}", s.handleTrajectory},
-
-		{"POST", "/api/skills", s.asTools(s.handleSkills)},
-		{"POST", "/api/hooks", s.asTools(s.handleHooks)},
-		{"GET", "/api/tools", s.handleTools},
-		{"GET", "/api/tools/{$}", s.handleTools},
-		{"GET", "/api/vscode/url", s.handleVSCodeURL},
-		{"GET", "/api/vscode/status", s.handleVSCodeStatus},
-		{"GET", "/api/desktop/url", s.handleDesktopURL},
-
-		{"GET", "/api/git/changes", s.asTools(s.handleGitChanges)},
-		{"GET", "/api/git/diff", s.asTools(s.handleGitDiff)},
-		{"GET", "/api/git/commits", s.asTools(s.handleGitCommits)},
-		{"GET", "/api/git/commits/{sha}/changes", s.asTools(s.handleGitCommitChanges)},
 	}
 }
 

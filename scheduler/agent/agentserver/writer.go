@@ -98,7 +98,11 @@ func (c *conversation) write(events ...event.Event) error {
 	parent := l.lastID()
 	for _, e := range events {
 		h := fill(e)
-		h.Timestamp = c.stamp()
+		if c.copying && h.Timestamp >= c.latest {
+			c.latest = h.Timestamp
+		} else {
+			h.Timestamp = c.stamp()
+		}
 		if id := parent; id != "" && h.ParentID == nil {
 			h.ParentID = &id
 		}

@@ -122,6 +122,11 @@ type Switcher interface {
 	SwitchLLM(ctx context.Context, llm LLM) error
 }
 
+// ModelSwitcher chooses another of an ACP agent's models, from the next step on.
+type ModelSwitcher interface {
+	SwitchModel(ctx context.Context, model string) error
+}
+
 // SecretsUpdater takes secrets that were added after the engine was made.
 type SecretsUpdater interface {
 	UpdateSecrets(secrets map[string]Secret)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"bivouac.dev/bivouac/scheduler/agent/credential"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 	"bivouac.dev/bivouac/scheduler/agent/skills"
@@ -33,7 +34,11 @@ func loadSkills(s engine.Setup) *skills.Catalog {
 			more = append(more, one)
 		}
 	}
-	return skills.Load(o).With(more)
+	var c *skills.Catalog
+	if err := credential.Do(s.Credential, func() error { c = skills.Load(o); return nil }); err != nil {
+		c = skills.Load(skills.Options{}) // no thread can become the tools' user: nothing is read
+	}
+	return c.With(more)
 }
 
 // catalog returns the conversation's skills. They are read once for an engine.
@@ -85,7 +90,14 @@ func (e *Engine) rules(a *event.Action, o *event.Observation) []event.Event {
 		return nil
 	}
 	already := e.names(engine.KeyActivatedPathRules)
-	found := e.catalog().ForPath(filepath.Clean(touched.Path), already)
+	var found []skills.Match
+	err := credential.Do(e.setup.Credential, func() error {
+		found = e.catalog().ForPath(filepath.Clean(touched.Path), already)
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
 	if len(found) == 0 {
 		return nil
 	}
