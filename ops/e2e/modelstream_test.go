@@ -4,20 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
-// streamText is the answer of TestModelStream: two hundred chunks.
-func streamText() string { return strings.Repeat("twelve chars", 200) }
+// streamText is the answer of TestModelStream: more than a hundred chunks.
+func streamText() string { return strings.Repeat("twelve chars", 120) }
 
 // modelAsker asks models through the gateway of a node, as a sandbox's agent server does.
 type modelAsker struct {
@@ -168,10 +166,5 @@ func TestModelStream(t *testing.T) {
 	})
 	if asked := len(model.Requests()); asked != 4 {
 		t.Errorf("the endpoint was asked %d times", asked)
-	}
-	testcluster.Pause(t.Context(), 6*time.Second) // another report
-	var page struct{ Items []struct{ Requests int } }
-	if err := f.Nodes[0].Get("/api/v1/operator/usage", &page); err != nil || len(page.Items) != 1 || page.Items[0].Requests != 4 {
-		t.Error(errors.Join(err, fmt.Errorf("counted %+v", page.Items)))
 	}
 }
