@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/llmtoken"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -73,7 +75,7 @@ func newUserMeBody(s *storedSettings, access modelAccess) (map[string]json.RawMe
 	}
 	for name, value := range map[string]any{
 		"id": s.UserID, "llm_api_key": access.APIKey, "llm_base_url": access.BaseURL,
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": access},
+		"agent_settings": map[string]any{"agent_kind": cmp.Or(decode.OrZero(s.Values.AgentKind), fsm.AgentOpenHands), "llm": access},
 	} {
 		if body[name], err = response.Encode(value); err != nil {
 			return nil, err
