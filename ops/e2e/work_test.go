@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -48,6 +49,7 @@ spec "work" {
   cpu         = 100
   memory      = 512
   env         = { PATH = "%s" }
+  agents      = [{ id = "opencode" }, { id = "codex" }]
   port "AGENT_SERVER" {}
 }
 `
@@ -77,7 +79,7 @@ func workScript() *modeltest.Script {
 	const mend = "sed -i s/helo/hello/ greet.sh && sh test.sh"
 	edit := modeltest.Tool("file_editor", map[string]any{"command": "str_replace", "path": "${dir}/greet.sh", "old_str": "helo", "new_str": "hello"})
 	return &modeltest.Script{Key: workModelKey, Stories: []*modeltest.Story{
-		{When: modeltest.When{System: "[Tt]itle"}, Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")}},
+		{When: modeltest.When{System: "Write a title|title generator"}, Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")}},
 		{When: modeltest.When{User: "fix the greeting in (?P<dir>\\S+)", Tool: "file_editor"}, Answers: []modeltest.Answer{
 			modeltest.Calls(terminal("touch begun; while [ ! -e go ]; do sleep 0.1; done; rm begun go; sh test.sh")),
 			modeltest.Calls(edit, terminal("sh test.sh")),
@@ -126,8 +128,8 @@ git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
 }
 
 // TestWork runs conversations in which agents work on a repository: the built-in agent, through the
-// leader's death, a pause, an approval, a rejection and an interrupt. The model's key is
-// nowhere in the sandbox.
+// leader's death, a pause, an approval, a rejection and an interrupt; then OpenCode by
+// the request and Codex by the settings. The model's key is nowhere in the sandboxes.
 func TestWork(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{
 		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, agentPath(t)),
@@ -140,20 +142,25 @@ func TestWork(t *testing.T) {
 	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
 		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
 
-	w.start()
+	w.start(nil)
 	w.leaderDies()
 	w.isCalled("Mend the greeting")
 	w.confirms()
 	w.isAskedAgain()
+	w.worksWith(map[string]any{"acp_server": "opencode"})
+	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{"agent_kind": "acp", "acp_server": "codex"}, nil)
+	w.worksWith(nil)
 	w.isCounted()
 	w.keepsNoKey()
 }
 
-// start starts a conversation on the repository.
-func (w *work) start() {
+// start starts a conversation on the repository. more are members of the request.
+func (w *work) start(more map[string]any) {
 	w.t.Helper()
+	request := map[string]any{"selected_repository": "octo/app", "git_provider": "github"}
+	maps.Copy(request, more)
 	var task testcluster.StartTask
-	w.Sure(w.t, http.MethodPost, "/api/v1/app-conversations", map[string]any{"selected_repository": "octo/app", "git_provider": "github"}, &task)
+	w.Sure(w.t, http.MethodPost, "/api/v1/app-conversations", request, &task)
 	task = w.AwaitTask(w.t, task.ID)
 	w.sandbox, w.conversation = *task.SandboxID, *task.ConversationID
 	var info struct {
@@ -386,10 +393,23 @@ func (w *work) keepsNoKey() {
 		for _, p := range processes {
 			for _, place := range []string{"environ", "cmdline"} {
 				raw, err := os.ReadFile(filepath.Join(p, place))
-				if err == nil && strings.Contains(string(raw), secret) {
+				given := place == "environ" && secret == workGitToken // a conversation's agent has it
+				if err == nil && !given && strings.Contains(string(raw), secret) {
 					w.t.Errorf("%s is in %s/%s", secret, p, place)
 				}
 			}
 		}
+	}
+}
+
+// worksWith starts a conversation with an agent that speaks ACP.
+func (w *work) worksWith(request map[string]any) {
+	w.t.Helper()
+	w.start(request)
+	w.say("fix the greeting")
+	w.becomes("finished")
+	w.says("The test passes.")
+	if got := w.shell("sh test.sh"); got != "passed" {
+		w.t.Errorf("%v: the test says %q", request, got)
 	}
 }
