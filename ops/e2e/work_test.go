@@ -241,6 +241,7 @@ func (w *work) shell(command string) (out string) {
 	testcluster.Eventually(w.t, command, func() error {
 		var got struct {
 			Stdout *string `json:"stdout"`
+			Stderr string  `json:"stderr"`
 			Code   *int    `json:"exit_code"`
 		}
 		err := w.agentServer().Do(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": command, "cwd": w.dir}, &got)
@@ -248,7 +249,7 @@ func (w *work) shell(command string) (out string) {
 		case err != nil:
 			return err
 		case got.Code == nil || *got.Code != 0:
-			return fmt.Errorf("it failed: %+v", got)
+			return fmt.Errorf("it failed: %s", got.Stderr)
 		case got.Stdout != nil:
 			out = strings.TrimSpace(*got.Stdout)
 		}

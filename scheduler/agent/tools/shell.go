@@ -88,6 +88,13 @@ func startShell(ctx context.Context, c Config, dir string, plain bool) (*shell, 
 		return nil, err
 	}
 	defer start.Close()
+	if as := c.Credential; as != nil {
+		// The shell opens it by its name, as that user.
+		if err := start.Chown(int(as.Uid), int(as.Gid)); err != nil {
+			s.closeTerminal()
+			return nil, err
+		}
+	}
 	s.cmd = exec.Command(bash, "--noprofile", "--rcfile", "/dev/fd/3", "--noediting", "-i")
 	s.cmd.Dir = existing(dir)
 	s.cmd.Env = append(shellEnv(c), cookieName+"="+s.cookie)
