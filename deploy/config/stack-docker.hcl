@@ -19,6 +19,11 @@ spec "docker" {
   user    = "0:0"
   cap_add = ["SETUID", "SETGID", "KILL", "CHOWN"]
 
+  # What users may choose beside the built-in agent.
+  agents = [
+    { id = "opencode" }, { id = "codex" }, { id = "claude-code" }, { id = "gemini-cli" }, { id = "qwen-code" },
+  ]
+
   # Published at 127.0.0.1, the only address that the stack's Nomad client has.
   port "AGENT_SERVER" {
     container = 8000
