@@ -45,9 +45,10 @@ func (s *Server) known(w http.ResponseWriter, r *http.Request) *conversation {
 }
 
 // handlePreparePause handles POST /api/conversations/prepare-for-sandbox-pause. Everything is on
-// disk already; it ends the engines' processes and frees the indexes in memory.
-func (s *Server) handlePreparePause(w http.ResponseWriter, _ *http.Request) {
+// disk already; it ends the engines' processes, frees the indexes in memory and sends the webhooks.
+func (s *Server) handlePreparePause(w http.ResponseWriter, r *http.Request) {
 	s.unload()
+	s.webhooks.flush(r.Context())
 	w.WriteHeader(http.StatusNoContent)
 }
 

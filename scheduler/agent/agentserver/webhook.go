@@ -23,6 +23,8 @@ const (
 	webhookTime = 10 * time.Second
 	// webhookFor is how long one state is sent again before it is dropped.
 	webhookFor = 10 * time.Minute
+	// webhookFlush is how long a pause waits for what is not sent.
+	webhookFlush = 2 * time.Second
 )
 
 // webhooks send conversations to the control plane (PROTOCOL.md, "Webhooks"). One goroutine, run,
@@ -36,11 +38,14 @@ type webhooks struct {
 
 	mu      sync.Mutex
 	pending map[string]info // by conversation id
-	wake    chan struct{}
+	// sent is closed when nothing is pending.
+	sent chan struct{}
+	wake chan struct{}
 }
 
 func newWebhooks(cfg Config) *webhooks {
-	w := &webhooks{bases: cfg.Webhooks, logger: cfg.Logger, pending: map[string]info{}, wake: make(chan struct{}, 1)}
+	w := &webhooks{bases: cfg.Webhooks, logger: cfg.Logger, pending: map[string]info{}, sent: make(chan struct{}), wake: make(chan struct{}, 1)}
+	close(w.sent)
 	// A redirect would be shown the key.
 	w.client = &http.Client{Timeout: webhookTime, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if len(cfg.Keys) > 0 {
@@ -59,6 +64,9 @@ func (w *webhooks) tell(c *conversation) {
 		return // it is gone
 	}
 	w.mu.Lock()
+	if len(w.pending) == 0 {
+		w.sent = make(chan struct{})
+	}
 	w.pending[c.id] = i
 	w.mu.Unlock()
 	select {
@@ -110,6 +118,22 @@ func (w *webhooks) deliver(ctx context.Context, id string) {
 	defer w.mu.Unlock()
 	if w.pending[id].UpdatedAt.Equal(last.UpdatedAt) {
 		delete(w.pending, id)
+		if len(w.pending) == 0 {
+			close(w.sent)
+		}
+	}
+}
+
+// flush waits until all is sent, for a limited time.
+func (w *webhooks) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, webhookFlush)
+	defer cancel()
+	w.mu.Lock()
+	sent := w.sent
+	w.mu.Unlock()
+	select {
+	case <-sent:
+	case <-ctx.Done():
 	}
 }
 

@@ -78,3 +78,17 @@ func TestWebhook_Refused(t *testing.T) {
 	s.want(200, "PATCH", convPath, `{"title":"Two"}`)
 	s.until("the next title", func() bool { return len(p.sent()) == 2 && p.sent()[1] == "Two" })
 }
+
+// TestWebhook_BeforeAPause: the call before a pause waits until the title is sent.
+func TestWebhook_BeforeAPause(t *testing.T) {
+	p := &controlPlane{statuses: []int{503, 200}}
+	up := httptest.NewServer(p)
+	t.Cleanup(up.Close)
+	s := serveAt(t, t.TempDir(), func(c *Config) { c.Webhooks = []string{up.URL + "/api/v1/webhooks"} })
+	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	s.until("the title is refused", func() bool { return len(p.sent()) >= 1 })
+	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
+	if got := p.sent(); len(got) != 2 {
+		t.Errorf("sent %q before the pause", got)
+	}
+}

@@ -15,10 +15,7 @@ import (
 // did so and cleared its environment is not found. Environments are read as the processes' user.
 func killTree(leader int, cookie string, as *syscall.Credential) {
 	for range 20 {
-		var pids []int
-		if leader > 0 { // -1 would be every process
-			pids = []int{leader}
-		}
+		pids := one(leader)
 		// A thread that can't become the user leaves the leader alone.
 		_ = credential.Do(as, func() error { pids = tree(leader, cookie); return nil })
 		for _, pid := range pids {
@@ -31,11 +28,20 @@ func killTree(leader int, cookie string, as *syscall.Credential) {
 	}
 }
 
+// one is a list of the process alone. Without a leader (0, -1) it is empty: kill takes those for groups
+// of processes, and -1 for all of them.
+func one(leader int) []int {
+	if leader <= 0 {
+		return nil
+	}
+	return []int{leader}
+}
+
 // tree lists the processes of killTree that have not ended.
 func tree(leader int, cookie string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return []int{leader}
+		return one(leader)
 	}
 	mark := []byte(cookieName + "=" + cookie)
 	parents := map[int]int{}
@@ -86,8 +92,8 @@ func marked(pid int, mark []byte) bool {
 	if err != nil {
 		return false
 	}
-	for _, one := range bytes.Split(b, []byte{0}) {
-		if bytes.Equal(one, mark) {
+	for _, variable := range bytes.Split(b, []byte{0}) {
+		if bytes.Equal(variable, mark) {
 			return true
 		}
 	}
