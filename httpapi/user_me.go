@@ -24,7 +24,8 @@ type modelAccess struct {
 }
 
 // handleUserMe handles GET /api/v1/users/me: the settings with the user's id. With expose_secrets and
-// the key of a sandbox of the user it has what that sandbox's programs reach models with.
+// the key of a sandbox of the user it has what that sandbox's programs reach models and MCP servers
+// with.
 func (s *Server) handleUserMe(c *call) (answer, error) {
 	expose := c.query.Boolean("expose_secrets")
 	if err := c.check(); err != nil {
@@ -48,8 +49,8 @@ func (s *Server) handleUserMe(c *call) (answer, error) {
 			return answer{}, err
 		}
 	}
-	mcp := json.RawMessage("null")
-	if !stored.MCPConfig.IsZero() {
+	mcp := json.RawMessage("null") // it holds secrets
+	if expose && !stored.MCPConfig.IsZero() {
 		text, err := s.readSecret(c.ctx(), stored.MCPConfig, "json")
 		if err != nil {
 			return answer{}, err

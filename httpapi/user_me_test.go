@@ -86,3 +86,16 @@ func TestMe_WithoutTheGatewayItIsTheKey(t *testing.T) {
 		h.nowhere("the key", modelKey)
 	}
 }
+
+// The MCP configuration holds secrets: a sandbox gets it, with its own key, and nobody else here.
+func TestMe_MCPServersAreASandboxs(t *testing.T) {
+	t.Parallel()
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
+	h.settings(h.alice, `{"mcp_config":{"stdio_servers":[{"name":"a","command":"b","env":{"TOKEN":"canary-mcp"}}]}}`)
+	for query, shown := range map[string]bool{"": false, "?expose_secrets=true": true} {
+		res := h.do("", http.MethodGet, pathMe+query, "", "Authorization", "Bearer "+h.alice, "X-Session-API-Key", h.key).want(t, 200)
+		if strings.Contains(string(res.body), "canary-mcp") != shown {
+			t.Errorf("%q: %s", query, res.body)
+		}
+	}
+}

@@ -9,7 +9,7 @@ spec "docker" {
   # OpenCode alone takes 600 MB while it works.
   memory      = 2048
 
-  # The image has these; settings and starts choose one by id.
+  # The image has these. Settings and starts choose one by id, beside the built-in agent.
   agents = [
     { id = "opencode" }, { id = "codex" }, { id = "claude-code" }, { id = "gemini-cli" }, { id = "qwen-code" },
   ]
@@ -18,11 +18,6 @@ spec "docker" {
   # read the server's keys. Without them it is that user itself.
   user    = "0:0"
   cap_add = ["SETUID", "SETGID", "KILL", "CHOWN"]
-
-  # What users may choose beside the built-in agent.
-  agents = [
-    { id = "opencode" }, { id = "codex" }, { id = "claude-code" }, { id = "gemini-cli" }, { id = "qwen-code" },
-  ]
 
   # Published at 127.0.0.1, the only address that the stack's Nomad client has.
   port "AGENT_SERVER" {
