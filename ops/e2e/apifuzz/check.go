@@ -96,7 +96,9 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 
 // judgeAccess checks that a key gives access to nothing but its own.
 func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
-	if r.sound && a.status == http.StatusUnauthorized && r.op.access != "sandbox" && (r.caller.who == "a" || r.caller.who == "operator") {
+	// This one needs the key of a sandbox besides.
+	second := r.op.id == "user.me" && strings.Contains(r.target, "expose_secrets")
+	if r.sound && !second && a.status == http.StatusUnauthorized && r.op.access != "sandbox" && (r.caller.who == "a" || r.caller.who == "operator") {
 		bad("%s has a key that does not work any more", r.caller.name)
 	}
 	if a.status/100 != 2 || r.op.access == "open" || r.method == http.MethodOptions {
@@ -106,7 +108,8 @@ func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
 	if !slices.Contains(mayPass, r.caller.who) {
 		bad("%s got through", r.caller.name)
 	}
-	if r.caller.who == "sandbox" && !strings.Contains(r.target, r.caller.sandbox) {
+	// A webhook names a conversation; the looks at what is B's judge it.
+	if r.caller.who == "sandbox" && r.op.id != "webhook.conversation" && !strings.Contains(r.target, r.caller.sandbox) {
 		bad("A's sandbox reached beyond itself")
 	}
 }
