@@ -16,6 +16,7 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/credential"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
+	"bivouac.dev/bivouac/scheduler/agent/hooks"
 )
 
 const (
@@ -135,6 +136,7 @@ func readCreate(o decode.Object) createRequest {
 		q.meta.ParentID = &p
 	}
 	q.meta.Agent, q.profile = readAgent(o)
+	readHooks(o)
 	auto := o.Boolean("autotitle")
 	q.meta.Autotitle = auto == nil || *auto
 	if im, ok := o.Object("initial_message"); ok {
@@ -145,6 +147,20 @@ func readCreate(o decode.Object) createRequest {
 		}
 	}
 	return q
+}
+
+// readHooks refuses hooks that can't be read: a hook that forbids something must not be lost.
+func readHooks(o decode.Object) {
+	if o.Value("hook_config") == nil {
+		return
+	}
+	text, err := json.Marshal(o.Value("hook_config"))
+	if err == nil {
+		_, err = hooks.Parse(text)
+	}
+	if err != nil {
+		o.Masked().Rule("hook_config", err.Error())
+	}
 }
 
 // readKind reads the kind of an object.

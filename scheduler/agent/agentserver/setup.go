@@ -88,6 +88,7 @@ type setupRequest struct {
 	AgentSettings *agentRequest              `json:"agent_settings"`
 	Agent         *agentRequest              `json:"agent"`
 	Secrets       map[string]json.RawMessage `json:"secrets"`
+	HookConfig    json.RawMessage            `json:"hook_config"`
 }
 
 type agentRequest struct {
@@ -113,7 +114,7 @@ func (r setupRequest) agent() engine.Agent {
 		return engine.Agent{Kind: kindNative}
 	}
 	out := from.Agent
-	out.ACP, out.Suffix, out.Skills = from.ACP, from.Context.Suffix, from.Context.Skills
+	out.ACP, out.Suffix, out.Skills, out.Hooks = from.ACP, from.Context.Suffix, from.Context.Skills, r.HookConfig
 	if out.Kind == "" || out.Kind == "llm" {
 		out.Kind = kindNative
 	}

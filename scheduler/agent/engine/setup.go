@@ -46,6 +46,8 @@ type Agent struct {
 	Condenser Condenser `json:"condenser"`
 	// Skills are those of the create request, in the protocol's form (scheduler/agent/skills).
 	Skills []json.RawMessage `json:"-"`
+	// Hooks are the commands of the create request's hook_config (scheduler/agent/hooks).
+	Hooks json.RawMessage `json:"-"`
 	// Tools are the names of the tools to use; none means all.
 	Tools []string `json:"-"`
 	ACP   ACP      `json:"-"`

@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
+	"bivouac.dev/bivouac/scheduler/agent/hooks"
 	"bivouac.dev/bivouac/scheduler/agent/mcp"
 	"bivouac.dev/bivouac/scheduler/agent/skills"
 	"bivouac.dev/bivouac/scheduler/agent/tools"
@@ -23,6 +24,9 @@ type Engine struct {
 	conv      engine.Conversation
 	log       *slog.Logger
 	transport *http.Transport
+
+	hooks      *hooks.Config // nil for none
+	background sync.WaitGroup
 
 	skillsOnce sync.Once
 	skills     *skills.Catalog // see catalog
@@ -48,7 +52,11 @@ func New(setup engine.Setup, conv engine.Conversation) (*Engine, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{conv: conv, log: log, transport: transport, setup: setup}
+	configured, err := readHooks(setup.Agent.Hooks)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{conv: conv, log: log, transport: transport, setup: setup, hooks: configured}
 	e.life, e.stop = context.WithCancel(context.Background())
 	e.client = newClient(setup.Agent.LLM, transport)
 	return e, nil
@@ -118,6 +126,7 @@ func (e *Engine) Close() error {
 	if box != nil {
 		box.close()
 	}
+	e.background.Wait()
 	e.transport.CloseIdleConnections()
 	return nil
 }

@@ -14,6 +14,12 @@ import (
 func (e *Engine) execute(ctx context.Context, box *toolbox, actions []*event.Action) (engine.Outcome, error) {
 	outcome := engine.Continue
 	for _, a := range actions {
+		switch allowed, err := e.allows(ctx, a); {
+		case err != nil:
+			return engine.Continue, err
+		case !allowed:
+			continue
+		}
 		result, err := e.result(ctx, box, a)
 		if ctx.Err() != nil {
 			// What an interrupted tool returned is not its result. The server says so.
@@ -23,6 +29,9 @@ func (e *Engine) execute(ctx context.Context, box *toolbox, actions []*event.Act
 			return engine.Continue, err
 		}
 		if err := e.conv.Append(result...); err != nil {
+			return engine.Continue, err
+		}
+		if err := e.executed(ctx, a, result); err != nil {
 			return engine.Continue, err
 		}
 		if a.ToolName == tools.FinishName {

@@ -15,6 +15,9 @@ func (e *Engine) Step(ctx context.Context) (engine.Outcome, error) {
 	if ctx.Err() != nil {
 		return engine.Continue, ctx.Err()
 	}
+	if err == nil && outcome == engine.Finished {
+		return e.mayStop(ctx)
+	}
 	if err != nil || outcome != engine.Continue {
 		return outcome, err
 	}
