@@ -137,6 +137,7 @@ func readCreate(o decode.Object) createRequest {
 	}
 	q.meta.Agent, q.profile = readAgent(o)
 	readHooks(o)
+	refuseUnsupported(o)
 	auto := o.Boolean("autotitle")
 	q.meta.Autotitle = auto == nil || *auto
 	if im, ok := o.Object("initial_message"); ok {
@@ -160,6 +161,17 @@ func readHooks(o decode.Object) {
 	}
 	if err != nil {
 		o.Masked().Rule("hook_config", err.Error())
+	}
+}
+
+// refuseUnsupported refuses what would change what an agent can do or where, and that this server
+// has not. An empty list and false ask for nothing.
+func refuseUnsupported(o decode.Object) {
+	if list, ok := o.Value("client_tools").([]any); ok && len(list) > 0 {
+		o.Masked().Rule("client_tools", "client_tools are not supported: leave them out, or use an image with the OpenHands agent server")
+	}
+	if o.Value("worktree") == true {
+		o.Rule("worktree", "a worktree of its own is not supported: leave it out")
 	}
 }
 

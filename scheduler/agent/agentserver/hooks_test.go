@@ -47,3 +47,20 @@ func TestHooks_OfTheCreateRequest(t *testing.T) {
 		t.Errorf("hooks: %s", got)
 	}
 }
+
+// TestCreate_RefusesWhatThisServerHasNot: tools of the client and a worktree are not taken and dropped.
+func TestCreate_RefusesWhatThisServerHasNot(t *testing.T) {
+	s := newServer(t)
+	with := func(member string) string {
+		return strings.TrimSuffix(createBody(t, convUID), "}") + "," + member + "}"
+	}
+	for member, says := range map[string]string{
+		`"client_tools":[{"name":"CANARY"}]`: "client_tools are not supported",
+		`"worktree":true`:                    "a worktree of its own is not supported",
+	} {
+		if got := s.want(422, "POST", "/api/conversations", with(member)); !strings.Contains(got, says) || strings.Contains(got, "CANARY") {
+			t.Errorf("%s: %s", member, got)
+		}
+	}
+	s.want(201, "POST", "/api/conversations", with(`"plugins":[],"client_tools":null,"worktree":false,"tool_module_qualnames":{"a":"b"}`))
+}
