@@ -72,6 +72,8 @@ type session struct {
 	mcp         sdk.McpCapabilities
 	// cost is what the session has cost so far, as the agent tells it.
 	cost float64
+	// late is set after a cancelled turn, until the next prompt.
+	late bool
 
 	mu sync.Mutex
 	// turn takes the updates; nil between turns.

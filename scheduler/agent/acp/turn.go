@@ -20,6 +20,12 @@ import (
 // drainWait is how long an agent may take to end a turn that was cancelled, before it is killed.
 const drainWait = 2 * time.Second
 
+// barrierWait is how long an agent may take to refuse methodBarrier.
+const barrierWait = time.Second
+
+// methodBarrier is no method of any agent: its refusal comes after what the agent sent before.
+const methodBarrier = "_bivouac/barrier"
+
 // turn is one prompt of a session, until its answer. Only the goroutine of Step uses it, except
 // the channels.
 type turn struct {
@@ -131,6 +137,18 @@ func (s *session) set(t *turn) {
 	s.turn = t
 }
 
+// settle drops what the agent sends after the end of a cancelled turn: an update does not say of which
+// turn it is. Between turns updates are dropped; the agent's next answer is behind them.
+func (s *session) settle(ctx context.Context) {
+	if !s.late {
+		return
+	}
+	s.late = false
+	ctx, cancel := context.WithTimeout(ctx, barrierWait)
+	defer cancel()
+	_, _ = sdk.SendRequest[json.RawMessage](s.conn, ctx, methodBarrier, struct{}{}) // it is refused
+}
+
 // promptAnswer is the answer to session/prompt. Agents count tokens in one of two places.
 type promptAnswer struct {
 	StopReason string `json:"stopReason"`
@@ -166,6 +184,7 @@ type answered struct {
 // prompt sends a prompt and carries its turn to its end. It returns ctx's error after an interrupt,
 // errNewMessage, errIdle, or the agent's error.
 func (e *Engine) prompt(ctx context.Context, s *session, t *turn, blocks []sdk.ContentBlock) (promptAnswer, error) {
+	s.settle(ctx)
 	s.set(t)
 	done := make(chan answered, 1)
 	go func() {
@@ -182,6 +201,7 @@ func (e *Engine) prompt(ctx context.Context, s *session, t *turn, blocks []sdk.C
 	a, finished, err := e.follow(ctx, t, done)
 	if !finished {
 		e.cancelTurn(s, t, done)
+		s.late = true
 	}
 	s.set(nil)
 	close(t.over)

@@ -182,16 +182,20 @@ func (a *agent) refuse(m message, code int, text string) {
 	a.send(message{ID: m.ID, Error: &failure{code, text}})
 }
 
-// send writes one line.
-func (a *agent) send(m message) {
-	m.Version = "2.0"
-	b, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // its own types encode
+// send writes messages at once, a line each.
+func (a *agent) send(list ...message) {
+	var lines []byte
+	for _, m := range list {
+		m.Version = "2.0"
+		b, err := json.Marshal(m)
+		if err != nil {
+			panic(err) // its own types encode
+		}
+		lines = append(append(lines, b...), '\n')
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, _ = os.Stdout.Write(append(b, '\n')) // the client is gone: so is the test
+	_, _ = os.Stdout.Write(lines) // the client is gone: so is the test
 }
 
 func sessionFile(id string) string {

@@ -94,8 +94,8 @@ func (t *turn) do(words []string) {
 		<-t.stop
 		time.Sleep(300 * time.Millisecond)
 		t.say("late")
-		t.end("cancelled")
-		t.say("too late")
+		// In one write: what comes after the agent has answered something else is of no turn known.
+		t.a.send(t.ended("cancelled"), t.said("too late"))
 	case Deaf:
 		t.say("deaf")
 		select {}
@@ -193,8 +193,10 @@ func (t *turn) permitted(answer <-chan json.RawMessage) bool {
 	return json.Unmarshal(<-answer, &m) == nil && m.Result.Outcome.OptionID == "once"
 }
 
-func (t *turn) say(text string) {
-	t.update("agent_message_chunk", map[string]any{"content": map[string]string{"type": "text", "text": text}})
+func (t *turn) say(text string) { t.a.send(t.said(text)) }
+
+func (t *turn) said(text string) message {
+	return t.updated("agent_message_chunk", map[string]any{"content": map[string]string{"type": "text", "text": text}})
 }
 
 func (t *turn) call(kind, id, status string, output any) {
@@ -205,15 +207,19 @@ func (t *turn) call(kind, id, status string, output any) {
 	t.update(kind, members)
 }
 
-func (t *turn) update(kind string, members map[string]any) {
+func (t *turn) update(kind string, members map[string]any) { t.a.send(t.updated(kind, members)) }
+
+func (t *turn) updated(kind string, members map[string]any) message {
 	members["sessionUpdate"] = kind
 	params, err := json.Marshal(map[string]any{"sessionId": t.session, "update": members})
 	if err != nil {
 		panic(err) // its own types encode
 	}
-	t.a.send(message{Method: "session/update", Params: params})
+	return message{Method: "session/update", Params: params}
 }
 
-func (t *turn) end(reason string) {
-	t.a.reply(t.m, map[string]any{"stopReason": reason, "usage": map[string]int{"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}})
+func (t *turn) end(reason string) { t.a.send(t.ended(reason)) }
+
+func (t *turn) ended(reason string) message {
+	return message{ID: t.m.ID, Result: map[string]any{"stopReason": reason, "usage": map[string]int{"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}}
 }
