@@ -175,8 +175,9 @@ func wantFiles(t *testing.T, r release, got map[string]entry, zsh string) {
 	}
 }
 
-// notForOperators are files of deploy and ops that only code, tests and `make stack` read.
-var notForOperators = regexp.MustCompile(`^deploy/(local|tools|release)/|^deploy/config/stack|\.go$|^ops/runbooks/testdata/`)
+// notForOperators are files of deploy and ops that only code, tests, `make stack` and, in the tree with
+// the agents' lock file, `make sandbox-image` read.
+var notForOperators = regexp.MustCompile(`^deploy/(local|tools|release|image)/|^deploy/config/stack|\.go$|^ops/runbooks/testdata/`)
 
 // operatorFiles are the files of the tree that some package must have: all of deploy, the runbooks,
 // dashboards and alerts, without what notForOperators names.
