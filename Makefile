@@ -77,6 +77,9 @@ test: check tools agents build ## check, then all tests with the race detector, 
 	@# What makes the packages is one too.
 	$(GO) test -C deploy/release ./...
 
+# The tests run the agent server that build made, instead of building it again.
+test e2e: export BIVOUAC_SANDBOX_AGENT := $(CURDIR)/$(BIN)/sandbox-agent
+
 .PHONY: e2e
 e2e: tools build ## the end-to-end tests on the real stack, in their short form (drills: the long one)
 	$(GO) test -race -timeout 40m ./ops/e2e

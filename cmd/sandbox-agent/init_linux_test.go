@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
 )
 
 // TestInit_ReapsOrphans runs the program as process 1 of its own PID namespace, as a container
@@ -75,10 +77,8 @@ func TestInit_EndsWithTheAgentServersCode(t *testing.T) {
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	cmd := exec.Command("go", "build", "-o", bin, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/deploy/local"
 )
 
 // startAgent runs the real program and returns its address and a function that kills it.
@@ -49,10 +51,8 @@ func startAgent(t *testing.T, bin string, env ...string) (url string, kill func(
 func TestReal_MemberOfAPool(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "sandbox-agent")
-	build := exec.Command("go", "build", "-o", bin, "bivouac.dev/bivouac/cmd/sandbox-agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+		t.Fatal(err)
 	}
 	env := []string{"OH_DEFERRED_INIT=1", "OH_SECRET_KEY=initsecret", "OH_CONVERSATIONS_PATH=" + dir + "/c", "OH_BASH_EVENTS_DIR=" + dir + "/b"}
 	url, kill := startAgent(t, bin, env...)

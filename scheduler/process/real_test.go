@@ -1,12 +1,11 @@
 package process
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/access"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -16,10 +15,8 @@ import (
 // server.
 func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	build := exec.Command("go", "build", "-o", bin, "bivouac.dev/bivouac/cmd/sandbox-agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+		t.Fatal(err)
 	}
 	cfg := testConfig(t.TempDir(), "")
 	cfg.AgentBinary, cfg.AgentArgs = bin, nil

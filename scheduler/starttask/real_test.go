@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/access"
@@ -97,8 +97,8 @@ func (s *realSecrets) Collect(context.Context, func(scheduler.SecretEntry) sched
 func newRealWorld(t *testing.T) *realWorld {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	if out, err := exec.Command("go", "build", "-o", bin, "bivouac.dev/bivouac/cmd/sandbox-agent").CombinedOutput(); err != nil {
-		t.Fatalf("building the sandbox agent: %v\n%s", err, out)
+	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+		t.Fatal(err)
 	}
 	w := &realWorld{t: t, store: fsm.NewStore(), secrets: &realSecrets{entries: map[string]map[string]string{}}, agents: agent.New(agent.Config{})}
 	t.Cleanup(w.agents.Close)

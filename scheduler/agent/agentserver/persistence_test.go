@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
@@ -163,10 +164,8 @@ type program struct {
 func build(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	cmd := exec.Command("go", "build", "-o", bin, "bivouac.dev/bivouac/cmd/sandbox-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
