@@ -64,8 +64,14 @@ $(LINT):
 	@echo "building golangci-lint $(LINT_VERSION), once"
 	GOBIN=$(dir $@) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
+# The tests and the drills run the programs that build made, instead of linking them again.
+tests e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
+
 .PHONY: test
-test: check tools agents build ## check, then all tests with the race detector, the real Nomad and Vault included
+test: check tests ## check, then all tests but the drills
+
+.PHONY: tests
+tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
 	$(GO) test -race -p $$(( $$(nproc) + 1 )) -timeout 30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
@@ -77,12 +83,12 @@ test: check tools agents build ## check, then all tests with the race detector, 
 	@# What makes the packages is one too.
 	$(GO) test -C deploy/release ./...
 
-# The tests run the agent server that build made, instead of building it again.
-test e2e: export BIVOUAC_SANDBOX_AGENT := $(CURDIR)/$(BIN)/sandbox-agent
-
 .PHONY: e2e
-e2e: tools build ## the end-to-end tests on the real stack, in their short form (drills: the long one)
-	$(GO) test -race -timeout 40m ./ops/e2e
+e2e: tools build ## the drills (ops/e2e) on the real stack in their short form, side by side (DRILLS='TestLimit|TestStorm' for some, RACE=1 with the race detector in all)
+	$(GO) run ./ops/drills $(if $(DRILLS),-run '$(DRILLS)') $(if $(RACE),-race) -raced '$(RACED)' $(if $(RECORD),-record ops/drills/times.txt)
+
+# The drills whose nodes have the race detector in make e2e: together they use every part of a node.
+RACED := TestFirstSlice|TestWork|TestWarmPool
 
 # What has a larger form than the one that make test runs: more random histories, bigger crowds.
 # TestOpen_DamagedFiles (cluster/raftstore) has one too, of tens of minutes, which no target runs.
@@ -113,21 +119,13 @@ FUZZTIME ?= 1m
 fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 	$(GO) run ./ops/fuzz -time $(FUZZTIME) -parallel $$(nproc)
 
-.PHONY: drill
-drill: tools ## the long drills, and before them a minute of every fuzz target and the large forms; one that fails does not keep the others from running
-	@failed=0; $(MAKE) --no-print-directory fuzz || failed=1; $(MAKE) --no-print-directory large || failed=1; $(MAKE) --no-print-directory drills || failed=1; exit $$failed
-
 .PHONY: drills
-drills: tools ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)
-	@mkdir -p $(BIN) && $(GO) test -c -o $(BIN)/e2e.test ./ops/e2e
-	@cd ops/e2e; out=$$(mktemp); verdicts=; failed=0; \
-	for t in $$(../../$(BIN)/e2e.test -test.list '^($(or $(DRILLS),.*))$$'); do \
-	  begin=$$(date +%s); \
-	  BIVOUAC_DRILL=long ../../$(BIN)/e2e.test -test.v -test.count=1 -test.timeout 2h -test.run "^$$t\$$" 2>&1 | tee $$out; \
-	  word=$$(sed -n "s/^--- \([A-Z]*\): $$t .*/\1/p" $$out); \
-	  case "$$word" in PASS|SKIP) ;; *) word=$${word:-CRASHED}; failed=1 ;; esac; \
-	  line="--- verdict: $$t: $$word ($$(( $$(date +%s) - begin )) s)"; echo "$$line"; verdicts="$$verdicts$$line\n"; \
-	done; rm -f $$out; printf "\n$$verdicts"; exit $$failed
+drills: tools build ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)
+	BIVOUAC_DRILL=long $(GO) run ./ops/drills -side 1 -timeout 2h $(if $(DRILLS),-run '$(DRILLS)')
+
+.PHONY: nightly
+nightly: tools ## the long and large forms, each with its time; one that fails keeps none from running
+	@.ci/nightly
 
 .PHONY: nemesis
 nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule, KINDS=empty-disk,bounce has some faults only, STORE=wal and NODES=5 one cluster)

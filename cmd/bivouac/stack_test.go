@@ -92,7 +92,7 @@ func (s *stack) loadSpecs(ctx context.Context, t *testing.T) {
 	t.Helper()
 	dir := worldReadable(t)
 	binary := filepath.Join(dir, "sandbox-agent")
-	if err := local.SandboxAgent(ctx, binary); err != nil {
+	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", binary); err != nil {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(`spec "raw" {

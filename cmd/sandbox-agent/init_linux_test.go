@@ -77,7 +77,7 @@ func TestInit_EndsWithTheAgentServersCode(t *testing.T) {
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
 	return bin

@@ -81,28 +81,6 @@ func RemoveImage(tag string) error {
 	return nil
 }
 
-// BuildGo compiles one of our commands statically to out. pkg is relative to the tree's root:
-// "./cmd/sandbox-agent".
-func BuildGo(ctx context.Context, pkg, out string) error {
-	root, err := Root()
-	if err != nil {
-		return fmt.Errorf("building %s: %w", pkg, err)
-	}
-	if out, err = filepath.Abs(out); err != nil {
-		return fmt.Errorf("building %s: %w", pkg, err)
-	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-C", root, "-o", out}, append(buildFlags(), pkg)...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
-	}
-	return nil
-}
-
-// buildFlags are those of `make build` that decide how packages are compiled: with others, Go's
-// cache serves none of them, and a cold build takes minutes.
-func buildFlags() []string { return []string{"-trimpath"} }
-
 // copyFile makes an executable copy.
 func copyFile(to, from string) error {
 	raw, err := os.ReadFile(from)

@@ -16,7 +16,7 @@ import (
 // two new nodes join it, and the sandbox keeps running with its file.
 func TestLostQuorum(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	sb := d.sandbox(t)
@@ -74,7 +74,7 @@ func TestLostQuorum(t *testing.T) {
 // lost.
 func TestRestoredOnNewMachines(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	sb := d.sandbox(t)
@@ -153,7 +153,7 @@ func (d *disaster) settingsAt(t *testing.T, n *testcluster.Node) string {
 // loses a second one of the first three. The cluster keeps its quorum.
 func TestReplacedUnderNewName(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	f := testcluster.Start(t, testcluster.Options{Bare: true, Raft: bareRaftOf("dead_after         = \"5s\"")})
 	d := &disaster{operators: &operators{Cluster: f, node: f.Nodes[2]}}

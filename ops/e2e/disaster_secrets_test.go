@@ -97,7 +97,7 @@ func (d *disaster) setting(t *testing.T, member, value string) {
 // users enter their secrets again.
 func TestVaultWiped(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	kept, paused := d.sandbox(t), d.begin(t)
@@ -187,7 +187,7 @@ func (d *disaster) setUpVault(t *testing.T, roleID string) {
 // as missing.
 func TestReplacedSecretsComeBack(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+		t.Skip("make drills runs this: secrets must be older than the shortest grace")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	d.setting(t, "llm_api_key", "first")

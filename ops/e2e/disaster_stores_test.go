@@ -17,7 +17,7 @@ import (
 // secret, job or workspace is deleted.
 func TestStartedEmpty(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+		t.Skip("make drills runs this: secrets must be older than the shortest grace")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	d.sandbox(t)
@@ -59,7 +59,7 @@ func TestStartedEmpty(t *testing.T) {
 // Neither changes the other's data.
 func TestSecondCluster(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this: secrets must be older than the shortest grace")
+		t.Skip("make drills runs this: secrets must be older than the shortest grace")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	sb := d.sandbox(t)
@@ -77,7 +77,7 @@ func TestSecondCluster(t *testing.T) {
 // are neither started nor stopped.
 func TestNomadRolledBack(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	kept := d.sandbox(t)
@@ -108,7 +108,7 @@ func (d *disaster) nomadWhileStopped(t *testing.T, change func() error) {
 // missing, and the cluster holds because of the mark.
 func TestVaultRolledBack(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	d := startDisaster(t, testcluster.Options{})
 	kept := d.sandbox(t)

@@ -132,7 +132,7 @@ func damageOne(t *testing.T, n *testcluster.Node, round int) string {
 // others' state.
 func TestFollowerAway(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	for _, store := range logStores() {
 		t.Run(store, func(t *testing.T) {
@@ -215,7 +215,7 @@ func compactedTo(t *testing.T, n *testcluster.Node) (index uint64) {
 // TestOutOfMemory makes the kernel's OOM killer end the leader.
 func TestOutOfMemory(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	root := "/sys/fs/cgroup/memory"
 	limit := "memory.limit_in_bytes"

@@ -313,7 +313,7 @@ func mountTmpfs(t *testing.T, point string, size int) {
 // TestDiskFull fills a node's file system, a small tmpfs.
 func TestDiskFull(t *testing.T) {
 	if !long() {
-		t.Skip("make drill runs this")
+		t.Skip("make drills runs this")
 	}
 	for _, store := range logStores() {
 		t.Run(store, func(t *testing.T) { diskFull(t, store) })

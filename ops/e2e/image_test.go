@@ -113,7 +113,7 @@ func sandboxImage(t *testing.T) string {
 	t.Helper()
 	testcluster.Need(t, "image", local.DockerReachable(t.Context()))
 	agent := filepath.Join(t.TempDir(), "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), agent); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", agent); err != nil {
 		t.Fatal(err)
 	}
 	tag := fmt.Sprintf("bivouac/sandbox-agent:test-%d", os.Getpid())

@@ -49,7 +49,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.nodes, o.logStore = 3, cmp.Or(o.logStore, "wal")
-			t.Setenv(envKeep, t.TempDir()) // the findings are expected
+			o.keep = t.TempDir() // the findings are expected
 			v := runLinear(t, o)
 			if len(v.wrong) == 0 {
 				t.Fatalf("a program with a fault passes: %s", o.mutations[0].Name)

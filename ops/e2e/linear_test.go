@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -42,6 +43,8 @@ type linearOptions struct {
 	kinds     []chaos.Kind
 	mutations []chaos.Mutation
 	clients   workload.Crowd
+	// keep is the folder for a failure's evidence, "" for the one that envKeep names.
+	keep string
 }
 
 // linearVerdict is the result of a run.
@@ -143,13 +146,10 @@ func drillSeed(t *testing.T) uint64 {
 }
 
 // keepDir is the folder for a failure's evidence.
-func keepDir(t *testing.T, seed uint64, store string) string {
+func (o linearOptions) keepDir(t *testing.T, seed uint64) string {
 	t.Helper()
-	base := os.Getenv(envKeep)
-	if base == "" {
-		base = os.TempDir()
-	}
-	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%s-%d", seed, store, os.Getpid()))
+	base := cmp.Or(o.keep, os.Getenv(envKeep), os.TempDir())
+	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%s-%d", seed, o.logStore, os.Getpid()))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	if recovered != nil {
 		v.wrong = append(v.wrong, fmt.Sprintf("the cluster did not recover: %v", recovered))
 	}
-	keep := keepDir(t, seed, o.logStore)
+	keep := o.keepDir(t, seed)
 	ops := work.Rec.Ops()
 	judging := time.Now()
 	v.history = lincheck.Judge(ops, keep)

@@ -54,36 +54,64 @@ type operators struct {
 	node *testcluster.Node // the node that gets the requests
 }
 
-// TestOperatorActions does to the real stack what operators do by intent or by mistake, and
-// what happens to them. After each the sandbox has the right state, with a reason unless that
-// is RUNNING, and can be deleted.
-func TestOperatorActions(t *testing.T) {
-	f := testcluster.Start(t, testcluster.Options{Docker: true, Specs: brokenSpecs})
-	for _, spec := range f.Drivers() {
-		o := &operators{Cluster: f, spec: spec, node: f.Nodes[0]}
-		for _, c := range []struct {
-			name string
-			run  func(*testing.T)
-		}{
-			{"JobStoppedByHand", o.jobStopped},
-			{"JobPurgedByHand", o.jobPurged},
-			{"SystemGC", o.systemGC},
-			{"ClientDrained", o.clientDrained},
-			{"NomadKilledAndBack", o.nomadKilled},
-			{"VaultSealed", o.vaultSealed},
-			{"NomadServersWiped", o.serversWiped},
-			{"NomadWiped", o.nomadWiped},
-			{"DeletedInEveryState", o.deletedInEveryState},
-		} {
-			if c.name == "DeletedInEveryState" && spec != "raw" && !long() {
-				continue
-			}
-			o.part(t, spec+"/"+c.name, c.run)
-		}
+// The tests below do to the real stack what operators do by intent or by mistake, and what happens
+// to them. After each part the sandbox has the right state, with a reason unless that is RUNNING,
+// and can be deleted. Parts that harm Nomad or Vault in the same way share a stack.
+
+// TestOperator_ChangesJobs: an operator stops, purges and collects a sandbox's job, and drains its
+// Nomad client.
+func TestOperator_ChangesJobs(t *testing.T) {
+	o := newOperators(t)
+	o.forEachDriver(t, "JobStoppedByHand", o.jobStopped)
+	o.forEachDriver(t, "JobPurgedByHand", o.jobPurged)
+	o.forEachDriver(t, "SystemGC", o.systemGC)
+	o.forEachDriver(t, "ClientDrained", o.clientDrained)
+}
+
+// TestOperator_StopsTheStores: Nomad is killed and comes back, Vault is sealed and unsealed.
+func TestOperator_StopsTheStores(t *testing.T) {
+	o := newOperators(t)
+	o.forEachDriver(t, "NomadKilledAndBack", o.nomadKilled)
+	o.forEachDriver(t, "VaultSealed", o.vaultSealed)
+}
+
+// TestOperator_WipesNomad: Nomad's servers, or all of Nomad, lose their data.
+func TestOperator_WipesNomad(t *testing.T) {
+	o := newOperators(t)
+	o.forEachDriver(t, "NomadServersWiped", o.serversWiped)
+	o.forEachDriver(t, "NomadWiped", o.nomadWiped)
+}
+
+// TestOperator_Deletes: a sandbox is deleted in every state.
+func TestOperator_Deletes(t *testing.T) {
+	o := newOperators(t)
+	o.part(t, "raw/DeletedInEveryState", o.deletedInEveryState)
+	if o.spec = "docker"; long() && slices.Contains(o.Drivers(), o.spec) {
+		o.part(t, "docker/DeletedInEveryState", o.deletedInEveryState)
 	}
-	o := &operators{Cluster: f, spec: "raw", node: f.Nodes[1]}
+}
+
+// TestOperator_SeesFailures: sandboxes that can't start say why and can be deleted, also while
+// Nomad is away.
+func TestOperator_SeesFailures(t *testing.T) {
+	o := newOperators(t)
+	o.node = o.Nodes[1]
 	o.part(t, "EveryFailureHasItsReasonAndCanBeDeleted", o.failures)
 	o.part(t, "DeletedWhileNomadIsAway", o.deletedWhileAway)
+}
+
+func newOperators(t *testing.T) *operators {
+	t.Helper()
+	f := testcluster.Start(t, testcluster.Options{Docker: true, Specs: brokenSpecs})
+	return &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}
+}
+
+// forEachDriver runs one part for each driver.
+func (o *operators) forEachDriver(t *testing.T, name string, run func(*testing.T)) {
+	t.Helper()
+	for _, o.spec = range o.Drivers() {
+		o.part(t, o.spec+"/"+name, run)
+	}
 }
 
 // part runs one part of the drill and prints its result. After a failed part it cleans up for

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shirou/gopsutil/v4/process"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
@@ -137,10 +138,8 @@ func allFree(ports ...int) bool {
 // build compiles one of our programs and returns its path.
 func build(t *testing.T, out, pkg string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg)
-	cmd.Dir = "../.."
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", pkg, err, msg)
+	if err := local.BuildGo(t.Context(), pkg, out); err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

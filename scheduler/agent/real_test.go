@@ -51,7 +51,7 @@ func startAgent(t *testing.T, bin string, env ...string) (url string, kill func(
 func TestReal_MemberOfAPool(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
 	env := []string{"OH_DEFERRED_INIT=1", "OH_SECRET_KEY=initsecret", "OH_CONVERSATIONS_PATH=" + dir + "/c", "OH_BASH_EVENTS_DIR=" + dir + "/b"}

@@ -106,7 +106,7 @@ func (s *stack) start() error {
 		return err
 	}
 	s.agent = filepath.Join(s.dir, "sandbox-agent")
-	if err := local.SandboxAgent(ctx, s.agent); err != nil {
+	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", s.agent); err != nil {
 		s.broken = true
 		return err
 	}

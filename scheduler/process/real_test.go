@@ -15,7 +15,7 @@ import (
 // server.
 func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
 	cfg := testConfig(t.TempDir(), "")

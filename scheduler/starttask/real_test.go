@@ -97,7 +97,7 @@ func (s *realSecrets) Collect(context.Context, func(scheduler.SecretEntry) sched
 func newRealWorld(t *testing.T) *realWorld {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
 	w := &realWorld{t: t, store: fsm.NewStore(), secrets: &realSecrets{entries: map[string]map[string]string{}}, agents: agent.New(agent.Config{})}

@@ -198,6 +198,9 @@ func (f *Cluster) build(ctx context.Context, o Options) error {
 }
 
 func (f *Cluster) buildOne(ctx context.Context, o Options, pkg, out string) error {
+	if o.Tags == "" && o.Overlay == "" || pkg != "bivouac" {
+		return local.BuildGo(ctx, "./cmd/"+pkg, out)
+	}
 	root, err := local.Root()
 	if err != nil {
 		return err

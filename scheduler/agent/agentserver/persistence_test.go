@@ -164,7 +164,7 @@ type program struct {
 func build(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox-agent")
-	if err := local.SandboxAgent(t.Context(), bin); err != nil {
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
 	return bin
