@@ -68,7 +68,7 @@ $(LINT):
 tests e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 
 .PHONY: test
-test: check tests ## check, then all tests but the drills
+test: check tests module-tests ## check, then all tests but the drills
 
 .PHONY: tests
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
@@ -78,9 +78,10 @@ tests: tools agents build ## all tests but the drills with the race detector, th
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: this one runs without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_TheLargestCommands' ./cluster
-	@# The bench against peers is a module of its own; without its peers, so that it can't rot.
+
+.PHONY: module-tests
+module-tests: ## the tests of the modules beside ours: the bench against peers (without them), what makes the packages
 	$(GO) test -C ops/bench/peers ./...
-	@# What makes the packages is one too.
 	$(GO) test -C deploy/release ./...
 
 .PHONY: e2e
