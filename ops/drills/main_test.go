@@ -30,14 +30,14 @@ func TestRun_EveryResultIsTold(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	err := runDrills(t.Context(), sample(t, ".*"), &out)
-	if err == nil || err.Error() != "5 of 8 tests failed" {
+	if err == nil || err.Error() != "5 of 9 tests failed" {
 		t.Errorf("the error is %v", err)
 	}
 	for _, want := range []string{
 		`--- PASS: TestPasses (`, `--- PASS: TestPassesToo (`, `--- SKIP: TestSkipped (`, `it lacks a part`,
 		`--- FAIL: TestFails (`, `a failing test says this`, `--- FAIL: TestPanics (`, `a panicking test says this`,
 		`--- CRASHED: TestExits (`, `--- CRASHED: TestDiesAfterwards (`, `--- CRASHED: TestHangs (`, `test timed out after 2s`,
-		`[8 of 8, `, "8 tests: 2 passed, 1 skipped, 5 failed, 0 not run; ", "\nFAIL\tbivouac.dev/bivouac/ops/drills/testdata/sample\t",
+		`[9 of 9, `, "9 tests: 3 passed, 1 skipped, 5 failed, 0 not run; ", "\nFAIL\tbivouac.dev/bivouac/ops/drills/testdata/sample\t",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q", want)
@@ -48,6 +48,22 @@ func TestRun_EveryResultIsTold(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+// The detector's report is in a file, as a node's would be whose output the test removes.
+func TestRun_ShowsRaces(t *testing.T) {
+	t.Parallel()
+	o := sample(t, "TestRaces")
+	o.race, o.limit = true, time.Minute
+	var out bytes.Buffer
+	if err := runDrills(t.Context(), o, &out); err == nil {
+		t.Error("a test with a race passes")
+	}
+	for _, want := range []string{"--- RACED: TestRaces (", "WARNING: DATA RACE", "sample_test.go:"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output lacks %q:\n%s", want, out.String())
+		}
 	}
 }
 

@@ -27,3 +27,11 @@ func TestDiesAfterwards(t *testing.T) {
 }
 
 func TestHangs(*testing.T) { select {} }
+
+// TestRaces passes unless it is built with the race detector.
+func TestRaces(*testing.T) {
+	n, done := 0, make(chan bool)
+	go func() { n++; done <- true }()
+	n++
+	<-done
+}
