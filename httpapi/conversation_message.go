@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/google/uuid"
+
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -137,7 +139,7 @@ func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) e
 	// Delivery can't be rolled back, so it no longer depends on the client.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.cfg.RequestTimeout)
 	defer cancel()
-	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), entry[fsm.MemberKey], id, msg)
+	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), entry[fsm.MemberKey], id, AgentMessage{msg, c.eventID()})
 	var failed *AgentError
 	switch {
 	case err == nil:
@@ -146,6 +148,16 @@ func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) e
 		return &response.HTTPError{Status: http.StatusBadGateway, Text: fmt.Sprintf("Agent server error: %d", failed.Status), Cause: err}
 	}
 	return &response.HTTPError{Status: http.StatusBadGateway, Text: "Failed to reach agent server.", Cause: err}
+}
+
+// eventID returns the id of the event that the request's message becomes, "" without an
+// Idempotency-Key. It is a function of the user, the key and the request: requests that are sent
+// twice at once, and one that is repeated after its record was lost, deliver one message.
+func (c *call) eventID() string {
+	if c.key == "" {
+		return ""
+	}
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.commandID()+"\n"+c.fingerprint())).String()
 }
 
 func (c *call) conversationID() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ type meanwhileAgents struct {
 	meanwhile func()
 }
 
-func (a *meanwhileAgents) SendMessage(ctx context.Context, baseURL, key, id string, m fsm.Message) error {
+func (a *meanwhileAgents) SendMessage(ctx context.Context, baseURL, key, id string, m AgentMessage) error {
 	err := a.fakeAgents.SendMessage(ctx, baseURL, key, id, m)
 	a.meanwhile()
 	return errors.Join(err, ctx.Err())
@@ -63,4 +64,30 @@ func TestSendMessage_SlowWake(t *testing.T) {
 			t.Fatalf("it was delivered %d times", len(got))
 		}
 	})
+}
+
+// TestSendMessage_TwiceAtOnce: requests with one Idempotency-Key that meet at the agent server
+// deliver one message, and so does a repetition whose first result the cluster lost.
+func TestSendMessage_TwiceAtOnce(t *testing.T) {
+	h := newHarness(t).withSpec()
+	_, _, path, _ := h.talking()
+	var arrived sync.WaitGroup
+	arrived.Add(3)
+	h.server.agents = &meanwhileAgents{h.agents, func() { arrived.Done(); arrived.Wait() }}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() { h.do(h.alice, "POST", path, oneMessage, "Idempotency-Key", "k").want(t, 200) })
+	}
+	wg.Wait()
+	if got := h.agents.sent(); len(got) != 1 {
+		t.Fatalf("it was delivered %d times", len(got))
+	}
+	h.server.agents = h.agents
+	other := strings.Replace(oneMessage, "go on", "stop", 1)
+	h.do(h.alice, "POST", path, other, "Idempotency-Key", "l").want(t, 200)
+	h.do(h.alice, "POST", path, oneMessage).want(t, 200)
+	h.do(h.alice, "POST", path, oneMessage).want(t, 200)
+	if got := h.agents.sent(); len(got) != 4 {
+		t.Fatalf("another key and no key: delivered %d messages in all, want 4", len(got))
+	}
 }

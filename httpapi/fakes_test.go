@@ -308,17 +308,28 @@ func (s *fakeSecrets) last(path string) map[string]string {
 type fakeAgents struct {
 	mu sync.Mutex
 	fn func(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
-	// messages are the sent messages, as "url key conversation text run". sendErr fails sending.
+	// messages are the sent messages, as "url key conversation text run", stored the ids of those that
+	// have one. sendErr fails sending.
 	messages []string
+	stored   map[string]bool
 	sendErr  error
 	call     func(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
 }
 
-func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m fsm.Message) error {
+func (a *fakeAgents) SendMessage(_ context.Context, baseURL, key, id string, m AgentMessage) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.sendErr != nil {
 		return a.sendErr
+	}
+	if m.EventID != "" {
+		if a.stored[m.EventID] {
+			return nil
+		}
+		if a.stored == nil {
+			a.stored = map[string]bool{}
+		}
+		a.stored[m.EventID] = true
 	}
 	a.messages = append(a.messages, sprint("%s %s %s %s %v", baseURL, key, id, m.Content[0].Text, m.Run))
 	return nil

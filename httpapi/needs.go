@@ -111,10 +111,18 @@ type Agents interface {
 	ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
 	// SendMessage sends a message to a conversation. A response other than 2xx is an *AgentError
 	// with its status.
-	SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error
+	SendMessage(ctx context.Context, baseURL, key, conversationID string, msg AgentMessage) error
 	// Call makes another call and returns the response's body. A response other than 2xx, and one that
 	// is too large, is an *AgentError with its status.
 	Call(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
+}
+
+// AgentMessage is a message to an agent server.
+type AgentMessage struct {
+	fsm.Message
+	// EventID is a UUID, "" for one of the agent server's choice. The built-in agent server stores a
+	// message with an id once; OpenHands' ignores it.
+	EventID string
 }
 
 // AgentRequest is a call of an agent server.

@@ -41,8 +41,8 @@ func (s sandboxClients) Clients(ctx context.Context, clusterID string) ([]httpap
 type agentServers struct{ client *agent.Client }
 
 // SendMessage sends a message to a conversation.
-func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversationID string, msg fsm.Message) error {
-	m := agent.Message{Role: msg.Role, Run: msg.Run, Content: make([]agent.ContentBlock, len(msg.Content))}
+func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversationID string, msg httpapi.AgentMessage) error {
+	m := agent.Message{ID: msg.EventID, Role: msg.Role, Run: msg.Run, Content: make([]agent.ContentBlock, len(msg.Content))}
 	for i, b := range msg.Content {
 		m.Content[i] = agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt}
 	}
