@@ -37,6 +37,7 @@ const maxIdempotencyKey = 255
 // call is one authenticated request and what its handler needs.
 type call struct {
 	server *Server
+	route  *route
 	r      *http.Request
 	params httprouter.Params
 	who    principal
@@ -125,7 +126,7 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 		found.serve(s, w, r)
 		return
 	}
-	c := &call{server: s, r: r, params: params, now: time.Now(), errs: &decode.Problems{}}
+	c := &call{server: s, route: found, r: r, params: params, now: time.Now(), errs: &decode.Problems{}}
 	defer c.close()
 	out, err := s.run(found, c, ex, w)
 	if c.index > 0 {
@@ -163,6 +164,12 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 	c.writer = w
 	if err := c.read(w, s.live.Load().MaxBodyBytes, found.upload); err != nil {
 		return answer{}, err
+	}
+	if found.access == operator && len(found.members) == 0 && len(c.body) > 0 {
+		c.object()
+		if err := c.check(); err != nil {
+			return answer{}, err
+		}
 	}
 	out, err := found.handle(s, c)
 	if found.access == sandboxKey {
@@ -252,9 +259,14 @@ func unlessEnd(err error) error {
 	return err
 }
 
-// object reads the body, which must be a JSON object.
+// object reads the body, which must be a JSON object. One of an operator's route has no members but
+// the route's.
 func (c *call) object() decode.Object {
-	return decode.Body(c.errs, c.r.Header.Get("Content-Type"), c.body)
+	o := decode.Body(c.errs, c.r.Header.Get("Content-Type"), c.body)
+	if c.route.access == operator {
+		o.Strict(c.route.members...)
+	}
+	return o
 }
 
 // check reports the validation errors found so far. A handler calls it after it has read everything

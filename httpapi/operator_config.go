@@ -139,7 +139,6 @@ func (s *Server) handleConfigPut(c *call) (answer, error) {
 
 // readInstallation reads the members of a configuration.
 func readInstallation(o decode.Object) (i fsm.Installation) {
-	o.Strict("index", "policy", "limits", "git", "cors", "llm")
 	if p := readPolicy(o); p != nil {
 		i.Policy = *p
 	}

@@ -36,6 +36,9 @@ type route struct {
 	// internal is the text of a 500, "" for "Internal Server Error".
 	internal string
 	handle   func(*Server, *call) (answer, error)
+	// members are all that the body of an operator's route may have; none is a route without a body.
+	// A misspelt or unknown member is 422: an operator who asks for less must not get more.
+	members []string
 	// direct routes are for those who reach the node itself. Through a load balancer they are 404.
 	direct bool
 	// upload routes read the body themselves; MaxBodyBytes does not apply.
