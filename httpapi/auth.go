@@ -89,9 +89,9 @@ func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (prin
 }
 
 // find returns the stored key for a presented one, or a 401. It reads this node's own store, which
-// may be behind. Another node may have issued an unknown key a moment ago, so find then reads
-// linearizably. A key that is good here may be revoked already: the view of a read and Apply check
-// the credential again.
+// may be behind. Another node may have issued an unknown key a moment ago, or enabled one that is not
+// good here, so find then reads linearizably. A key that is good here may be revoked already: the
+// view of a read and Apply check the credential again.
 func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, error) {
 	lookup := apikey.LookupOf(value)
 	v, err := k.cluster.View(ctx, cluster.Stale)
@@ -99,13 +99,15 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 		return nil, err
 	}
 	key := v.APIKeyByLookup(lookup)
-	if key == nil && lookup != "" {
+	same := apikey.Is(key, value)
+	if lookup != "" && (key == nil || same && mayBecomeGood(v, key)) {
 		if v, err = k.viewElsewhere(ctx); err != nil {
 			return nil, err
 		}
 		key = v.APIKeyByLookup(lookup)
+		same = apikey.Is(key, value)
 	}
-	if !apikey.Matches(key, value) {
+	if !same {
 		if value != "" {
 			requestInfoOf(ctx).Refused = refusedUnknown
 		}
@@ -116,6 +118,14 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 		return nil, response.Unauthorized()
 	}
 	return key, nil
+}
+
+// mayBecomeGood reports whether a key is not good in a view, and can be in a later one: a disabled or
+// suspended key can be enabled, and so can a disabled user. Revocation and expiry are final.
+func mayBecomeGood(v *fsm.View, key *fsm.APIKey) bool {
+	now := time.Now()
+	final := key.RevokedAt != nil || key.ExpiresAt != nil && !now.Before(*key.ExpiresAt)
+	return !final && !v.Good(key.UserID, apikey.CredentialOf(key), now)
 }
 
 // viewElsewhere reads linearizably, within the limits on unknown keys.

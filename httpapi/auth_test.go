@@ -161,6 +161,39 @@ func TestAuth_KeyIssuedOnAnotherNode(t *testing.T) {
 	h.do("nonsense", "GET", "/api/v1/sandboxes/search?stale", "").want(t, 401)
 }
 
+// TestAuth_KeyEnabledOnAnotherNode: a node that is behind does not refuse a key that another node
+// enabled a moment ago, or whose user it enabled: clients log out at a 401. The same limits as on
+// unknown keys apply.
+func TestAuth_KeyEnabledOnAnotherNode(t *testing.T) {
+	h := newHarness(t)
+	h.raised()
+	id := h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(h.alice)).ID
+	for name, acts := range map[string][2]fsm.Body{
+		"its key":  {&fsm.APIKeyDisableBody{ID: id}, &fsm.APIKeyEnableBody{ID: id}},
+		"its user": {&fsm.UserDisableBody{UserID: "alice"}, &fsm.UserEnableBody{UserID: "alice"}},
+	} {
+		h.apply("", acts[0])
+		v, _ := h.cluster.View(t.Context(), cluster.Linearizable)
+		h.cluster.set(func(c *fakeCluster) { c.behind = v })
+		h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 401)
+		h.apply("", acts[1])
+		if got := h.do(h.alice, "GET", "/api/v1/sandboxes/search", ""); got.status != 200 {
+			t.Errorf("%s was enabled: %d %s", name, got.status, got.body)
+		}
+		h.cluster.set(func(c *fakeCluster) { c.behind = nil })
+	}
+	h.apply("", &fsm.APIKeyDisableBody{ID: id})
+	limited := 0
+	for range 3 * unknownKeyBurst {
+		if h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").status == http.StatusTooManyRequests {
+			limited++
+		}
+	}
+	if limited == 0 {
+		t.Error("every request with a disabled key cost the cluster a read")
+	}
+}
+
 func TestAuth_GuessingIsBounded(t *testing.T) {
 	h := newHarness(t)
 	refused := 0

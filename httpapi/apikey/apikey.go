@@ -116,13 +116,18 @@ func Bearer(r *http.Request) (string, bool) {
 func CredentialOf(key *fsm.APIKey) fsm.Credential { return fsm.Credential{Lookup: key.Lookup} }
 
 // Matches reports whether value is the key and the key is valid now. Whether the key's user may act
-// is the caller's question (fsm.View.Good). It compares in constant time and
-// does the same work for a nil key.
+// is the caller's question (fsm.View.Good).
 func Matches(key *fsm.APIKey, value string) bool {
+	return Is(key, value) && key.Valid(time.Now())
+}
+
+// Is reports whether value is the key, valid or not. It compares in constant time and does the same
+// work for a nil key.
+func Is(key *fsm.APIKey, value string) bool {
 	stored := strings.Repeat("0", 64)
 	if key != nil {
 		stored = key.Hash
 	}
 	same := subtle.ConstantTimeCompare([]byte(Hash(value)), []byte(stored)) == 1
-	return same && key != nil && key.Valid(time.Now())
+	return same && key != nil
 }
