@@ -56,7 +56,7 @@ func readConversationUpdate(o decode.Object) *fsm.ConversationUpdateBody {
 	body := &fsm.ConversationUpdateBody{
 		Title:              o.Text(memberTitle, maxTitle),
 		Public:             o.Boolean(memberPublic),
-		SelectedRepository: o.Address(memberRepository, fsm.MaxPath),
+		SelectedRepository: o.Repository(memberRepository, fsm.MaxPath),
 		SelectedBranch:     o.Address(memberBranch, fsm.MaxPath),
 		GitProvider:        (*fsm.ProviderType)(o.Enum(memberProvider, git.Providers())),
 	}

@@ -41,7 +41,8 @@ func settingsTable() []settingsRow {
 		flagSetting("confirmation_mode", func(v *values) **bool { return &v.ConfirmationMode }),
 		textSetting("llm_model", func(v *values) **string { return &v.LLMModel }),
 		keySetting("llm_api_key", func(b *body) **fsm.SecretRef { return &b.LLMAPIKey }),
-		addressSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL }),
+		valueSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL },
+			func(o decode.Object, name string) *string { return o.Endpoint(name, fsm.MaxLine) }),
 		integerSetting("remote_runtime_resource_factor", func(v *values) **int64 { return &v.RemoteRuntimeResourceFactor }),
 		{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
 		switchSetting("enable_default_condenser", true, func(v *values) *bool { return &v.EnableDefaultCondenser }),
@@ -116,6 +117,10 @@ func readAgentID(o decode.Object, name string) *string {
 
 // readAgentCommand reads a command line, [] for none.
 func readAgentCommand(o decode.Object, name string) *[]string {
+	if list, _ := o.Value(name).([]any); decode.HoldsCredential(textsOf(list)) {
+		o.Masked().Rule(name, name+" must hold no credential: the log and the agents' processes show it; store it as a secret")
+		return nil
+	}
 	words := o.Texts(name, fsm.MaxLine)
 	if words == nil {
 		return nil
@@ -132,6 +137,17 @@ func readAgentCommand(o decode.Object, name string) *[]string {
 		o.Rule(name, name+" is for the acp_server \""+fsm.AgentCustom+"\": leave one of them out")
 	}
 	return &words
+}
+
+// textsOf returns the texts of a decoded list.
+func textsOf(list []any) []string {
+	var words []string
+	for _, v := range list {
+		if word, ok := v.(string); ok {
+			words = append(words, word)
+		}
+	}
+	return words
 }
 
 func integerSetting(name string, at func(*fsm.SettingsValues) **int64) settingsRow {

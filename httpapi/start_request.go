@@ -90,7 +90,7 @@ func readStart(o decode.Object) startInput {
 		SystemMessageSuffix:   o.Text("system_message_suffix", fsm.MaxParagraph),
 		LLMModel:              o.Text("llm_model", fsm.MaxLine),
 		AgentProfileID:        o.Text("agent_profile_id", fsm.MaxName),
-		SelectedRepository:    o.Address("selected_repository", fsm.MaxPath),
+		SelectedRepository:    o.Repository("selected_repository", fsm.MaxPath),
 		SelectedBranch:        o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:           (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SuggestedTask:         git.ReadSuggestedTask(o),

@@ -99,24 +99,64 @@ func (o Object) Address(name string, limit int) *string {
 	return o.Text(name, limit)
 }
 
-// NoUserinfo adds a problem for a member that holds a URL with user information at any depth.
-func (o Object) NoUserinfo(name string) {
-	if holdsUserinfo(o.Value(name)) {
+// Repository reads a repository's address of at most limit characters: a path, with or without its
+// host, or a URL. What may hold a credential is refused and not echoed: user information, a login
+// before the host (TOKEN@host/owner/name), and a query.
+func (o Object) Repository(name string, limit int) *string {
+	s, ok := o.Value(name).(string)
+	first, _, _ := strings.Cut(strings.TrimSpace(s), "/")
+	login, _, hasLogin := strings.Cut(first, "@")
+	switch {
+	case !ok:
+	case HasUserinfo(s), hasLogin && login != "git":
 		o.Masked().Rule(name, userinfoRule)
+		return nil
+	case strings.ContainsAny(s, "?#"):
+		o.Masked().Rule(name, "a repository's address has no query: store a credential as a secret")
+		return nil
 	}
+	return o.Text(name, limit)
 }
 
-func holdsUserinfo(v any) bool {
-	switch v := v.(type) {
-	case string:
-		return HasUserinfo(v)
-	case []any:
-		return slices.ContainsFunc(v, holdsUserinfo)
-	case map[string]any:
-		for _, one := range v {
-			if holdsUserinfo(one) {
-				return true
-			}
+// MustRepository reads a required repository's address.
+func (o Object) MustRepository(name string, limit int) string {
+	if !o.Require(name) || !o.NotNull(name, KindString) {
+		return ""
+	}
+	return OrZero(o.Repository(name, limit))
+}
+
+// Endpoint reads the URL of a service, of at most limit characters. User information and parameters
+// other than api-version, which may hold a key, are refused and not echoed.
+func (o Object) Endpoint(name string, limit int) *string {
+	s, _ := o.Value(name).(string)
+	_, query, _ := strings.Cut(s, "?")
+	for pair := range strings.FieldsFuncSeq(query, func(r rune) bool { return strings.ContainsRune("&;#", r) }) {
+		if parameter, _, _ := strings.Cut(pair, "="); !strings.EqualFold(parameter, "api-version") {
+			o.Masked().Rule(name, "a URL must have no parameter but api-version: store a key as a secret")
+			return nil
+		}
+	}
+	return o.Address(name, limit)
+}
+
+// secretFlag is the name of an option or variable whose value is a credential.
+var secretFlag = regexp.MustCompile(`(?i)^-{0,2}[a-z0-9_.-]*(?:token|key|secret|password|passwd|credential)$`)
+
+// HoldsCredential reports whether a command line has a credential in it: a token with a known prefix,
+// or a value for an option or variable that is named as one. {{…}} is a placeholder, not a value.
+func HoldsCredential(words []string) bool {
+	for i, word := range words {
+		if strings.Contains(word, "{{") {
+			continue
+		}
+		name, value, assigned := strings.Cut(word, "=")
+		if !assigned && strings.HasPrefix(word, "-") && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
+			value = words[i+1]
+		}
+		named := secretFlag.MatchString(name) && value != "" && !strings.Contains(value, "{{")
+		if named || Redact(word) != word {
+			return true
 		}
 	}
 	return false

@@ -41,11 +41,10 @@ func ReadSuggestedTask(o decode.Object) *fsm.SuggestedTask {
 
 // ReadTask reads a suggested_task. Provider and type are optional, as in V0.
 func ReadTask(t decode.Object) *fsm.SuggestedTask {
-	t.NoUserinfo("repo")
 	return &fsm.SuggestedTask{
 		GitProvider: (*fsm.ProviderType)(t.Enum("git_provider", Providers())),
 		TaskType:    decode.OrZero(t.Enum("task_type", taskTypes())),
-		Repo:        t.MustText("repo", fsm.MaxPath),
+		Repo:        t.MustRepository("repo", fsm.MaxPath),
 		IssueNumber: t.MustInteger("issue_number"),
 		Title:       t.MustText("title", fsm.MaxLine),
 	}

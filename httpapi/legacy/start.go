@@ -29,7 +29,7 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 	o.Strict("repository", "git_provider", "selected_branch", "initial_user_msg", "image_urls", "replay_json",
 		"suggested_task", "create_microagent", "conversation_instructions", "mcp_config", "conversation_id")
 	q = fsm.StartRequest{
-		SelectedRepository:  o.Address("repository", fsm.MaxPath),
+		SelectedRepository:  o.Repository("repository", fsm.MaxPath),
 		SelectedBranch:      o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:         (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SystemMessageSuffix: o.Text("conversation_instructions", fsm.MaxParagraph),
@@ -84,8 +84,7 @@ func readMessage(o decode.Object) *fsm.Message {
 // readMicroagent reads create_microagent. Its repository and provider apply where the request has
 // none.
 func readMicroagent(m decode.Object, q *fsm.StartRequest) {
-	m.NoUserinfo("repo")
-	repo := m.Masked().MustText("repo", fsm.MaxPath)
+	repo := m.MustRepository("repo", fsm.MaxPath)
 	provider := (*fsm.ProviderType)(m.Enum("git_provider", git.Providers()))
 	q.Title = m.Text("title", fsm.MaxLine)
 	if q.SelectedRepository == nil && repo != "" {
