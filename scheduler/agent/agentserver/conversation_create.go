@@ -1,10 +1,8 @@
 package agentserver
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -36,9 +34,6 @@ type createRequest struct {
 // handleConversationCreate handles POST /api/conversations: 201 with a new conversation, or 200
 // with the existing one of that id, whatever else the request holds.
 func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request) {
-	// The raw body is kept, to be encrypted.
-	var raw bytes.Buffer
-	r.Body = teeBody{io.TeeReader(r.Body, &raw), r.Body}
 	o, ok := readObject(w, r)
 	if !ok {
 		return
@@ -59,14 +54,20 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 		writeDetail(w, http.StatusNotFound, "Agent profile not found: "+req.profile)
 		return
 	}
-	err := credential.Do(s.cfg.tools, func() error { return os.MkdirAll(req.meta.Workspace.WorkingDir, 0o755) })
-	if err != nil {
+	mkdir := func() error { return os.MkdirAll(req.meta.Workspace.WorkingDir, 0o755) }
+	if err := credential.Do(s.cfg.tools, mkdir); err != nil {
 		writeInvalid(w, []decode.Problem{{Type: "value_error", Loc: []string{"body", "workspace", "working_dir"},
 			Msg: "Value error, the directory can't be made", Input: req.meta.Workspace.WorkingDir}})
 		return
 	}
-	fresh := s.store.prepare(req.meta, raw.Bytes())
-	c, created, err := s.store.create(fresh, s.firstEvents(fresh, req.initial), raw.Bytes())
+	// What was validated is stored, encrypted, not the bytes that came: they may have a name twice.
+	request, err := json.Marshal(o.Members)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	fresh := s.store.prepare(req.meta, request)
+	c, created, err := s.store.create(fresh, s.firstEvents(fresh, req.initial), request)
 	if !created {
 		s.release(fresh)
 	}
@@ -85,11 +86,6 @@ func (s *Server) handleConversationCreate(w http.ResponseWriter, r *http.Request
 		s.begin(c, req.initial != nil)
 	}
 	s.writeInfo(w, r, status, c)
-}
-
-type teeBody struct {
-	io.Reader
-	io.Closer
 }
 
 // firstEvents are a new conversation's first events. An initial message always runs, whatever its

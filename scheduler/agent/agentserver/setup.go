@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	exact "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
@@ -66,7 +69,7 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 	}
 	var r setupRequest
 	if request != nil {
-		if err := json.Unmarshal(request, &r); err != nil {
+		if err := readRequest(request, &r); err != nil {
 			return engine.Setup{}, err
 		}
 	}
@@ -81,6 +84,12 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 		Environ: besideProxies(commandEnv(os.Environ(), s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
+}
+
+// readRequest reads what is stored of a create request as readCreate read it: names are exact, and of
+// a name that was sent twice, as former programs stored it, the last counts.
+func readRequest(request []byte, into any) error {
+	return exact.Unmarshal(request, into, jsontext.AllowDuplicateNames(true))
 }
 
 // setupRequest is the part of the create request that engines need.
@@ -137,7 +146,7 @@ func (r setupRequest) secrets() map[string]engine.Secret {
 			continue
 		}
 		var one engine.Secret
-		if json.Unmarshal(raw, &one) == nil && one.Value != "" {
+		if readRequest(raw, &one) == nil && one.Value != "" {
 			out[name] = one
 		}
 	}
