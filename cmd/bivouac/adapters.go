@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 
-	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
