@@ -160,6 +160,12 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		if c.seat, err = s.admission.enter(who.user, c.ctx); err != nil {
 			return answer{}, err
 		}
+		ex.Admit()
+	}
+	if found.access == sandboxKey && found.method == http.MethodPost {
+		if _, _, err := c.presentedSandbox(); err != nil {
+			return answer{}, err
+		}
 	}
 	c.writer = w
 	if err := c.read(w, s.live.Load().MaxBodyBytes, found.upload); err != nil {

@@ -25,8 +25,11 @@ const (
 	leastShare = 4
 	// maxClosers bounds the connections that are closed beside the accepting of new ones.
 	maxClosers = 256
-	// refusalTime limits writing the 503 to a refused client.
+	// refusalTime limits writing the 503 to a refused client, and what a client without a good
+	// credential still sends after its request was refused.
 	refusalTime = time.Second
+	// healthTime is what a connection above the limits has for its request's header.
+	healthTime = time.Second
 )
 
 // tooManyConnections is the response to a client for which there is no place.
@@ -36,9 +39,10 @@ const tooManyConnections = "This node has too many open connections."
 const refusalText = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\n" + `{"detail":"` + tooManyConnections + `"}`
 
-// connections limits a server's open connections, all and those of one address. Connections that
-// wait for their client give way to new ones. When none does, a new one may ask for health and
-// metrics only, on a few places of their own.
+// connections limits a server's open connections, all and those of one address. Connections without
+// a good credential give way to new ones, whatever is under way over them, then those that wait for
+// their client. When none does, a new one may ask for health and metrics only, on a few places of
+// their own.
 type connections struct {
 	room, health *places.Room
 	// exempt reports whether an address has no limit of its own.
@@ -102,10 +106,15 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 	if host, _, err := net.SplitHostPort(address); err != nil || !c.exempt(host) {
 		from = places.Origin(address)
 	}
-	evict := func() { c.drop(conn) }
-	b := &bound{place: c.room.Take(from, evict)}
-	if b.place == nil {
-		b.onlyHealth, b.place = true, c.health.Take(from, evict)
+	b := &bound{}
+	evict := func() {
+		if !c.closing.Load() || !b.asked.Load() { // a request in progress ends by itself
+			c.drop(conn)
+		}
+	}
+	if b.place = c.room.Take(from, evict); b.place == nil {
+		b.onlyHealth, b.headerBy = true, time.Now().Add(healthTime)
+		b.place = c.health.Take(from, evict)
 	}
 	if b.place == nil {
 		return nil
@@ -128,7 +137,7 @@ func (c *connections) drop(conn net.Conn) {
 	select {
 	case c.closers <- struct{}{}:
 		c.ended.Go(func() {
-			_ = conn.Close() // nothing is under way over it
+			_ = conn.Close() // nothing that a credential asked for is under way over it
 			<-c.closers
 		})
 	default:
@@ -153,9 +162,31 @@ func (c *connections) refuse(conn net.Conn) {
 // bound is an open connection's place.
 type bound struct {
 	place *places.Place
-	// onlyHealth is set for a connection above the limits.
-	onlyHealth bool
-	leave      func()
+	// onlyHealth is set for a connection above the limits. headerBy is when its next header has to be
+	// there, readBy the deadline that the server set meanwhile.
+	onlyHealth       bool
+	headerBy, readBy time.Time
+	leave            func()
+	// asked is set while a request is in progress, admitted while one with a good credential is.
+	asked, admitted atomic.Bool
+}
+
+// Admit implements proxy.Client: the request in progress has a good credential.
+func (b *bound) Admit() {
+	if b != nil && !b.admitted.Swap(true) {
+		b.place.Set(places.Busy)
+	}
+}
+
+// readDeadline returns the deadline to set for a server that asks for t.
+func (b *bound) readDeadline(t time.Time) time.Time {
+	if !b.onlyHealth || b.asked.Load() {
+		return t
+	}
+	if b.readBy = t; t.IsZero() || t.After(b.headerBy) {
+		return b.headerBy
+	}
+	return t
 }
 
 // boundTCP keeps the methods of a TCP connection, which net/http uses for sendfile and splice.
@@ -167,6 +198,11 @@ type boundTCP struct {
 // Close implements net.Conn.
 func (b *boundTCP) Close() error { b.bound.leave(); return b.TCPConn.Close() }
 
+// SetReadDeadline implements net.Conn.
+func (b *boundTCP) SetReadDeadline(t time.Time) error {
+	return b.TCPConn.SetReadDeadline(b.bound.readDeadline(t))
+}
+
 type boundConn struct {
 	net.Conn
 	bound *bound
@@ -174,6 +210,11 @@ type boundConn struct {
 
 // Close implements net.Conn.
 func (b *boundConn) Close() error { b.bound.leave(); return b.Conn.Close() }
+
+// SetReadDeadline implements net.Conn.
+func (b *boundConn) SetReadDeadline(t time.Time) error {
+	return b.Conn.SetReadDeadline(b.bound.readDeadline(t))
+}
 
 // boundOf is the place of a server's connection, nil if it has none.
 func boundOf(conn net.Conn) *bound {
@@ -196,10 +237,15 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	case b == nil:
 	case state == http.StateNew && c.closing.Load():
 		_ = conn.Close() // no request came over it
-	case state == http.StateActive, state == http.StateHijacked:
-		b.place.Set(places.Busy)
+	case state == http.StateActive:
+		if b.asked.Store(true); b.onlyHealth {
+			_ = conn.SetReadDeadline(b.readBy) // at worst the header's own stays
+		}
 	case state == http.StateIdle:
-		b.place.Set(places.Idle)
+		b.headerBy = time.Now().Add(healthTime)
+		if b.asked.Store(false); b.admitted.Swap(false) {
+			b.place.Set(places.Idle)
+		}
 	}
 }
 
@@ -208,7 +254,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 func (c *connections) closeSilent() {
 	c.closing.Store(true)
 	for _, room := range []*places.Room{c.room, c.health} {
-		for _, evict := range room.Silent() {
+		for _, evict := range room.Unauthenticated() {
 			evict()
 		}
 	}
@@ -221,11 +267,24 @@ func connContext(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, boundKey{}, boundOf(conn))
 }
 
+// boundIn is the place of a request's connection, nil if it has none.
+func boundIn(ctx context.Context) *bound {
+	b, _ := ctx.Value(boundKey{}).(*bound)
+	return b
+}
+
 // keepHealth answers 503 on connections above the limits, except for health and metrics.
 func (s *Server) keepHealth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := r.Context().Value(boundKey{}).(*bound)
-		if b == nil || !b.onlyHealth || isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
+		b := boundIn(r.Context())
+		if b == nil || !b.onlyHealth {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // nobody waits for the body
+		}
+		if isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -94,13 +94,23 @@ func dialFrom(t *testing.T, from, address string) net.Conn {
 // busy opens a connection whose request is in progress: the body is missing. Call finish on it.
 func (h *harness) busy(from, address string) net.Conn {
 	h.t.Helper()
-	before := h.metricValue("bivouac_http_requests_in_flight")
+	before := h.inUse()
 	c := dialFrom(h.t, from, address)
 	if _, err := io.WriteString(c, settingsRequest(h.alice)); err != nil {
 		h.t.Fatal(err)
 	}
-	until(h.t, "the request is in progress", func() bool { return h.metricValue("bivouac_http_requests_in_flight") > before })
+	until(h.t, "the request is in progress", func() bool { return h.inUse() > before })
 	return c
+}
+
+// inUse counts the connections with a request in progress, or served, that had a good key.
+func (h *harness) inUse() int {
+	h.server.reloading.Lock()
+	defer h.server.reloading.Unlock()
+	if h.server.conns == nil {
+		return 0 // Run has not begun
+	}
+	return h.server.conns.room.Open() - len(h.server.conns.room.Unauthenticated())
 }
 
 func (h *harness) metricValue(name string) float64 {

@@ -38,12 +38,17 @@ type recorder struct {
 	http.ResponseWriter
 	index  func() uint64
 	status int
+	// client is the request's connection, nil for one without a body.
+	client *bound
 }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. net/http waits for the rest of a body before it sends
+// the response. After a refusal it does so for a second only, unless the credential was good.
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
-		w.status = status
+		if w.status = status; status >= http.StatusBadRequest && w.client != nil && !w.client.admitted.Load() {
+			_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalTime)) // the server's own is left
+		}
 		if w.Header().Get(response.HeaderIndex) == "" {
 			w.Header().Set(response.HeaderIndex, strconv.FormatUint(w.index(), 10))
 		}
@@ -87,6 +92,11 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 			h.Set("Connection", "close") // HTTP/2: GOAWAY
 		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
+		if b := boundIn(r.Context()); b != nil {
+			if ex.Client = b; r.ContentLength != 0 {
+				rec.client = b
+			}
+		}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
 		// Aborted requests are logged too.

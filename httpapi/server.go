@@ -137,7 +137,8 @@ func (s *Server) forModels() llm.Server {
 }
 
 // admitted notes a request that the proxy admitted with a credential.
-func (s *Server) admitted(by fsm.Credential) {
+func (s *Server) admitted(ctx context.Context, by fsm.Credential) {
+	requestInfoOf(ctx).Admit()
 	now := time.Now()
 	s.lastRequest.Store(now.UnixNano())
 	if by.Lookup == "" {

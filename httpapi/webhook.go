@@ -42,29 +42,43 @@ func (s *Server) handleWebhookConversation(c *call) (answer, error) {
 	return ok(success{Success: true})
 }
 
-// callingSandbox authenticates a sandbox by its key alone, in every state but deleted: an agent
-// server may call before its sandbox counts as running. It returns the view with the sandbox.
-func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
+// presentedSandbox returns the sandbox whose key a request has, as far as this node knows, before
+// its body is read.
+func (c *call) presentedSandbox() (*fsm.Sandbox, string, error) {
 	key := c.r.Header.Get(proxy.HeaderKey)
 	if key == "" {
-		return nil, nil, response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
+		return nil, "", response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
 	}
 	row, err := c.server.sandboxOfKey(c, key)
 	if err != nil {
+		return nil, "", err
+	}
+	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
+		requestInfoOf(c.r.Context()).Refused = refusedUnknown
+		return nil, "", response.Error(http.StatusUnauthorized, "Invalid session API key")
+	}
+	return row, key, nil
+}
+
+// callingSandbox authenticates a sandbox by its key alone, in every state but deleted: an agent
+// server may call before its sandbox counts as running. It returns the view with the sandbox.
+func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
+	row, key, err := c.presentedSandbox()
+	if err != nil {
 		return nil, nil, err
 	}
-	var v *fsm.View
-	if proxy.Opens(row, key) {
-		if v, err = c.viewWith(cluster.Linearizable); err != nil {
-			return nil, nil, err
-		}
-		row = v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return nil, nil, err
 	}
+	row = v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
 	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
 		requestInfoOf(c.r.Context()).Refused = refusedUnknown
 		return nil, nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID
-	requestInfoOf(c.r.Context()).Sandbox = row.ID
+	info := requestInfoOf(c.r.Context())
+	info.Sandbox = row.ID
+	info.Admit()
 	return v, row, nil
 }

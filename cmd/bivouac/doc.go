@@ -143,7 +143,8 @@
 //	                                  second; 429 above twice that; 500; 0 is no limit
 //	  connections                     open at a time, WebSockets included, 64 to 1048576; 16384, or
 //	                                  what file descriptors allow; above it the oldest without a
-//	                                  request in progress is closed, else the new one gets 503
+//	                                  good key is closed, then the longest idle, else the new one
+//	                                  gets 503
 //	  connections_per_address         the same for one client address (an IPv6 /64); 512; 0 is no
 //	                                  limit
 //	  trusted_proxies                 addresses whose X-Forwarded-For is trusted, and which have no

@@ -126,6 +126,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	}
 	note := g.server.Info(r.Context())
 	note.User, note.Sandbox = granted.row.UserID, granted.row.ID
+	note.Admit()
 	if granted.policy.Direct {
 		return refuse(http.StatusForbidden, reasonOff, "the model gateway is off (llm { gateway = false })")
 	}

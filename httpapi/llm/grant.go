@@ -131,14 +131,8 @@ func (g *Gateway) serveToken(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return refuse(http.StatusMethodNotAllowed, reasonBody, "use POST")
 	}
-	var in struct {
-		Conversation string `json:"conversation_id"`
-	}
-	if json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTokenBody)).Decode(&in) != nil {
-		return refuse(http.StatusBadRequest, reasonBody, `the body must be {"conversation_id": "..."}`)
-	}
-	id, key := strings.ReplaceAll(strings.ToLower(in.Conversation), "-", ""), r.Header.Get(proxy.HeaderKey)
-	if key == "" || !conversationID.MatchString(id) {
+	key := r.Header.Get(proxy.HeaderKey)
+	if key == "" {
 		return errToken()
 	}
 	granted, err := g.fresh(r.Context(), func(v *fsm.View) (*grant, error) {
@@ -147,16 +141,27 @@ func (g *Gateway) serveToken(w http.ResponseWriter, r *http.Request) error {
 		if !proxy.Opens(row, key) || !proxy.IsOwned(row) || row.Desired != fsm.DesiredRunning || v.LockedOut(row.UserID, time.Now()) {
 			return nil, errToken()
 		}
-		if _, known := conversationIn(v, row, id); !known {
-			return nil, refuse(http.StatusNotFound, reasonToken, "the sandbox has no such conversation")
-		}
-		return &grant{row: row}, nil
+		return &grant{row: row, view: v}, nil
 	})
 	if err != nil {
 		return err
 	}
 	note := g.server.Info(r.Context())
 	note.User, note.Sandbox = granted.row.UserID, granted.row.ID
+	note.Admit()
+	var in struct {
+		Conversation string `json:"conversation_id"`
+	}
+	if json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTokenBody)).Decode(&in) != nil {
+		return refuse(http.StatusBadRequest, reasonBody, `the body must be {"conversation_id": "..."}`)
+	}
+	id := strings.ReplaceAll(strings.ToLower(in.Conversation), "-", "")
+	if !conversationID.MatchString(id) {
+		return errToken()
+	}
+	if _, known := conversationIn(granted.view, granted.row, id); !known {
+		return refuse(http.StatusNotFound, reasonToken, "the sandbox has no such conversation")
+	}
 	body, err := response.Encode(map[string]string{"token": llmtoken.New(key, granted.row, id)})
 	if err != nil {
 		return err

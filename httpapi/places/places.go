@@ -1,5 +1,6 @@
 // Package places bounds what clients hold open at a time: connections, and WebSockets that have
-// sent no key. It caps each address, and those that wait for their client give way to newcomers.
+// sent no key. It caps each address, and those without a good credential give way to newcomers, then
+// those that wait for their client.
 package places
 
 import (
@@ -12,14 +13,15 @@ import (
 // State says how readily a place is taken away.
 type State int
 
-// The states of a place. A newcomer takes the place of the oldest Silent one, else of the oldest
-// Idle one, never of a Busy one.
+// The states of a place. A newcomer takes the place of the oldest Unauthenticated one, else of the
+// oldest Idle one, never of a Busy one.
 const (
-	// Silent is a client that has asked for nothing yet. Every place begins so.
-	Silent State = iota
-	// Idle is a client that was served and may ask for more.
+	// Unauthenticated is a client that has shown no good credential, whatever it asks for. Every place
+	// begins so.
+	Unauthenticated State = iota
+	// Idle is a client that was served with a good credential and may ask for more.
 	Idle
-	// Busy is a client that is being served.
+	// Busy is a client that is being served with a good credential.
 	Busy
 )
 
@@ -92,7 +94,7 @@ func (r *Room) Take(from netip.Prefix, evict func()) *Place {
 	p := &Place{room: r, from: from, origin: origin, evict: evict, state: Busy}
 	r.all.count++
 	origin.count++
-	p.move(Silent)
+	p.move(Unauthenticated)
 	r.mu.Unlock()
 	if victim != nil {
 		victim.evict()
@@ -171,12 +173,12 @@ func (r *Room) Open() int {
 	return r.all.count
 }
 
-// Silent are the evict functions of all places that are Silent.
-func (r *Room) Silent() []func() {
+// Unauthenticated are the evict functions of all places that are Unauthenticated.
+func (r *Room) Unauthenticated() []func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []func()
-	for e := r.all.waiting[Silent].Front(); e != nil; e = e.Next() {
+	for e := r.all.waiting[Unauthenticated].Front(); e != nil; e = e.Next() {
 		out = append(out, e.Value.(*Place).evict)
 	}
 	return out

@@ -56,7 +56,7 @@ func TestRoom_AnAddressLosesItsOwn(t *testing.T) {
 	}
 }
 
-func TestRoom_SilentBeforeIdleAndOldestFirst(t *testing.T) {
+func TestRoom_UnauthenticatedBeforeIdleAndOldestFirst(t *testing.T) {
 	c := newCrowd(Limits{Total: 4, Each: 4})
 	for i := range 4 {
 		c.take(fmt.Sprint(i), fmt.Sprintf("10.0.0.%d", i))
@@ -126,14 +126,14 @@ func TestRoom_Crowd(t *testing.T) {
 					continue
 				}
 				p.Set(State(rand.IntN(3)))
-				r.Silent()
+				r.Unauthenticated()
 				p.Set(State(rand.IntN(3)))
 				p.Leave()
 			}
 		})
 	}
 	crowd.Wait()
-	if r.Open() != 0 || len(r.origins) != 0 || r.all.waiting[Silent].Len()+r.all.waiting[Idle].Len() != 0 {
+	if r.Open() != 0 || len(r.origins) != 0 || r.all.waiting[Unauthenticated].Len()+r.all.waiting[Idle].Len() != 0 {
 		t.Errorf("%d are open, %d origins", r.Open(), len(r.origins))
 	}
 }

@@ -27,7 +27,7 @@ type Server struct {
 	// Info returns a request's entry in the access log, which the proxy fills in.
 	Info func(context.Context) *RequestInfo
 	// Admitted is called for every request with a good key, with what authorised it.
-	Admitted func(by fsm.Credential)
+	Admitted func(ctx context.Context, by fsm.Credential)
 	// Origins returns the front ends that may show a sandbox's page in a frame. Without any, those on
 	// this machine may.
 	Origins func() []string
@@ -59,6 +59,21 @@ type RequestInfo struct {
 	// Refused says why the request's key was refused, "" if it was not.
 	Refused string
 	Err     error
+	// Client is the request's connection, nil if it is not counted.
+	Client Client
+}
+
+// Client is the connection of a client.
+type Client interface {
+	// Admit says that the request in progress has a good credential.
+	Admit()
+}
+
+// Admit says that the request has a good credential, so that its connection gives way to no newcomer.
+func (i *RequestInfo) Admit() {
+	if i.Client != nil {
+		i.Client.Admit()
+	}
 }
 
 // Activity receives reports of traffic, so that a sandbox in use does not count as idle. Calls are

@@ -174,7 +174,7 @@ func (p *request) admit(given credentials, ex *RequestInfo) error {
 		return err
 	}
 	ex.User, ex.Sandbox = g.row.UserID, g.row.ID
-	p.proxy.server.Admitted(g.credential)
+	p.proxy.server.Admitted(p.r.Context(), g.credential)
 	if g.port == "" {
 		return response.Error(http.StatusNotFound, "The sandbox exposes no such port")
 	}
