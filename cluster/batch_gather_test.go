@@ -8,12 +8,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 // Commands whose senders are ready to run when a batch could leave are in it:
 // the answers to one batch wake all of its senders at once.
 func TestBatcher_Gather_TakesThoseWhoAreReady(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	if !ownprocess.Enter(t, "GOMAXPROCS=1") {
+		return
+	}
 	var goroutines, senders sync.WaitGroup
 	var batches atomic.Int64
 	b := batcher{maxInFlight: 2, spawn: goroutines.Go}

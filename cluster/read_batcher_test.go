@@ -6,12 +6,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 // Calls that are ready to run when a round could start are in it, and not in
 // hundreds of rounds of their own.
 func TestReadBatcher_Gather_TakesThoseWhoAreReady(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	if !ownprocess.Enter(t, "GOMAXPROCS=1") {
+		return
+	}
 	var goroutines, callers sync.WaitGroup
 	var runs atomic.Int64
 	r := readBatcher{spawn: goroutines.Go, run: func() (uint64, error) { return uint64(runs.Add(1)), nil }}
@@ -35,7 +39,9 @@ func TestReadBatcher_Gather_TakesThoseWhoAreReady(t *testing.T) {
 
 // A round starts though calls never stop to come: a new one before each look.
 func TestReadBatcher_Gather_EndsUnderAnyLoad(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	if !ownprocess.Enter(t, "GOMAXPROCS=1") {
+		return
+	}
 	var goroutines sync.WaitGroup
 	var ran atomic.Bool
 	r := readBatcher{spawn: goroutines.Go, run: func() (uint64, error) { ran.Store(true); return 1, nil }}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"runtime"
 	"sync"
 	"time"
 
@@ -54,9 +53,10 @@ type seat struct {
 	body int64
 }
 
-func newAdmission() *admission {
+// newAdmission gives large requests half of the processors.
+func newAdmission(processors int) *admission {
 	return &admission{
-		turns:  semaphore.NewWeighted(int64(max(1, runtime.GOMAXPROCS(0)/2))),
+		turns:  semaphore.NewWeighted(int64(max(1, processors/2))),
 		bodies: semaphore.NewWeighted(allBodies), users: map[string]*userAdmission{},
 	}
 }

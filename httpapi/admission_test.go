@@ -135,9 +135,9 @@ func (a *admission) seatOf(t *testing.T, user string) *seat {
 // One user's large requests take turns with those of other users: of a user one works at a time, and
 // all together on half of the processors.
 func TestAdmission_LargeRequestsTakeTurns(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission()
+		a := newAdmission(4)
 		var mu sync.Mutex
 		var order []string
 		free := make(chan struct{})
@@ -221,7 +221,7 @@ func TestAdmission_SmallRequestsWaitForNoTurn(t *testing.T) {
 // other users' don't wait for them.
 func TestAdmission_BodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission()
+		a := newAdmission(2)
 		hold := func(user string, n int64) (*seat, error) {
 			s := a.seatOf(t, user)
 			return s, s.holdBody(func() context.Context {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -80,7 +81,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), refused: newSampler(), started: time.Now(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
-		answers:    newBudget(), admission: newAdmission(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())

@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 // quickly checks that an operation returns ErrUnavailable within the time limit, and returns its
@@ -384,9 +386,23 @@ func TestVault_NoSecretInErrorsLogsAndMetrics(t *testing.T) {
 }
 
 func TestVault_TakesNothingFromTheEnvironment(t *testing.T) {
-	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
-	for k, v := range map[string]string{"VAULT_TOKEN": "nobody", "VAULT_NAMESPACE": "nowhere", "VAULT_ADDR": "http://127.0.0.1:1", "VAULT_AGENT_ADDR": "http://127.0.0.1:1"} {
-		t.Setenv(k, v)
+	// The process of its own uses the Vault of this one.
+	const variable = "BIVOUAC_TEST_VAULT_CONFIG"
+	made := os.Getenv(variable)
+	if made == "" {
+		raw, err := json.Marshal(config(t, sharedVault(t), local.AppRoleOptions{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = string(raw)
+	}
+	if !ownprocess.Enter(t, variable+"="+made,
+		"VAULT_TOKEN=nobody", "VAULT_NAMESPACE=nowhere", "VAULT_ADDR=http://127.0.0.1:1", "VAULT_AGENT_ADDR=http://127.0.0.1:1") {
+		return
+	}
+	var cfg VaultConfig
+	if err := json.Unmarshal([]byte(made), &cfg); err != nil {
+		t.Fatal(err)
 	}
 	s := run(t, cfg)
 	want(t, s, settingsPath, write(t, s, settingsPath, "a"), "a")

@@ -25,6 +25,8 @@ func behindTLS(t *testing.T, namespace *atomic.Value) (address, caFile string) {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(vault)
+	transport := &http.Transport{}
+	proxy.Transport = transport
 	front := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		namespace.Store(r.Header.Get("X-Vault-Namespace"))
 		r.Header.Del("X-Vault-Namespace") // only Enterprise has namespaces
@@ -32,7 +34,7 @@ func behindTLS(t *testing.T, namespace *atomic.Value) (address, caFile string) {
 	}))
 	t.Cleanup(func() {
 		front.Close()
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		transport.CloseIdleConnections()
 	})
 	caFile = filepath.Join(t.TempDir(), "ca.pem")
 	raw := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})

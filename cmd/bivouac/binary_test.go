@@ -28,13 +28,19 @@ type child struct {
 // startChild starts the program. It is killed at the test's end.
 func startChild(t testing.TB, dir string, args ...string) *child {
 	t.Helper()
+	return startChildWith(t, dir, nil, args...)
+}
+
+// startChildWith starts the program with env added to its environment.
+func startChildWith(t testing.TB, dir string, env []string, args ...string) *child {
+	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &child{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
 	c.cmd.Dir = dir
-	c.cmd.Env = append(os.Environ(), mainEnv+"=1")
+	c.cmd.Env = append(append(os.Environ(), mainEnv+"=1"), env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)

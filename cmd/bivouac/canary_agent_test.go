@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/llmtoken"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
@@ -32,8 +33,8 @@ type robbed struct {
 	conversation, token string
 }
 
-// codexPath puts Codex on the PATH of sandboxes, and returns false where it is not installed.
-func codexPath(t *testing.T) bool {
+// codexPath returns a PATH with Codex on it for sandboxes, and false where Codex is not installed.
+func codexPath(t *testing.T) (string, bool) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -44,16 +45,18 @@ func codexPath(t *testing.T) bool {
 		if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), "agents") {
 			t.Fatalf("codex-acp is not installed, and BIVOUAC_TEST_REQUIRE names agents")
 		}
-		return false
+		return os.Getenv("PATH"), false
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return true
+	return dir + ":" + os.Getenv("PATH"), true
 }
 
 // TestCanary_AnAgentFindsNoKey: an agent that looks everywhere finds neither its owner's model key, nor
 // the gateway's token, nor the key of its sandbox.
 func TestCanary_AnAgentFindsNoKey(t *testing.T) {
-	codex := codexPath(t)
+	path, codex := codexPath(t)
+	if !ownprocess.Enter(t, "PATH="+path) {
+		return
+	}
 	dir := t.TempDir()
 	c := &robbed{canaries: &canaries{}, r: startDev(t, dir), home: filepath.Join(dir, "sandboxes")}
 	modelKey := "sk-" + rand.Text()

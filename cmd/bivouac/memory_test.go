@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 func TestPacePercent(t *testing.T) {
@@ -19,10 +21,9 @@ func TestPacePercent(t *testing.T) {
 
 // The pace is set at once and follows the heap at each collection.
 func TestPaceCollector_FollowsTheHeap(t *testing.T) {
-	t.Setenv("GOGC", "")
-	before := debug.SetGCPercent(usualPercent)
-	// The finalizer stays active until the test program ends.
-	defer debug.SetGCPercent(before)
+	if !ownprocess.Enter(t, "GOGC=") {
+		return
+	}
 	paceCollector()
 	percent := func() int {
 		p := debug.SetGCPercent(usualPercent)

@@ -25,6 +25,8 @@ type serverNode struct {
 	// owner is the test at whose end the process is killed. A subtest may have started it.
 	owner   testing.TB
 	process *child
+	// env is added to the environment of the process.
+	env []string
 	caller
 }
 
@@ -152,7 +154,7 @@ func mustRun(t testing.TB, env map[string]string, args ...string) string {
 
 // start starts a node's process.
 func (n *serverNode) start() {
-	n.process = startChild(n.owner, n.dir, "server", "--config", n.config)
+	n.process = startChildWith(n.owner, n.dir, n.env, "server", "--config", n.config)
 }
 
 // ready waits until the node can serve.

@@ -6,13 +6,20 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 // manager is systemd's end of NOTIFY_SOCKET.
-type manager struct{ conn *net.UnixConn }
+type manager struct {
+	conn *net.UnixConn
+	// env is the environment of the service.
+	env string
+}
 
 func newManager(t *testing.T) manager {
 	t.Helper()
@@ -22,8 +29,7 @@ func newManager(t *testing.T) manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	t.Setenv("NOTIFY_SOCKET", path)
-	return manager{conn}
+	return manager{conn, "NOTIFY_SOCKET=" + path}
 }
 
 // next returns the next message.
@@ -49,10 +55,11 @@ func (m manager) await(t *testing.T, want string) {
 // TestServer_TellsSystemd: a real socket gets what a service of Type=notify says, from a node alone,
 // which has no leader.
 func TestServer_TellsSystemd(t *testing.T) {
+	t.Parallel()
 	m := newManager(t)
-	t.Setenv("WATCHDOG_USEC", "3000000")
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
 	n := s.nodes[0]
+	n.env = []string{m.env, "WATCHDOG_USEC=3000000"}
 	n.start()
 	m.await(t, "READY=1")
 	m.await(t, "WATCHDOG=1")
@@ -68,7 +75,12 @@ func TestServer_TellsSystemd(t *testing.T) {
 
 // TestSystemd_StarvesWithoutProgress: the watchdog is fed for progress only.
 func TestSystemd_StarvesWithoutProgress(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	m := newManager(t)
+	name, value, _ := strings.Cut(m.env, "=")
+	t.Setenv(name, value)
 	s := &systemd{log: slog.New(slog.DiscardHandler), watchdog: 30 * time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())
 	asked, ended := make(chan error, 3), make(chan error, 1)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
 // fake is a tool with a module of three lines.
@@ -36,6 +38,9 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 func TestTool_Find_BuildsOnce(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	t.Setenv("BIVOUAC_CACHE", t.TempDir())
 	f := fake(t, fakeCode)
 	said := &lines{}
@@ -55,6 +60,9 @@ func TestTool_Find_BuildsOnce(t *testing.T) {
 }
 
 func TestTool_Find_FailedBuildLeavesNothing(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	cache := t.TempDir()
 	t.Setenv("BIVOUAC_CACHE", cache)
 	f := fake(t, "package main\n\nfunc main() { broken }\n")
@@ -73,6 +81,9 @@ func TestTool_Find_FailedBuildLeavesNothing(t *testing.T) {
 }
 
 func TestTool_Find_TakesWhatIsOnPathWhenRecentEnough(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	for version, want := range map[string]bool{"1.1.9": false, "1.2.0": true, "1.2.3+ent": true, "1.10.0": true, "2.0.0": true, "0.9": false} {
 		bin := t.TempDir()
 		script := "#!/bin/sh\necho 'Fake v" + version + "'\n"

@@ -34,6 +34,10 @@ var rules = []struct {
 	{"house/note", House, "fsm/x.go", "package fsm\n// TO" + "DO: later", "left in the code"},
 	{"house/file", House, "fsm/x.go", "package fsm\n" + strings.Repeat("\n", maxFileLines+1), "split it"},
 	{"sleeps", Sleeps, "fsm/x_test.go", "package fsm\nimport \"time\"\nfunc f() { time.Sleep(1) }", "wait for a condition"},
+	{"process/environment", Process, "fsm/x_test.go", "package fsm\nfunc TestX(t *testing.T) { t.Setenv(\"A\", \"b\") }", "t.Setenv changes the whole process"},
+	{"process/limit", Process, "fsm/x_test.go", "package fsm\nfunc limit() { defer func() { syscall.Setrlimit(1, nil) }() }", "syscall.Setrlimit changes the whole process"},
+	{"process/processors", Process, "fsm/x_test.go", "package fsm\nfunc TestX(t *testing.T) { defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) }", "runtime.GOMAXPROCS changes the whole process"},
+	{"process/variable", Process, "fsm/x_test.go", "package fsm\nfunc TestX(t *testing.T) { http.DefaultTransport.(*http.Transport).Proxy = nil }", "http.DefaultTransport.(*http.Transport).Proxy changes"},
 	{"docs/name", Docs, "fsm/x.go", "// Package fsm is.\npackage fsm\nfunc Exported() {}", "Exported has no godoc"},
 	{"docs/package", Docs, "fsm/x.go", "package fsm", "no package comment"},
 	{"logs/pairs", Logs, "fsm/x.go", "package fsm\nfunc f(l logger) { l.Warn(\"it took=3 long\") }", "make it an attribute"},
@@ -83,5 +87,25 @@ func TestRules_ObjectToWhatBreaksThem(t *testing.T) {
 				t.Errorf("want an objection with %q, got %q", r.want, objections)
 			}
 		})
+	}
+}
+
+func TestProcess_AllowsWhatHasAProcessOfItsOwn(t *testing.T) {
+	root := t.TempDir()
+	const source = `package fsm
+func TestMain(m *testing.M) { runtime.GOMAXPROCS(1) }
+func TestAlone(t *testing.T) { if ownprocess.Enter(t) { os.Chdir("/") } }
+func TestAsks(t *testing.T) { t.Log(runtime.GOMAXPROCS(0), os.Stdout) }
+func TestCommand(t *testing.T) { cmd.Stdout = os.Stderr; cmd.Env = append(os.Environ(), "A=b") }
+`
+	if err := os.WriteFile(filepath.Join(root, "x_test.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files, err := Load(root)
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if found := Process(files); len(found) != 0 {
+		t.Errorf("objections: %q", found)
 	}
 }
