@@ -58,6 +58,7 @@ check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/c
 	$(GO) vet -C ops/bench/peers ./...
 	$(GO) vet -C deploy/release ./...
 	$(GO) test -count=1 ./ops/check
+	@$(GO) run ./ops/bench/results -note
 	$(LINT) run --max-same-issues 0
 
 $(LINT):
@@ -107,8 +108,8 @@ golden: ## rewrite golden files; read the diff as you read code
 	$(GO) run ./ops/watch/generate
 
 .PHONY: release
-release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist
-	$(GO) run -C deploy/release . -root $(CURDIR) -out $(CURDIR)/dist
+release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist (STALE_RESULTS="why" with results of another commit)
+	$(GO) run -C deploy/release . -root $(CURDIR) -out $(CURDIR)/dist $(if $(STALE_RESULTS),-stale-results "$(STALE_RESULTS)")
 
 .PHONY: clean
 clean: ## remove what the build made
@@ -146,6 +147,10 @@ vuln: ## known vulnerabilities in what the programs call; says so where the data
 .PHONY: bench
 bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-peers) and Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench
+
+.PHONY: bench-guard
+bench-guard: ## CPU a request beside that of the commit in ops/bench/BASE (or BASE=COMMIT), in five minutes; fails above 1.15 times it
+	@$(GO) run -C ops/bench/peers . guard $(BASE)
 
 .PHONY: bench-peers
 bench-peers: ## only the rows beside etcd, rqlite and raft alone, into ops/bench/RESULTS.md (ROWS=write,stale; QUICK=1 only tries)

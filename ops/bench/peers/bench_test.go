@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 	"bivouac.dev/bivouac/ops/check"
@@ -66,6 +68,30 @@ func TestBench_OfWhatIsOurs(t *testing.T) {
 	for _, r := range records[1:] {
 		if r.Load == nil || r.Load.Ops == 0 || r.Load.Errors > 0 || r.Load.P99 < r.Load.P50 {
 			t.Errorf("%s of %s: %+v", r.Row, r.System, r.Load)
+		}
+	}
+}
+
+// The guard measures every kind of request. One program stands for both commits.
+func TestGuard_MeasuresEveryRow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds and starts six nodes")
+	}
+	out := new(bytes.Buffer)
+	program := filepath.Join(t.TempDir(), "bivouac")
+	if err := local.BuildGo(t.Context(), "./cmd/bivouac", program); err != nil {
+		t.Fatal(err)
+	}
+	g := newGuard(out)
+	g.rounds, g.load.For, g.load.Warm, g.program, g.base = 1, 200*time.Millisecond, 50*time.Millisecond, program, program
+	// Two hundred milliseconds say nothing of the cost, so the verdict may be either.
+	if err := g.run(t.Context(), "HEAD"); err != nil && !strings.Contains(err.Error(), baseFile) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, row := range guardRows() {
+		rounds := g.found[row.name]
+		if len(rounds) != 1 || rounds[0].bare <= 0 || rounds[0].here <= rounds[0].bare/2 || rounds[0].base <= rounds[0].bare/2 {
+			t.Errorf("%s: %v\n%s", row.name, rounds, out)
 		}
 	}
 }

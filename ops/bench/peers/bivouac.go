@@ -63,6 +63,7 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 		config := nodeconfig.Config{
 			Name: node, Data: filepath.Join(n.dir, "data"), HTTP: addresses[i], Peer: addresses[3+i], Peers: addresses[3:],
 			TLS: filepath.Join(home, "tls"), SecretID: filepath.Join(home, "secret-id"), More: more,
+			Earlier: true, // -base and the guard measure earlier programs, too
 		}
 		if err := os.WriteFile(filepath.Join(n.dir, "node.hcl"), []byte(config.HCL()), 0o600); err != nil {
 			return nil, err

@@ -21,6 +21,7 @@ import (
 )
 
 const usage = `usage: go run -C ops/bench/peers . [flags]
+       go run -C ops/bench/peers . guard [flags] [COMMIT]
 
 Measures the rows (ROWS, all by default) and appends what it finds to the file of
 -out, one JSON object a line. With -report it measures nothing: it writes the
@@ -47,6 +48,11 @@ func main() {
 
 // run parses the flags and carries them out.
 func run(args []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(args) > 0 && args[0] == "guard" {
+		return runGuard(ctx, args[1:], os.Stdout)
+	}
 	b := newBench(os.Stdout)
 	into, err := b.parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -58,8 +64,6 @@ func run(args []string) error {
 	if into != "" {
 		return report(b.out, into)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	return b.measureAll(ctx)
 }
 

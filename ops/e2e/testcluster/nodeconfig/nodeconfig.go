@@ -18,6 +18,8 @@ type Config struct {
 	Expect int
 	// Drain is the nodes' drain_delay; the default is none, since there is no balancer.
 	Drain time.Duration
+	// Earlier leaves out drain_delay: the node's program may be of a commit that refuses it.
+	Earlier bool
 	// Certificate is the path of the API's certificate without "-key.pem" and ".pem", "" for
 	// plain HTTP.
 	Certificate string
@@ -45,7 +47,10 @@ const nothing = "http://127.0.0.1:1"
 
 // HCL returns the file's content.
 func (c Config) HCL() string {
-	certificate, raft, log, limits := "", "", "", ""
+	drain, certificate, raft, log, limits := "", "", "", "", ""
+	if !c.Earlier {
+		drain = fmt.Sprintf("  drain_delay = %q\n", c.Drain.String())
+	}
 	if !strings.Contains(c.More, "limits {") {
 		limits = unlimited
 	}
@@ -68,9 +73,8 @@ data_dir         = %q
 bootstrap_expect = %d
 retry_join       = ["%s"]
 http {
-  address     = %q
-  drain_delay = %q
-%s}
+  address = %q
+%s%s}
 peer {
   address   = %q
   ca_file   = %q
@@ -90,7 +94,7 @@ vault {
 git {
   verify_tokens = false
 }
-`, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, c.Drain.String(), certificate,
+`, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, drain, certificate,
 		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
 		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + limits + log + sandboxes + c.More
 }
