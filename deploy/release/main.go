@@ -7,9 +7,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,10 +34,14 @@ func run(ctx context.Context) error {
 	out := flag.String("out", "../../dist", "the folder to write to; it is emptied first")
 	arches := flag.String("arch", "amd64,arm64", "the architectures, as Go names them")
 	maintainer := flag.String("maintainer", "Bivouac <bivouac@localhost>", "who answers for the packages, in their metadata")
+	stale := flag.String("stale-results", "", "release although ops/bench/RESULTS.md is of another commit, for this reason")
 	flag.Parse()
 
 	src, err := readSource(ctx, *root)
 	if err != nil {
+		return err
+	}
+	if err := checkResults(ctx, src.root, *stale, os.Stdout); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(*out); err != nil {
@@ -63,6 +69,23 @@ func run(ctx context.Context) error {
 		}
 	}
 	return writeChecksums(*out, os.Stdout)
+}
+
+// checkResults fails if the measurements in ops/bench/RESULTS.md are of another commit or protocol
+// version, unless there is a reason to release nevertheless, which it prints.
+func checkResults(ctx context.Context, root, reason string, out io.Writer) error {
+	cmd := exec.CommandContext(ctx, "go", "run", "./ops/bench/results", "-root", root)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	said, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		return nil
+	case reason == "":
+		return fmt.Errorf("%s\nto release nevertheless, say why: make release STALE_RESULTS=\"the reason\"", bytes.TrimSpace(said))
+	}
+	fmt.Fprintf(out, "releasing with measurements of another commit, because: %s\n%s\n", reason, bytes.TrimSpace(said))
+	return nil
 }
 
 // build builds the programs for one architecture, once, and returns their folder.

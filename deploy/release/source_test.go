@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,5 +47,27 @@ func TestPackageVersion(t *testing.T) {
 		if err := exec.Command(dpkg, "--compare-versions", versions[i-1], "lt", versions[i]).Run(); err != nil {
 			t.Errorf("%s is not older than %s: %v", versions[i-1], versions[i], err)
 		}
+	}
+}
+
+// The results of the tree are those of some commit; what this tree's are decides what is expected.
+func TestCheckResults(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "run", "./ops/bench/results")
+	cmd.Dir = root
+	current := cmd.Run() == nil
+	var out bytes.Buffer
+	err = checkResults(t.Context(), root, "", &out)
+	if current != (err == nil) || err != nil && !strings.Contains(err.Error(), "STALE_RESULTS") {
+		t.Errorf("%v; the results are current: %t", err, current)
+	}
+	if err := checkResults(t.Context(), root, "the bench's machine is away", &out); err != nil {
+		t.Error(err)
+	}
+	if !current && !strings.Contains(out.String(), "because: the bench's machine is away") {
+		t.Errorf("the reason is not printed: %s", &out)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/bench/peers/load"
 )
 
@@ -43,15 +44,17 @@ type record struct {
 
 // machine describes the machine of a run.
 type machine struct {
-	CPUs    int    `json:"cpus"`
-	Model   string `json:"model"`
-	Memory  string `json:"memory"`
-	Kernel  string `json:"kernel"`
-	Go      string `json:"go"`
-	Commit  string `json:"commit"`
-	Command string `json:"command"`
-	Load    string `json:"load"`
-	FsyncUS int64  `json:"fsync_us"`
+	CPUs   int    `json:"cpus"`
+	Model  string `json:"model"`
+	Memory string `json:"memory"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+	Commit string `json:"commit"`
+	// Protocol is the newest protocol version that the program knows, 0 in a record that has none.
+	Protocol int    `json:"protocol,omitempty"`
+	Command  string `json:"command"`
+	Load     string `json:"load"`
+	FsyncUS  int64  `json:"fsync_us"`
 }
 
 // recorder appends records to a file and prints them.
@@ -115,9 +118,11 @@ func describe(scratch string) (*machine, error) {
 	if raw, err := os.ReadFile("/proc/loadavg"); err == nil {
 		m.Load = strings.Join(strings.Fields(string(raw))[:3], " ")
 	}
-	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
+	// A tree with changes is no commit: --dirty says so.
+	if out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(out))
 	}
+	m.Protocol = fsm.ProtocolVersion
 	took, err := fsyncTime(scratch)
 	m.FsyncUS = took.Microseconds()
 	return m, err

@@ -59,7 +59,7 @@ func (r *results) markdown() string {
 	var out strings.Builder
 	part := func(row, text string) {
 		if text != "" {
-			fmt.Fprintf(&out, "### %s\n\n%s\n![%s](plots/%s.svg)\n\n", titles()[row], text, row, row)
+			fmt.Fprintf(&out, "### %s\n\n%s\n\n%s\n![%s](plots/%s.svg)\n\n", titles()[row], r.measuredAt(row), text, row, row)
 		}
 	}
 	for _, row := range loadRows() {
@@ -110,7 +110,7 @@ func (r *results) where() string {
 			continue
 		}
 		add(&machines, fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s", m.CPUs, m.Model, m.Memory, m.Kernel))
-		add(&versions, fmt.Sprintf("commit %s built with %s", m.Commit, m.Go))
+		add(&versions, fmt.Sprintf("commit %s, protocol version %d, built with %s", m.Commit, m.Protocol, m.Go))
 		add(&commands, fmt.Sprintf("%s (%s)", m.Command, run))
 		fsyncs, loads = append(fsyncs, float64(m.FsyncUS)), append(loads, m.Load)
 	}

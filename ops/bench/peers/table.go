@@ -62,6 +62,22 @@ func newResults(all []record) *results {
 	return r
 }
 
+// measuredAt has a line for each commit that a row's records are of. ops/bench/results reads them.
+func (r *results) measuredAt(row string) string {
+	var lines []string
+	for _, rec := range r.records {
+		m := r.machines[rec.Run]
+		if rec.Row != row || m == nil {
+			continue
+		}
+		line := fmt.Sprintf("Measured at commit %s, protocol version %d.", m.Commit, m.Protocol)
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 func (r *results) commit(rec record) string {
 	if m := r.machines[rec.Run]; m != nil {
 		return m.Commit

@@ -19,7 +19,7 @@ func TestReport(t *testing.T) {
 		{Run: "1", Machine: &machine{Commit: "old"}},
 		loaded("1", "write", sysBivouac, 0, 64, 100), loaded("1", "write", sysEtcd, 0, 64, 1),
 		loaded("1", "stale", sysBivouac, 0, 64, 50), loaded("1", "stale", sysBare, 0, 64, 100),
-		{Run: "2", Machine: &machine{Commit: "new"}},
+		{Run: "2", Machine: &machine{Commit: "new", Protocol: 8}},
 		loaded("2", "write", sysBivouac, 0, 64, 120), loaded("2", "write", sysEtcd, 0, 64, 100),
 		loaded("2", "write", sysBivouac, 1, 64, 20), loaded("2", "write", sysEtcd, 1, 64, 10),
 		loaded("2", "write", sysBivouac, 2, 64, 110), loaded("2", "write", sysEtcd, 2, 64, 100),
@@ -56,6 +56,7 @@ func TestReport(t *testing.T) {
 	text := string(raw)
 	for _, want := range []string{
 		"before\n", "after\n",
+		"### Settings write through a follower\n\nMeasured at commit new, protocol version 8.\n\n| Bivouac, clients |",
 		"| 64 | **1.20 (1.10 to 2.00)** aim 1.2 met | **1.10 (1.10 to 1.10)** aim 2.0 missed |",
 		"**0.50 (0.50 to 0.50)** aim 0.8 missed",
 		"| etcd | 0.50 | 1100 | 1100 to 1100 | 1 | Bivouac below it: met |",
