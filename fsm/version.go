@@ -19,8 +19,9 @@ import (
 // replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
 // configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
 // configures the model gateway, counts what models were used for, gives specs agents, which
-// settings and starts choose, and puts conversations into sandboxes together.
-const ProtocolVersion = 8
+// settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
+// what is kept as the memory that it takes, and collects what has expired.
+const ProtocolVersion = 9
 
 // What each protocol version introduced.
 const (
@@ -51,6 +52,9 @@ const (
 	VersionAgents = 8
 	// VersionStarts: messages wait for the conversation that is being started.
 	VersionStarts = 8
+	// VersionRoom: the state is counted as the memory that it takes, expired results of commands and
+	// keys that are revoked for long give their room back, and a deleted user leaves no result.
+	VersionRoom = 9
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -71,6 +75,8 @@ func VersionBrings(version int) string {
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels: // VersionAgents and VersionStarts, too
 		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
+	case VersionRoom:
+		return "the state is counted as the memory that it takes; what has expired gives its room back"
 	}
 	return ""
 }
