@@ -19,15 +19,15 @@ func TestAgents_Version(t *testing.T) {
 	put := &SettingsPutBody{Values: SettingsValues{ACPServer: ptr("opencode"), AgentKind: ptr(AgentACP)}}
 	v := f.store.View()
 	for what, err := range map[string]*Error{
-		"start": v.StartAdmission("ada", &start, f.now), "settings": v.SettingsAdmission("ada", put),
-		"grouping": v.SettingsAdmission("ada", &SettingsPutBody{Values: SettingsValues{SandboxGroupingStrategy: ptr(GroupAny)}}),
+		"start": v.StartAdmission("ada", &start, f.now), "settings": v.SettingsAdmission("ada", put, f.now),
+		"grouping": v.SettingsAdmission("ada", &SettingsPutBody{Values: SettingsValues{SandboxGroupingStrategy: ptr(GroupAny)}}, f.now),
 	} {
 		if err == nil || err.Code != CodeProtocol || !strings.Contains(err.Message, "protocol version 8") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	same := SettingsValues{AgentKind: ptr(AgentOpenHands), SandboxGroupingStrategy: ptr(GroupNone), GitFullClone: ptr(false), ACPServer: ptr("")}
-	if err := v.SettingsAdmission("ada", &SettingsPutBody{Values: same}); err != nil {
+	if err := v.SettingsAdmission("ada", &SettingsPutBody{Values: same}, f.now); err != nil {
 		t.Errorf("values as below the version: %v", err)
 	}
 	f.do("ada", put)
@@ -39,7 +39,7 @@ func TestAgents_Version(t *testing.T) {
 	f.do("", &ProtocolRaiseBody{Version: VersionAgents})
 	f.do("", &SpecApplyBody{Specs: []Spec{spec}})
 	f.do("ada", put)
-	if v = f.store.View(); v.StartAdmission("ada", &start, f.now) != nil || v.SettingsAdmission("ada", put) != nil {
+	if v = f.store.View(); v.StartAdmission("ada", &start, f.now) != nil || v.SettingsAdmission("ada", put, f.now) != nil {
 		t.Error("an agent is refused at its version")
 	}
 }

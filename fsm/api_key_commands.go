@@ -72,6 +72,7 @@ func (t *transaction) applyAPIKeyCreate(b *APIKeyCreateBody) (Result, *Error) {
 		}
 	}
 	put(t, tableAPIKeys, nil, k)
+	t.collectEndedKeys(k.UserID)
 	return Result{APIKey: k}, nil
 }
 
@@ -145,6 +146,7 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	now := t.now
 	k.RevokedAt = &now
 	put(t, tableAPIKeys, old, &k)
+	t.collectEndedKeys(k.UserID)
 	t.changed, t.keys = true, t.index // proxies close the streams that were opened with the key
 	return Result{APIKey: &k}, nil
 }

@@ -84,6 +84,9 @@ func (t *transaction) apply(cmd Command) Outcome {
 	if err := cmd.check(); err != nil {
 		return Outcome{stamp, err}
 	}
+	if t.meta.active(VersionRoom) {
+		t.forgetExpired(t.now, expireAlways)
+	}
 	if o, found := t.recorded(cmd); found {
 		return o
 	}

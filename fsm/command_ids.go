@@ -31,7 +31,9 @@ const (
 	// room for about 200,000 ordinary commands.
 	maxInternalWeight = 64 << 20
 	maxClientWeight   = 64 << 20
-	// expirePerCommand bounds how many expired commands one client command removes.
+	// expireAlways bounds how many expired commands any command removes. expirePerCommand is that of a
+	// client's command below VersionRoom, where others remove none.
+	expireAlways     = 64
 	expirePerCommand = 16
 )
 
@@ -69,7 +71,7 @@ func (t *transaction) recorded(cmd Command) (Outcome, bool) {
 	r := t.store.commands.get(cmd.ID)
 	if r == nil {
 		r = first[commandRecord](t.txn, tableClientCommands, indexID, []byte(cmd.ID))
-		if r != nil && cmd.Time.Sub(r.Time) > ClientResultTTL {
+		if r != nil && r.expired(cmd.Time) {
 			t.forget(r)
 			return Outcome{}, false
 		}
@@ -134,7 +136,9 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands++
 	u.clientWeight += r.weight()
-	t.forgetExpired(cmd.Time)
+	if !t.meta.active(VersionRoom) {
+		t.forgetExpired(cmd.Time, expirePerCommand)
+	}
 	for u.clientCommands > ClientResults || u.clientWeight > maxClientWeight && u.clientCommands > 1 {
 		old := firstWithPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(r.UserID))
 		t.forget(old)
@@ -177,11 +181,14 @@ func (r Result) whole(txn *memdb.Txn) Result {
 	return r
 }
 
+// expired reports whether a client's command is remembered no longer.
+func (r *commandRecord) expired(now time.Time) bool { return now.Sub(r.Time) > ClientResultTTL }
+
 // forgetExpired removes a bounded number of expired client commands.
-func (t *transaction) forgetExpired(now time.Time) {
+func (t *transaction) forgetExpired(now time.Time, most int) {
 	var expired []*commandRecord
 	for r := range withPrefix[commandRecord](t.txn, tableClientCommands, indexTime, nil) {
-		if now.Sub(r.Time) <= ClientResultTTL || len(expired) == expirePerCommand {
+		if !r.expired(now) || len(expired) == most {
 			break
 		}
 		expired = append(expired, r)
@@ -189,6 +196,28 @@ func (t *transaction) forgetExpired(now time.Time) {
 	for _, r := range expired {
 		t.forget(r)
 	}
+}
+
+// forgetUser removes what a user's clients were answered. What a second copy of a command may still
+// repeat is remembered without the answer, so that nothing is applied twice and the next owner of the
+// name learns nothing.
+func (t *transaction) forgetUser(user string) {
+	for _, r := range collect(withPrefix[commandRecord](t.txn, tableClientCommands, indexUser, prefixOf(user))) {
+		t.forget(r)
+		if t.now.Sub(r.Time) < InternalResultTTL {
+			t.remember(r.blank(), t.now)
+		}
+	}
+	t.store.commands.blank(user)
+}
+
+// blank returns the record of a command whose user was deleted.
+func (r *commandRecord) blank() *commandRecord {
+	b := *r
+	b.Result = Result{Index: r.Result.Index}
+	b.Err = Errorf(CodeOutcomeUnknown,
+		"the user was deleted after this was first asked for: look what is there, and repeat it with another Idempotency-Key if need be")
+	return &b
 }
 
 // forget removes one client command.

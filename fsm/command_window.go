@@ -100,3 +100,19 @@ func (c *commandWindow) all() []*commandRecord {
 	}
 	return out
 }
+
+// blank replaces what a user's clients were answered (commandRecord.blank).
+func (c *commandWindow) blank(user string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.seconds {
+		for i, r := range s.records[s.gone:] {
+			if r.UserID != user || r.Fingerprint == "" {
+				continue
+			}
+			b := r.blank()
+			s.records[s.gone+i], c.byID[r.ID] = b, b
+			c.weight += b.weight() - r.weight()
+		}
+	}
+}

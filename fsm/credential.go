@@ -48,12 +48,7 @@ func (v *View) LockedOut(userID string, now time.Time) bool {
 	if v.disabled(userID) {
 		return true
 	}
-	for k := range withPrefix[APIKey](v.txn, tableAPIKeys, indexUser, prefixOf(userID)) {
-		if k.Valid(now) {
-			return false
-		}
-	}
-	return true
+	return !hasValidKey(v.txn, userID, now)
 }
 
 // disabled reports whether a user is disabled.

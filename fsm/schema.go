@@ -48,6 +48,7 @@ const (
 	indexSandbox      = "sandbox"
 	indexUser         = "user"
 	indexTime         = "time"
+	indexValid        = "valid"
 )
 
 // schema describes every table. An index can be added to a released table at any time, because a

@@ -119,8 +119,8 @@ func (t *transaction) settingsOf(user string) *Settings {
 
 // SettingsAdmission returns the error with which SettingsPut would refuse the request because of
 // the stored state. Callers use it before they write secrets.
-func (v *View) SettingsAdmission(userID string, b *SettingsPutBody) *Error {
-	t := v.transaction(time.Time{})
+func (v *View) SettingsAdmission(userID string, b *SettingsPutBody, now time.Time) *Error {
+	t := v.transaction(now)
 	if err := t.checkCustomSecretCount(userID, b.CustomSecrets); err != nil {
 		return err
 	}

@@ -158,19 +158,44 @@ func (t *transaction) mayGrow(user string, bytes int) *Error {
 	if bytes <= 0 || !t.meta.active(VersionAccess) {
 		return nil
 	}
-	if t.cmd.Fingerprint != "" {
+	if t.cmd.Fingerprint != "" || t.store == nil { // a view does not know
 		bytes += resultAllowance
 	}
 	mine, all := t.stateLimits(user)
 	switch {
-	case usageOf(t.txn, user).StateBytes+bytes > mine:
+	case t.over(user, bytes, mine):
 		return overState(LimitOfUser, fmt.Sprintf(
 			"your limit of stored state (%d bytes) is reached: delete conversations, sandboxes or custom secrets, or ask the operator for more", mine))
-	case usageOf(t.txn, "").StateBytes+bytes > all:
+	case t.over("", bytes, all):
 		return overState(LimitOfInstallation, fmt.Sprintf(
 			"the installation's limit of stored state (%d bytes) is reached: delete conversations or sandboxes, or ask the operator to raise it", all))
 	}
 	return nil
+}
+
+// over reports whether more bytes exceed the limit of a user, "" for the installation. What has expired
+// counts for nothing: a command first removes what it needs, and a view leaves it out.
+func (t *transaction) over(user string, bytes, limit int) bool {
+	used := usageOf(t.txn, user).StateBytes + bytes
+	if used <= limit || !t.meta.active(VersionRoom) {
+		return used > limit
+	}
+	var expired []*commandRecord
+	for r := range withPrefix[commandRecord](t.txn, tableClientCommands, indexTime, nil) {
+		if used <= limit || !r.expired(t.now) {
+			break
+		}
+		expired = append(expired, r)
+		if of, n := rowBytes(r); user == "" || of == user {
+			used -= n
+		}
+	}
+	if t.store != nil {
+		for _, r := range expired {
+			t.forget(r)
+		}
+	}
+	return used > limit
 }
 
 func overState(scope, message string) *Error {
@@ -211,5 +236,5 @@ func (t *transaction) full(r *commandRecord) bool {
 		return false
 	}
 	mine, all := t.stateLimits(user)
-	return usageOf(t.txn, user).StateBytes+bytes > mine || usageOf(t.txn, "").StateBytes+bytes > all
+	return t.over(user, bytes, mine) || t.over("", bytes, all)
 }

@@ -106,7 +106,7 @@ func TestStateBytes_GrowingCommands(t *testing.T) {
 		}
 	}
 	v := f.store.View()
-	if err := v.SettingsAdmission("ada", settings); err == nil || err.Code != CodeLimit {
+	if err := v.SettingsAdmission("ada", settings, f.now); err == nil || err.Code != CodeLimit {
 		t.Errorf("SettingsAdmission: %v", err)
 	}
 	if err := v.StartAdmission("ada", &StartRequest{SandboxID: ptr("sb1")}, f.now); err == nil || err.Limit != "user_state_bytes" {

@@ -2,8 +2,8 @@ package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
 // secrets, conversations and start tasks at once, sandboxes as sandbox.delete does, with their
-// workspaces. What an Idempotency-Key was answered is forgotten within ClientResultTTL. An operator
-// proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It sets
+// workspaces. What an Idempotency-Key was answered is forgotten, below VersionRoom within
+// ClientResultTTL. An operator proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It sets
 // Result.User.
 type UserDeleteBody struct {
 	UserID string `json:"user_id"`
@@ -41,6 +41,9 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	if settings := first[Settings](t.txn, tableSettings, indexID, []byte(user)); settings != nil {
 		drop(t, tableSettings, settings)
 		t.settings[user] = nil
+	}
+	if t.meta.active(VersionRoom) {
+		t.forgetUser(user)
 	}
 	drop(t, tableUsers, old)
 	t.changed, t.keys = true, t.index

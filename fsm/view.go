@@ -81,7 +81,7 @@ func (v *View) resultOf(id string, kept func(*commandRecord) bool) (result Resul
 // CommandResultAt is CommandResult for a client's command at the time now. It does not find a
 // command that is older than ClientResultTTL, like Apply.
 func (v *View) CommandResultAt(id string, now time.Time) (result Result, err *Error, fingerprint string, found bool) {
-	return v.resultOf(id, func(r *commandRecord) bool { return now.Sub(r.Time) <= ClientResultTTL })
+	return v.resultOf(id, func(r *commandRecord) bool { return !r.expired(now) })
 }
 
 // SecretReferenced reports whether any row (settings, providers, custom

@@ -56,7 +56,7 @@ func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWri
 	if err != nil {
 		return nil, secretWrites{}, err
 	}
-	if over := v.SettingsAdmission(c.who.user, body); over != nil {
+	if over := v.SettingsAdmission(c.who.user, body, c.now); over != nil {
 		return nil, secretWrites{}, over
 	}
 	if len(in.tokens) == 0 {
