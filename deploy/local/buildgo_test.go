@@ -29,10 +29,11 @@ func TestBuildGo_TakesTheGivenProgramElseBuilds(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	if err := buildGo(t.Context(), "", "./cmd/sandbox-agent", out); err != nil {
+	built := filepath.Join(dir, "built")
+	if err := buildGo(t.Context(), "", "./cmd/sandbox-agent", built); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := exec.Command(out, "--nonsense").CombinedOutput(); !strings.Contains(string(got), "nonsense") {
+	if got, _ := exec.Command(built, "--nonsense").CombinedOutput(); !strings.Contains(string(got), "nonsense") {
 		t.Errorf("the built one says %q", got)
 	}
 }
