@@ -75,7 +75,7 @@ test: check tests module-tests ## check, then all tests but the drills
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
-	$(GO) test -race -p $$(( $$(nproc) + 1 )) -timeout 30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
+	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: this one runs without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_TheLargestCommands' ./cluster
