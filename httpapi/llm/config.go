@@ -16,8 +16,15 @@ import (
 
 // Config configures the gateway of one node. Start from DefaultConfig.
 type Config struct {
-	// MaxBody bounds a request's body, AllBodies those of all requests in progress, in bytes.
-	MaxBody, AllBodies int64
+	// MaxBody bounds a request's body, UserBodies those of one user's requests in progress, AllBodies
+	// those of all, in bytes. The first 64 KiB of a body do not count.
+	MaxBody, UserBodies, AllBodies int64
+	// AllAnswers bounds what is kept of the answers in progress, in bytes; a user has a quarter.
+	// Without room the usage of an answer may not be found.
+	AllAnswers int64
+	// BodyPause ends a request of whose body no byte comes. WriteStall ends one whose client takes
+	// nothing of the answer.
+	BodyPause, WriteStall time.Duration
 	// MaxDuration bounds a request, its answer included. HeaderTimeout bounds the wait for the
 	// header of an answer that is not streamed, which comes when the model is done.
 	MaxDuration, HeaderTimeout time.Duration
@@ -36,7 +43,8 @@ type Config struct {
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
 	return Config{
-		MaxBody: 32 << 20, AllBodies: 256 << 20, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute, DialTimeout: 10 * time.Second,
+		MaxBody: 32 << 20, UserBodies: 64 << 20, AllBodies: 256 << 20, AllAnswers: 64 << 20,
+		BodyPause: 10 * time.Second, WriteStall: time.Minute, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute, DialTimeout: 10 * time.Second,
 		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second, Clock: time.Now,
 	}
 }
@@ -44,7 +52,8 @@ func DefaultConfig() Config {
 // Validate returns an error for an invalid field.
 func (c Config) Validate() error {
 	for name, d := range map[string]time.Duration{"MaxDuration": c.MaxDuration, "HeaderTimeout": c.HeaderTimeout,
-		"DialTimeout": c.DialTimeout, "MaxStale": c.MaxStale, "ReportEvery": c.ReportEvery} {
+		"DialTimeout": c.DialTimeout, "MaxStale": c.MaxStale, "ReportEvery": c.ReportEvery,
+		"BodyPause": c.BodyPause, "WriteStall": c.WriteStall} {
 		if d <= 0 {
 			return fmt.Errorf("LLM.%s must be positive, is %s", name, d)
 		}
@@ -52,8 +61,8 @@ func (c Config) Validate() error {
 	if c.Clock == nil {
 		return errors.New("LLM.Clock is required")
 	}
-	if c.MaxBody < 1 || c.AllBodies < c.MaxBody || c.UserRequests < 1 {
-		return errors.New("LLM.MaxBody and LLM.UserRequests must be positive, LLM.AllBodies not below LLM.MaxBody")
+	if c.MaxBody < 1 || c.UserBodies < c.MaxBody || c.AllBodies < c.UserBodies || c.UserRequests < 1 || c.AllAnswers < 1 {
+		return errors.New("LLM.MaxBody, UserRequests and AllAnswers must be positive, UserBodies not below MaxBody, AllBodies not below UserBodies")
 	}
 	return nil
 }

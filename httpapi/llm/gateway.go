@@ -8,14 +8,13 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -27,7 +26,8 @@ type Gateway struct {
 	metrics *metrics
 	spent   *spending
 	proxy   *httputil.ReverseProxy
-	bodies  *semaphore.Weighted
+	// bodies bounds the requests' bodies, answers what is kept of answers.
+	bodies, answers *shares
 
 	// open are the requests in progress by user. outlet has the connections under the list of hosts
 	// in force.
@@ -49,9 +49,12 @@ func New(cfg Config, s Server) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster, cfg.Clock), bodies: semaphore.NewWeighted(cfg.AllBodies), open: map[string]int{}}
+	g := &Gateway{
+		cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster, cfg.Clock), open: map[string]int{},
+		bodies: newShares(cfg.AllBodies, cfg.UserBodies), answers: newShares(cfg.AllAnswers, cfg.AllAnswers/answerShare),
+	}
 	g.proxy = &httputil.ReverseProxy{
-		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1,
+		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1, BufferPool: &copyBuffers{},
 		ModifyResponse: g.modifyResponse, ErrorHandler: g.errorHandler,
 		ErrorLog: log.New(io.Discard, "", 0), // the access log has the error
 	}
@@ -72,16 +75,24 @@ type request struct {
 	operation
 	*grant
 	gateway *Gateway
-	// name is the model that the request asks for, others those in its place; stream is whether it asks for a stream, addedUsage
-	// whether the gateway asked for the usage in its place.
+	// ctx is the request's, without what httputil.ReverseProxy adds.
+	ctx context.Context
+	// name is the model that the request asks for, output the most tokens of its answer; stream is
+	// whether it asks for a stream, addedUsage whether the gateway asked for the usage in its place.
 	name       string
-	others     []string
+	output     int64
 	stream     bool
 	addedUsage bool
-	key        string
-	target     *url.URL
-	body       []byte
-	began      time.Time
+	// key is the owner's, secret the same.
+	key    string
+	secret []byte
+	target *url.URL
+	body   []byte
+	began  time.Time
+	// charge is what the request counts for until its usage is known, in billionths of a dollar. sent
+	// is set once a connection to the endpoint has it.
+	charge int64
+	sent   atomic.Bool
 	// counted is set once the request is in the metrics.
 	counted bool
 }
@@ -138,28 +149,23 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	q := &request{operation: o, grant: granted, gateway: g, name: o.model, began: time.Now()}
 	ctx, cancel := context.WithTimeout(r.Context(), g.cfg.MaxDuration)
 	defer cancel()
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(q.began.Add(bodyTimeout)) // a writer without deadlines has none to set
-	_ = control.SetWriteDeadline(time.Time{})
 	release, err := q.read(w, r)
 	defer release()
 	if err != nil {
 		return err
 	}
-	_ = control.SetReadDeadline(time.Time{})
 	if err := q.admit(ctx); err != nil {
 		return err
 	}
-	out := r.WithContext(context.WithValue(ctx, requestKey{}, q))
+	q.ctx = context.WithValue(ctx, requestKey{}, q)
 	g.metrics.open.Inc()
 	defer g.metrics.open.Dec()
 	defer q.abandoned()
-	g.proxy.ServeHTTP(w, out)
+	moving := newMovingWriter(w, g.cfg.WriteStall)
+	defer moving.end()
+	g.proxy.ServeHTTP(moving, r.WithContext(q.ctx))
 	return nil
 }
-
-// bodyTimeout bounds the time in which a request's body arrives.
-const bodyTimeout = 2 * time.Minute
 
 // enter takes a place of the user's; leave gives it back.
 func (g *Gateway) enter(user string) (leave func(), err error) {
@@ -178,42 +184,10 @@ func (g *Gateway) enter(user string) (leave func(), err error) {
 	}, nil
 }
 
-// read reads the body, within the bounds of one and of all, and what the gateway needs of it.
-func (q *request) read(w http.ResponseWriter, r *http.Request) (release func(), err error) {
-	release = func() {}
-	if r.Method == http.MethodGet {
-		return release, nil
-	}
-	size := r.ContentLength
-	if limit := q.gateway.cfg.MaxBody; size < 0 || size > limit {
-		size = limit
-	}
-	if !q.gateway.bodies.TryAcquire(size) {
-		return release, errBusy("large requests")
-	}
-	release = func() { q.gateway.bodies.Release(size) }
-	q.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, q.gateway.cfg.MaxBody))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return release, refuse(http.StatusRequestEntityTooLarge, reasonBody, "the request is larger than %d bytes", tooLarge.Limit)
-	case err != nil:
-		return release, refuse(http.StatusBadRequest, reasonBody, "the request's body could not be read")
-	}
-	return release, q.understand()
-}
-
-// admit checks the policy, reads the key and finds the endpoint.
+// admit checks the policy, finds the endpoint, reads the key and charges the request.
 func (q *request) admit(ctx context.Context) (err error) {
-	for _, name := range append([]string{q.name}, q.others...) {
-		if name != "" && !q.policy.Allows(name) {
-			return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", name)
-		}
-	}
-	if q.generates {
-		if err := q.gateway.spent.check(q.grant); err != nil {
-			return err
-		}
+	if q.name != "" && !q.policy.Allows(q.name) {
+		return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", q.name)
 	}
 	if q.target, err = endpointOf(q.operation, q.settings, q.defaultModel()); err != nil {
 		return err
@@ -222,37 +196,27 @@ func (q *request) admit(ctx context.Context) (err error) {
 		if q.key, err = q.gateway.server.Secret(ctx, q.settings.LLMAPIKey, "value"); err != nil {
 			return err
 		}
+		q.secret = []byte(q.key)
 	}
-	return nil
-}
-
-// withheld are headers of a request that do not reach the endpoint: credentials, and what says where
-// the request came from.
-func withheld() []string {
-	return []string{
-		headerBearer, headerAnthropic, headerGemini, "X-Session-Api-Key", "X-Access-Token", "Cookie", "Proxy-Authorization",
-		"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-Ip", "Forwarded", "Via",
-		"Accept-Encoding", "Expect", "Origin", "Referer", "X-Request-Id", "X-Http-Method-Override",
+	if !q.generates {
+		return nil
 	}
+	q.charge = q.costOf(tokens{Input: int64(len(q.body)) / bytesPerToken, Output: q.output})
+	return q.gateway.spent.enter(q.grant, q.charge)
 }
 
 // rewrite makes the request for the endpoint.
 func (g *Gateway) rewrite(pr *httputil.ProxyRequest) {
 	q := requestOf(pr.In.Context())
-	query := pr.In.URL.Query()
-	query.Del(queryGemini)
-	to, err := below(q.target, q.path, query.Encode())
+	to, err := below(q.target, q.path, passedQuery(pr.In.URL.Query()))
 	if err != nil {
 		to = q.target // unreachable: the whole path was parsed before
 	}
 	out := pr.Out
 	out.URL, out.Host = to, ""
-	for _, name := range withheld() {
-		out.Header.Del(name)
-	}
 	for name := range out.Header {
-		if strings.HasPrefix(name, "X-Bivouac-") {
-			out.Header.Del(name)
+		if !passes(name) {
+			delete(out.Header, name)
 		}
 	}
 	q.wire.setKey(out.Header, q.key)
@@ -276,9 +240,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// roundTrip sends a request over the connections of the list of hosts in force.
+// roundTrip sends a request over the connections of the list of hosts in force. Informational
+// responses, which httputil.ReverseProxy passes on with all their headers, are dropped.
 func (g *Gateway) roundTrip(r *http.Request) (*http.Response, error) {
-	return g.outletFor(requestOf(r.Context()).policy).RoundTrip(r)
+	q := requestOf(r.Context())
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { q.sent.Store(true) }}
+	return g.outletFor(q.policy).RoundTrip(r.WithContext(httptrace.WithClientTrace(q.ctx, trace)))
 }
 
 // outletFor returns the connections for a policy. Those of another list of hosts end once unused.
@@ -318,6 +285,10 @@ func (g *Gateway) errorHandler(w http.ResponseWriter, r *http.Request, err error
 	if r.Context().Err() == nil {
 		g.server.Logger.Debug("model endpoint failed", "address", q.target.Host, "error", err)
 	}
-	q.count(0, tokens{}, 0)
+	if refused.reason == reasonFailed {
+		q.abandoned()
+	} else {
+		q.count(outcome{}) // the model was not asked
+	}
 	g.finish(w, r, q.wire, refused)
 }

@@ -6,15 +6,17 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strings"
 	"time"
 )
 
 // Bounds of what the gateway keeps of an answer, in bytes.
 const (
-	maxEvent  = 8 << 20
-	maxAnswer = 8 << 20
-	maxError  = 256 << 10
+	// minKept is what every answer may have, maxKept what one has where there is room: the longest
+	// event that is read whole, and the end of an answer, which has its usage.
+	minKept, maxKept = 8 << 10, 64 << 10
+	maxError         = 256 << 10
+	// answerShare divides Config.AllAnswers: one user gets no more.
+	answerShare = 4
 )
 
 // checkEvery is how often the grant of a stream is judged again.
@@ -23,33 +25,18 @@ const checkEvery = time.Second
 // errWithdrawn ends a stream whose token is not good any more.
 var errWithdrawn = errors.New("the sandbox was paused or deleted, or its user is disabled")
 
-// dropped are headers of an answer that mean this API's address, not the endpoint's.
-func dropped() []string {
-	return []string{
-		"Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Reporting-Endpoints", "Public-Key-Pins", "Clear-Site-Data",
-		"Content-Security-Policy", "Www-Authenticate", "Location", "Refresh",
-	}
-}
-
 // modifyResponse passes an answer on: status, rate limits and Retry-After as they are.
 func (g *Gateway) modifyResponse(res *http.Response) error {
 	q := requestOf(res.Request.Context())
 	if res.StatusCode/100 == 3 {
 		return refuse(http.StatusBadGateway, reasonHost, "the model's endpoint %s redirects (%d), which the gateway does not follow: set llm_base_url to where it leads", q.target.Host, res.StatusCode)
 	}
-	for _, name := range dropped() {
-		res.Header.Del(name)
-	}
-	for name := range res.Header {
-		if strings.HasPrefix(name, "X-Bivouac-") || strings.HasPrefix(name, "Access-Control-") {
-			res.Header.Del(name)
-		}
-	}
+	q.dropHeaders(res.Header)
 	if res.StatusCode >= http.StatusBadRequest {
 		return q.modifyError(res)
 	}
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	m := &meter{body: res.Body, of: q, status: res.StatusCode, events: kind == "text/event-stream", checked: time.Now()}
+	m := &meter{body: res.Body, of: q, res: res, events: kind == "text/event-stream", checked: time.Now()}
 	if m.events && q.addedUsage {
 		// An event less may be sent than came.
 		res.ContentLength = -1
@@ -66,12 +53,11 @@ func (q *request) modifyError(res *http.Response) error {
 	if err != nil && len(text) == 0 {
 		return err
 	}
-	if q.key != "" {
-		text = bytes.ReplaceAll(text, []byte(q.key), []byte("**********"))
-	}
+	q.mask(text)
 	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 	res.Header.Del("Content-Length")
-	q.count(res.StatusCode, tokens{}, 0)
+	res.Trailer = nil
+	q.count(outcome{status: res.StatusCode})
 	return nil
 }
 
@@ -79,18 +65,22 @@ func (q *request) modifyError(res *http.Response) error {
 type meter struct {
 	body   io.ReadCloser
 	of     *request
-	status int
+	res    *http.Response
 	events bool
 
 	used  tokens
 	found bool
-	// kept is the begin of an event, or the whole of an answer that is not streamed; ready is what to
-	// pass on. seen is how much of kept has no end of an event.
-	kept, ready []byte
-	seen        int
-	torn        bool
-	err         error
-	chunk       [32 << 10]byte
+	// buf is what came of a stream of events: it was passed on up to sent and may be up to ready. The
+	// rest begins an event, and has no end of it up to seen.
+	buf               []byte
+	sent, ready, seen int
+	// torn is set within an event that is too long to be read whole. tail has the end of it, or of an
+	// answer that is not streamed.
+	torn bool
+	tail []byte
+	// held is what the buffers have of the room for answers.
+	held int64
+	err  error
 
 	bytes, chunks int64
 	first         time.Duration
@@ -100,25 +90,31 @@ type meter struct {
 
 // Read implements io.Reader.
 func (m *meter) Read(p []byte) (int, error) {
-	for len(m.ready) == 0 && m.err == nil {
-		n, err := m.body.Read(m.chunk[:])
-		if n > 0 && m.first == 0 {
-			m.first = time.Since(m.of.began)
+	if !m.events {
+		n, err := m.body.Read(p)
+		m.arrived(n)
+		m.keepTail(p[:n])
+		if err == nil {
+			err = m.check()
 		}
-		m.bytes += int64(n)
-		m.take(m.chunk[:n])
-		if m.err = err; err == nil {
-			m.err = m.check()
-		}
-		if m.err != nil && m.events {
-			m.ready, m.kept = append(m.ready, m.kept...), nil
-		}
+		return n, err
 	}
-	n := copy(p, m.ready)
-	if m.ready = m.ready[n:]; len(m.ready) > 0 {
+	for m.sent == m.ready && m.err == nil {
+		m.fill()
+	}
+	n := copy(p, m.buf[m.sent:m.ready])
+	if m.sent += n; m.sent < m.ready {
 		return n, nil
 	}
 	return n, m.err
+}
+
+// arrived notes bytes of the answer.
+func (m *meter) arrived(n int) {
+	if n > 0 && m.first == 0 {
+		m.first = time.Since(m.of.began)
+	}
+	m.bytes += int64(n)
 }
 
 // check judges the grant again now and then.
@@ -131,31 +127,100 @@ func (m *meter) check() error {
 	return nil
 }
 
-// take takes bytes of the answer.
-func (m *meter) take(b []byte) {
-	if !m.events {
-		m.ready = append(m.ready[:0], b...)
-		if m.bytes <= maxAnswer {
-			m.kept = append(m.kept, b...)
-		} else {
-			m.kept = nil
-		}
+// fill reads more of a stream. All before was passed on.
+func (m *meter) fill() {
+	m.buf = m.buf[:copy(m.buf, m.buf[m.ready:])]
+	m.sent, m.ready = 0, 0
+	if len(m.buf) == cap(m.buf) && !m.grow() {
+		m.torn, m.seen = true, 0
+		m.keepTail(m.buf)
+		m.ready = len(m.buf)
 		return
 	}
-	m.kept = append(m.kept, b...)
+	n, err := m.body.Read(m.buf[len(m.buf):cap(m.buf)])
+	m.arrived(n)
+	m.buf = m.buf[:len(m.buf)+n]
+	m.split()
+	if m.err = err; err == nil {
+		m.err = m.check()
+	}
+	if m.err != nil {
+		m.ready = len(m.buf)
+	}
+}
+
+// grow makes room in a buffer that the beginning of an event fills.
+func (m *meter) grow() bool {
+	size := max(minKept, 2*cap(m.buf))
+	if size > maxKept || !m.keep(size-cap(m.buf)) {
+		return false
+	}
+	larger := make([]byte, len(m.buf), size)
+	copy(larger, m.buf)
+	m.buf = larger
+	return true
+}
+
+// keep takes room for n more bytes of buffers. The first minKept need none.
+func (m *meter) keep(n int) bool {
+	if n <= minKept && m.held == 0 {
+		return true
+	}
+	if !m.of.gateway.answers.take(m.of.row.UserID, int64(n)) {
+		return false
+	}
+	m.held += int64(n)
+	return true
+}
+
+// keepTail keeps the last bytes of what is passed on.
+func (m *meter) keepTail(b []byte) {
+	if m.tail == nil {
+		m.tail = make([]byte, 0, minKept)
+	}
+	if more := maxKept - cap(m.tail); len(m.tail)+len(b) > cap(m.tail) && more > 0 && m.keep(more) {
+		larger := make([]byte, len(m.tail), maxKept)
+		copy(larger, m.tail)
+		m.tail = larger
+	}
+	b = b[max(0, len(b)-cap(m.tail)):]
+	if over := len(m.tail) + len(b) - cap(m.tail); over > 0 {
+		m.tail = m.tail[:copy(m.tail, m.tail[over:])]
+	}
+	m.tail = append(m.tail, b...)
+}
+
+// split finds the events that are whole, and takes out the one that the client is not to see.
+func (m *meter) split() {
 	for {
-		end := eventEnd(m.kept, max(0, m.seen-3))
+		end := eventEnd(m.buf[m.ready:], max(0, m.seen-3))
 		if end < 0 {
 			break
 		}
-		if event := m.kept[:end]; m.torn || !m.hides(event) {
-			m.ready = append(m.ready, event...)
+		event := m.buf[m.ready : m.ready+end]
+		switch {
+		case m.torn:
+			m.keepTail(event)
+			m.readTail()
+			m.torn, m.tail = false, m.tail[:0]
+			m.ready += end
+		case m.hides(event):
+			m.buf = append(m.buf[:m.ready], m.buf[m.ready+end:]...)
+		default:
+			m.ready += end
 		}
-		m.kept, m.seen, m.torn = m.kept[end:], 0, false
+		m.seen = 0
 	}
-	if m.seen = len(m.kept); m.seen > maxEvent {
-		m.ready, m.kept, m.seen, m.torn = append(m.ready, m.kept...), nil, 0, true
+	if m.seen = len(m.buf) - m.ready; m.torn {
+		m.keepTail(m.buf[m.ready:])
+		m.ready, m.seen = len(m.buf), 0
 	}
+}
+
+// readTail reads the usage in the tail.
+func (m *meter) readTail() {
+	used, found := readEnd(m.tail)
+	m.used, m.found = m.used.most(used), m.found || found
 }
 
 // eventEnd returns the length of the first event in b, -1 if none is whole. It looks from start on.
@@ -178,6 +243,10 @@ func eventEnd(b []byte, start int) int {
 // the gateway asked for it.
 func (m *meter) hides(event []byte) bool {
 	m.chunks++
+	m.of.mask(event)
+	if !bytes.Contains(event, []byte(`"usage`)) {
+		return false
+	}
 	var data []byte
 	for line := range bytes.Lines(event) {
 		if text, is := bytes.CutPrefix(line, []byte("data:")); is {
@@ -195,21 +264,35 @@ func (m *meter) Close() error {
 		return nil
 	}
 	m.closed = true
-	if !m.events && m.kept != nil {
-		m.used, _, m.found = readAnswer(m.kept)
+	m.res.Trailer = nil // they may have what headers may not
+	if int64(len(m.tail)) == m.bytes {
+		m.used, _, m.found = readAnswer(m.tail)
+	} else if len(m.tail) > 0 {
+		m.readTail()
 	}
-	if !m.found && m.of.generates && m.bytes > 0 {
-		m.used = m.estimate()
-	}
-	m.of.count(m.status, m.used, m.first)
+	m.of.gateway.answers.give(m.of.row.UserID, m.held)
+	m.held = 0
+	m.of.count(m.outcome())
 	return m.body.Close()
+}
+
+// outcome is what the answer cost. Without usage the charge stays: its client left, or the endpoint
+// reports none.
+func (m *meter) outcome() outcome {
+	o := outcome{status: m.res.StatusCode, used: m.used, first: m.first}
+	if m.found || !m.of.generates {
+		o.cost = m.of.costOf(m.used)
+		return o
+	}
+	o.used = m.estimate()
+	o.cost = max(m.of.charge, m.of.costOf(o.used))
+	return o
 }
 
 // bytesPerToken is a rule of thumb for text.
 const bytesPerToken = 4
 
-// estimate returns what an answer without usage may have used: its client left, or the endpoint
-// reports none. An event of a stream is about a token.
+// estimate returns what an answer without usage may have used. An event of a stream is about a token.
 func (m *meter) estimate() tokens {
 	t := tokens{Input: int64(len(m.of.body)) / bytesPerToken, Output: m.bytes / bytesPerToken}
 	if m.events {

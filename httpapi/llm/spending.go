@@ -40,21 +40,30 @@ type spending struct {
 	clock   func() time.Time
 	mu      sync.Mutex
 	pending map[who]waiting
+	// charged are the charges of requests in progress, by conversation.
+	charged map[who]int64
 	// sent is the report under way: its outcome may be unknown, so it is repeated under its id. held is
 	// what it has, or what the last one had; applied is that one's index.
 	sent    *fsm.Command
 	held    map[who]fsm.ModelUsage
 	applied uint64
+	// single are the entries of a report that was refused: each is proposed by itself.
+	single []fsm.LLMReport
 }
 
 func newSpending(c Cluster, clock func() time.Time) *spending {
-	return &spending{cluster: c, clock: clock, pending: map[who]waiting{}, held: map[who]fsm.ModelUsage{}}
+	return &spending{cluster: c, clock: clock, pending: map[who]waiting{}, charged: map[who]int64{}, held: map[who]fsm.ModelUsage{}}
 }
 
-// add counts a use.
-func (s *spending) add(w who, used fsm.ModelUsage, now time.Time) {
+// leave ends the charge of a request in progress and counts its use.
+func (s *spending) leave(w who, charge int64, used fsm.ModelUsage, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if by := (who{user: w.user, conversation: w.conversation}); charge > 0 {
+		if s.charged[by] -= charge; s.charged[by] <= 0 {
+			delete(s.charged, by)
+		}
+	}
 	was := s.pending[w]
 	if was.since.IsZero() {
 		was.since = now
@@ -63,32 +72,51 @@ func (s *spending) add(w who, used fsm.ModelUsage, now time.Time) {
 	s.pending[w] = was
 }
 
-// unreported returns what this node counted beyond the view: for the user and the conversation.
-func (s *spending) unreported(w who, v *fsm.View) (user, conversation int64) {
-	count := func(of who, cost int64) {
+// costs are those of a user and of a conversation.
+type costs struct{ user, task int64 }
+
+// unreported returns what this node counted beyond the view, and the charges of requests in progress.
+// The caller holds the mutex.
+func (s *spending) unreported(w who, v *fsm.View) (spent, charged costs) {
+	count := func(to *costs, of who, cost int64) {
 		if of.user == w.user {
-			user += cost
+			to.user += cost
 		}
 		if of.user == w.user && of.conversation == w.conversation {
-			conversation += cost
+			to.task += cost
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for of, used := range s.pending {
-		count(of, used.Cost)
+		count(&spent, of, used.Cost)
 	}
 	for of, used := range s.held {
-		if s.applied == 0 || v.Index() < s.applied {
-			count(of, used.Cost)
+		if s.sent != nil || len(s.single) > 0 || v.Index() < s.applied {
+			count(&spent, of, used.Cost)
 		}
 	}
-	return user, conversation
+	for of, charge := range s.charged {
+		count(&charged, of, charge)
+	}
+	return spent, charged
 }
 
-// check refuses a request whose budget is used up.
-func (s *spending) check(gr *grant) error {
+// enter charges a request until leave. It refuses one whose budget is used up, or would be by the
+// charges of other requests in progress. Its own charge refuses no request.
+func (s *spending) enter(gr *grant, charge int64) error {
 	w := who{user: gr.row.UserID, conversation: gr.claim.Conversation}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(w, gr); err != nil {
+		return err
+	}
+	if charge > 0 {
+		s.charged[w] += charge
+	}
+	return nil
+}
+
+// check judges the budgets. The caller holds the mutex.
+func (s *spending) check(w who, gr *grant) error {
 	perTask, perDay := gr.policy.Budgets.PerTask, gr.policy.Budgets.PerUserDay
 	if gr.settings != nil && gr.settings.Values.MaxBudgetPerTask != nil {
 		if own := *gr.settings.Values.MaxBudgetPerTask; own > 0 && (perTask == 0 || own < perTask) {
@@ -99,23 +127,32 @@ func (s *spending) check(gr *grant) error {
 		return nil
 	}
 	now := s.clock()
-	user, task := s.unreported(w, gr.view)
-	user += gr.view.User(w.user).SpentOn(fsm.DayOf(now))
+	spent, charged := s.unreported(w, gr.view)
+	spent.user += gr.view.User(w.user).SpentOn(fsm.DayOf(now))
 	if c := gr.view.Conversation(w.user, w.conversation); c != nil {
-		task += c.Models.Cost
+		spent.task += c.Models.Cost
 	}
-	if over(task, perTask) {
+	if over(spent.task, perTask) {
 		return refuse(http.StatusTooManyRequests, reasonBudget,
-			"the conversation has used its budget: %.2f of %.2f US dollars (max_budget_per_task of the settings, or llm { budgets { per_task } })", float64(task)/fsm.Dollar, perTask)
+			"the conversation has used its budget: %.2f of %.2f US dollars (max_budget_per_task of the settings, or llm { budgets { per_task } })", float64(spent.task)/fsm.Dollar, perTask)
 	}
-	if over(user, perDay) {
+	if over(spent.user, perDay) {
 		refused := refuse(http.StatusTooManyRequests, reasonBudget,
-			"the user has used the budget of the day: %.2f of %.2f US dollars (llm { budgets { per_user_day } }); it begins again at 00:00 UTC", float64(user)/fsm.Dollar, perDay)
+			"the user has used the budget of the day: %.2f of %.2f US dollars (llm { budgets { per_user_day } }); it begins again at 00:00 UTC", float64(spent.user)/fsm.Dollar, perDay)
 		refused.retryAfter = now.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
+		return refused
+	}
+	if over(spent.task+charged.task, perTask) || over(spent.user+charged.user, perDay) {
+		refused := refuse(http.StatusTooManyRequests, reasonBudget,
+			"requests in progress may use up the budget (%.2f US dollars at most): try again when they have ended", float64(charged.user)/fsm.Dollar)
+		refused.retryAfter = progressRetry
 		return refused
 	}
 	return nil
 }
+
+// progressRetry is when to ask again while requests in progress have the rest of a budget.
+const progressRetry = 5 * time.Second
 
 // over reports whether a budget, in dollars, is used up; 0 is none.
 func over(spent int64, budget float64) bool {
@@ -163,26 +200,64 @@ func (s *spending) report(ctx context.Context, log *slog.Logger) {
 	if err != nil || !v.Active(fsm.VersionModels) {
 		return
 	}
-	cmd := s.next(v, s.clock())
-	if cmd == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	res, err := s.cluster.Propose(ctx, *cmd)
-	switch fsm.CodeOf(err) {
-	case "":
-	case fsm.CodeInvalid, fsm.CodeConflict, fsm.CodeUnauthorized, fsm.CodeProtocol:
-		log.Warn("a report of what models were used for was refused and is lost", "error", err)
-	default:
-		return // the same command again
+	for cmd := s.next(v, s.clock()); cmd != nil; cmd = s.nextSingle(s.clock()) {
+		res, err := s.cluster.Propose(ctx, *cmd)
+		switch fsm.CodeOf(err) {
+		case "", fsm.CodeInvalid, fsm.CodeConflict, fsm.CodeUnauthorized, fsm.CodeProtocol:
+		default:
+			return // the same command again
+		}
+		if lost := s.ended(res.Index, err != nil); lost > 0 {
+			log.Warn("a report of what models were used for was refused and is lost", "entries", lost, "error", err)
+		}
 	}
+}
+
+// ended notes that a report was applied or refused. The entries of one that was refused are proposed
+// one by one. It returns how many are lost.
+func (s *spending) ended(index uint64, refused bool) (lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent, s.applied = nil, res.Index
-	if err != nil {
-		clear(s.held)
+	body, _ := s.sent.Body.(*fsm.LLMReportBody) // send made it
+	s.sent = nil
+	switch {
+	case !refused:
+		s.applied = max(s.applied, index)
+		return 0
+	case len(body.Entries) > 1:
+		s.single = body.Entries
+		return 0
 	}
+	for _, e := range body.Entries {
+		delete(s.held, who{e.UserID, e.ConversationID, e.Model})
+	}
+	return len(body.Entries)
+}
+
+// nextSingle returns a report of one entry of a report that was refused, nil for none.
+func (s *spending) nextSingle(now time.Time) *fsm.Command {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.single) == 0 {
+		return nil
+	}
+	return s.sendSingle(now)
+}
+
+// sendSingle makes a report of one entry. The caller holds the mutex.
+func (s *spending) sendSingle(now time.Time) *fsm.Command {
+	one := s.single[:1:1]
+	s.single = s.single[1:]
+	return s.send(&fsm.LLMReportBody{Entries: one}, now)
+}
+
+// send makes the report under way. The caller holds the mutex.
+func (s *spending) send(body *fsm.LLMReportBody, now time.Time) *fsm.Command {
+	cmd := fsm.NewCommand(uuid.NewString(), now, "", body)
+	s.sent = &cmd
+	return s.sent
 }
 
 // next returns the report under way, or a new one of what waits; nil for nothing.
@@ -192,11 +267,13 @@ func (s *spending) next(v *fsm.View, now time.Time) *fsm.Command {
 	if s.sent != nil {
 		return s.sent
 	}
+	if len(s.single) > 0 {
+		return s.sendSingle(now)
+	}
 	if v.Index() < s.applied {
 		return nil // what the last one had still counts here
 	}
 	clear(s.held)
-	s.applied = 0
 	body := &fsm.LLMReportBody{}
 	for w, used := range s.pending {
 		if v.Conversation(w.user, w.conversation) == nil && now.Sub(used.since) < startGrace && v.StartTaskByConversation(w.user, w.conversation) != nil {
@@ -212,29 +289,5 @@ func (s *spending) next(v *fsm.View, now time.Time) *fsm.Command {
 	if len(body.Entries) == 0 {
 		return nil
 	}
-	cmd := fsm.NewCommand(uuid.NewString(), now, "", body)
-	s.sent = &cmd
-	return s.sent
+	return s.send(body, now)
 }
-
-// count counts a request that was sent, once.
-func (q *request) count(status int, used tokens, first time.Duration) {
-	if q.counted {
-		return
-	}
-	q.counted = true
-	cost, took := costOf(q.policy.PriceOf(q.name), used), time.Since(q.began)
-	label := q.gateway.metrics.answered(q.name, status, used, float64(cost)/fsm.Dollar, first, took)
-	if !q.generates {
-		return
-	}
-	u := fsm.ModelUsage{Requests: 1, Input: used.Input, Output: used.Output, Cached: used.Cached, Cost: cost, Milliseconds: took.Milliseconds()}
-	if status/100 != 2 {
-		u.Errors = 1
-	}
-	spent := q.gateway.spent
-	spent.add(who{q.row.UserID, q.claim.Conversation, label}, u, spent.clock())
-}
-
-// abandoned counts a request whose client left before there was an answer.
-func (q *request) abandoned() { q.count(0, tokens{}, 0) }

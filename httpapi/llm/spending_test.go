@@ -72,7 +72,7 @@ type countingNode struct {
 	cluster  *faultyNode
 	spent    *spending
 	finished int64
-	// open are the costs of requests in progress.
+	// open are the costs of requests in progress, which they are charged.
 	open []int64
 }
 
@@ -122,12 +122,13 @@ func (r *budgetRun) known(v *fsm.View, node string) int64 {
 }
 
 // ask begins a request if the node's budget allows it. What a node admits, by what it can know, is
-// below the budget: its view of all, and its own use.
+// below the budget: its view of all, its own use, and what its own requests in progress may cost.
 func (r *budgetRun) ask(n *countingNode) {
 	v, _ := n.cluster.View(r.t.Context(), cluster.Stale)
 	gr := &grant{claim: llmtoken.Claim{Conversation: "c-" + n.name}, row: &fsm.Sandbox{UserID: "ada"}, view: v,
 		policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: r.budget}}}
-	if n.spent.check(gr) != nil {
+	cost := int64(1 + r.rng.IntN(int(fsm.Dollar)))
+	if n.spent.enter(gr, cost) != nil {
 		r.refused++
 		return
 	}
@@ -138,10 +139,14 @@ func (r *budgetRun) ask(n *countingNode) {
 			knows += r.known(v, other.name)
 		}
 	}
-	if knows += n.finished; over(knows, r.budget) {
+	knows += n.finished
+	for _, charge := range n.open {
+		knows += charge
+	}
+	if over(knows, r.budget) {
 		r.t.Fatalf("%s admits a request although it knows of %d of %g dollars", n.name, knows/fsm.Dollar, r.budget)
 	}
-	n.open = append(n.open, int64(1+r.rng.IntN(int(fsm.Dollar))))
+	n.open = append(n.open, cost)
 }
 
 // finish ends the oldest request of a node.
@@ -152,7 +157,7 @@ func (r *budgetRun) finish(n *countingNode) {
 	cost := n.open[0]
 	n.open = n.open[1:]
 	n.finished += cost
-	n.spent.add(who{"ada", "c-" + n.name, n.name}, fsm.ModelUsage{Requests: 1, Cost: cost}, r.now)
+	n.spent.leave(who{"ada", "c-" + n.name, n.name}, cost, fsm.ModelUsage{Requests: 1, Cost: cost}, r.now)
 }
 
 func (r *budgetRun) report(n *countingNode) {
@@ -214,7 +219,7 @@ func TestSpending_ReportsAreLostDoubledAndLate(t *testing.T) {
 }
 
 // Without a leader each node goes by what it knew and its own use: all together spend the rest of the
-// budget once for each node, and what was in progress.
+// budget once for each node, and one request.
 func TestSpending_WithoutALeaderTheRestIsSpentOnceByEachNode(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -236,7 +241,7 @@ func TestSpending_WithoutALeaderTheRestIsSpentOnceByEachNode(t *testing.T) {
 			for len(n.open) > 0 {
 				r.finish(n)
 			}
-			if most := int64(r.budget+2) * fsm.Dollar; n.finished > most || n.finished < int64(r.budget)*fsm.Dollar {
+			if most := int64(r.budget+1) * fsm.Dollar; n.finished > most || n.finished < int64(r.budget)*fsm.Dollar {
 				t.Fatalf("seed %d: %s spent %d", seed, n.name, n.finished)
 			}
 		}
@@ -251,7 +256,7 @@ func TestSpending_TheDayChanges(t *testing.T) {
 	n.cluster.fate = func(fsm.Command) (error, error) { return nil, nil }
 	late.cluster.fate = n.cluster.fate
 	spend := func(n *countingNode, dollars int64) {
-		n.open = append(n.open, dollars*fsm.Dollar)
+		n.open = append(n.open, dollars*fsm.Dollar) // it was charged nothing, which its end takes for 0
 		r.finish(n)
 		r.report(n)
 	}
@@ -260,7 +265,7 @@ func TestSpending_TheDayChanges(t *testing.T) {
 		was := r.admitted
 		n.open = nil
 		v := r.log.store.View()
-		err := n.spent.check(&grant{claim: llmtoken.Claim{Conversation: "c"}, row: &fsm.Sandbox{UserID: "ada"}, view: v, policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: r.budget}}})
+		err := n.spent.enter(&grant{claim: llmtoken.Claim{Conversation: "c"}, row: &fsm.Sandbox{UserID: "ada"}, view: v, policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: r.budget}}}, 0)
 		if (err == nil) != want {
 			t.Errorf("%s at %s: %v", n.name, n.spent.clock(), err)
 		}
@@ -286,4 +291,54 @@ func TestSpending_TheDayChanges(t *testing.T) {
 	admits(n, false)
 	r.now = r.now.Add(2 * time.Hour)
 	admits(n, true)
+}
+
+// refusing refuses reports that have the use of a conversation.
+type refusing struct {
+	*faultyNode
+	conversation string
+	proposed     []int
+}
+
+func (n *refusing) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
+	entries := cmd.Body.(*fsm.LLMReportBody).Entries
+	n.proposed = append(n.proposed, len(entries))
+	for _, e := range entries {
+		if e.ConversationID == n.conversation {
+			return fsm.Result{}, fsm.Errorf(fsm.CodeInvalid, "a number of a usage is out of range")
+		}
+	}
+	return n.faultyNode.Propose(ctx, cmd)
+}
+
+// A report that is refused is proposed again entry by entry: only what is wrong is lost.
+func TestSpending_ARefusedReportIsProposedSingly(t *testing.T) {
+	t.Parallel()
+	r := newBudgetRun(t, 1)
+	n := r.nodes[0]
+	n.cluster.fate = func(fsm.Command) (error, error) { return nil, nil }
+	c := &refusing{faultyNode: n.cluster, conversation: "c-2"}
+	n.spent = newSpending(c, func() time.Time { return r.now })
+	for i := range 5 {
+		n.spent.leave(who{"ada", fmt.Sprint("c-", i), n.name}, 0, fsm.ModelUsage{Requests: 1, Cost: fsm.Dollar}, r.now)
+	}
+	admits := func() bool {
+		v := r.log.store.View()
+		return n.spent.enter(&grant{claim: llmtoken.Claim{Conversation: "c"}, row: &fsm.Sandbox{UserID: "ada"}, view: v,
+			policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: 4.5}}}, 0) == nil
+	}
+	if admits() {
+		t.Error("five dollars of a budget of 4.5 are spent, and a request is admitted")
+	}
+	r.report(n)
+	if got := r.known(r.log.store.View(), n.name); got != 4*fsm.Dollar {
+		t.Errorf("the state has %d dollars of four: %v were proposed", got/fsm.Dollar, c.proposed)
+	}
+	if !admits() {
+		t.Error("what is lost counts still")
+	}
+	r.report(n)
+	if len(c.proposed) != 6 {
+		t.Errorf("%v were proposed", c.proposed)
+	}
 }

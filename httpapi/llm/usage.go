@@ -3,6 +3,8 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"strconv"
 )
 
 // tokens are what an answer used. Cached and Written are parts of Input.
@@ -16,20 +18,36 @@ func (t tokens) most(o tokens) tokens {
 	return tokens{Input: max(t.Input, o.Input), Output: max(t.Output, o.Output), Cached: max(t.Cached, o.Cached), Written: max(t.Written, o.Written)}
 }
 
+// count is a number of tokens in an answer. Endpoints are believed up to maxCount: sums of such
+// numbers, and their costs, are in range wherever they are added.
+type count int64
+
+const maxCount = 1 << 40
+
+// UnmarshalJSON implements json.Unmarshaler. What is no number is 0.
+func (c *count) UnmarshalJSON(text []byte) error {
+	n, err := strconv.ParseFloat(string(text), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		n = 0
+	}
+	*c = count(min(max(n, 0), maxCount))
+	return nil
+}
+
 // usage is the usage object of the OpenAI and Anthropic APIs.
 type usage struct {
-	PromptTokens     int64   `json:"prompt_tokens"`
-	CompletionTokens int64   `json:"completion_tokens"`
-	InputTokens      int64   `json:"input_tokens"`
-	OutputTokens     int64   `json:"output_tokens"`
-	CacheRead        int64   `json:"cache_read_input_tokens"`
-	CacheCreation    int64   `json:"cache_creation_input_tokens"`
+	PromptTokens     count   `json:"prompt_tokens"`
+	CompletionTokens count   `json:"completion_tokens"`
+	InputTokens      count   `json:"input_tokens"`
+	OutputTokens     count   `json:"output_tokens"`
+	CacheRead        count   `json:"cache_read_input_tokens"`
+	CacheCreation    count   `json:"cache_creation_input_tokens"`
 	PromptDetails    details `json:"prompt_tokens_details"`
 	InputDetails     details `json:"input_tokens_details"`
 }
 
 type details struct {
-	Cached int64 `json:"cached_tokens"`
+	Cached count `json:"cached_tokens"`
 }
 
 // tokens converts the usage. Anthropic counts cached input beside the rest, the others within.
@@ -38,19 +56,26 @@ func (u *usage) tokens() tokens {
 		return tokens{}
 	}
 	return tokens{
-		Input:   u.PromptTokens + u.InputTokens + u.CacheRead + u.CacheCreation,
-		Output:  u.CompletionTokens + u.OutputTokens,
-		Cached:  u.PromptDetails.Cached + u.InputDetails.Cached + u.CacheRead,
-		Written: u.CacheCreation,
+		Input:   int64(u.PromptTokens + u.InputTokens + u.CacheRead + u.CacheCreation),
+		Output:  int64(u.CompletionTokens + u.OutputTokens),
+		Cached:  int64(u.PromptDetails.Cached + u.InputDetails.Cached + u.CacheRead),
+		Written: int64(u.CacheCreation),
 	}
 }
 
 // geminiUsage is Gemini's.
 type geminiUsage struct {
-	Prompt     int64 `json:"promptTokenCount"`
-	Candidates int64 `json:"candidatesTokenCount"`
-	Thoughts   int64 `json:"thoughtsTokenCount"`
-	Cached     int64 `json:"cachedContentTokenCount"`
+	Prompt     count `json:"promptTokenCount"`
+	Candidates count `json:"candidatesTokenCount"`
+	Thoughts   count `json:"thoughtsTokenCount"`
+	Cached     count `json:"cachedContentTokenCount"`
+}
+
+func (u *geminiUsage) tokens() tokens {
+	if u == nil {
+		return tokens{}
+	}
+	return tokens{Input: int64(u.Prompt), Output: int64(u.Candidates + u.Thoughts), Cached: int64(u.Cached)}
 }
 
 // answer is what the gateway reads of an answer, or of one event of a stream.
@@ -87,11 +112,41 @@ func readAnswer(text []byte) (used tokens, only, found bool) {
 	if a.Response != nil {
 		used = used.most(a.Response.Usage.tokens())
 	}
-	used = used.most(a.Usage.tokens())
-	if m := a.UsageMetadata; m != nil {
-		used = used.most(tokens{Input: m.Prompt, Output: m.Candidates + m.Thoughts, Cached: m.Cached})
-	}
+	used = used.most(a.Usage.tokens()).most(a.UsageMetadata.tokens())
 	return used, a.Usage != nil && len(a.Choices) == 0, used != tokens{}
+}
+
+// maxTries bounds the members that readEnd looks at.
+const maxTries = 8
+
+// readEnd reads the usage in the end of a JSON text: the last member of that name with an object. In
+// a string the name's quotes would be escaped.
+func readEnd(text []byte) (used tokens, found bool) {
+	for range maxTries {
+		at := bytes.LastIndex(text, []byte(`"usage`))
+		if at < 0 {
+			break
+		}
+		d := json.NewDecoder(bytes.NewReader(text[at:]))
+		name, _ := d.Token()
+		rest := bytes.TrimLeft(text[at+int(d.InputOffset()):], " \t\r\n")
+		if value, is := bytes.CutPrefix(rest, []byte(":")); is {
+			var u *usage
+			var m *geminiUsage
+			var err error
+			switch d = json.NewDecoder(bytes.NewReader(value)); name {
+			case "usage":
+				err = d.Decode(&u)
+			case "usageMetadata":
+				err = d.Decode(&m)
+			}
+			if used = u.tokens().most(m.tokens()); err == nil && used != (tokens{}) {
+				return used, true
+			}
+		}
+		text = text[:at]
+	}
+	return tokens{}, false
 }
 
 // askUsage makes a streamed chat completion report its usage. added is false if it does anyway.

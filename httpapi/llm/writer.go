@@ -1,0 +1,65 @@
+package llm
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// movingWriter ends an answer whose client takes nothing for a while. The wait for the model has no
+// such limit.
+type movingWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	limit   time.Duration
+	// stalled runs while a write does.
+	stalled *time.Timer
+}
+
+func newMovingWriter(w http.ResponseWriter, limit time.Duration) *movingWriter {
+	m := &movingWriter{ResponseWriter: w, control: http.NewResponseController(w), limit: limit}
+	_ = m.control.SetWriteDeadline(time.Time{}) // a writer without deadlines has none to set
+	m.stalled = time.AfterFunc(limit, func() { _ = m.control.SetWriteDeadline(time.Now()) })
+	m.stalled.Stop()
+	return m
+}
+
+// Write implements http.ResponseWriter.
+func (m *movingWriter) Write(b []byte) (int, error) {
+	m.stalled.Reset(m.limit)
+	defer m.stalled.Stop()
+	return m.ResponseWriter.Write(b)
+}
+
+// FlushError is for http.ResponseController.
+func (m *movingWriter) FlushError() error {
+	m.stalled.Reset(m.limit)
+	defer m.stalled.Stop()
+	return m.control.Flush()
+}
+
+// Unwrap is for http.ResponseController.
+func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
+// end limits what the server still writes.
+func (m *movingWriter) end() {
+	m.stalled.Stop()
+	_ = m.control.SetWriteDeadline(time.Now().Add(m.limit)) // likewise
+}
+
+// copyBuffers implements httputil.BufferPool.
+type copyBuffers struct{ pool sync.Pool }
+
+// copyBuffer is the size that httputil.ReverseProxy copies with, in bytes.
+const copyBuffer = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (c *copyBuffers) Get() []byte {
+	if b, ok := c.pool.Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, copyBuffer)
+}
+
+// Put implements httputil.BufferPool.
+func (c *copyBuffers) Put(b []byte) { c.pool.Put(&b) }
