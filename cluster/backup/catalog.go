@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,14 +57,35 @@ type File struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// ours reports whether a leader of v's history made the file automatically.
-func (f File) ours(v *fsm.View) bool {
+// age says how many histories ago a leader of v's cluster made the file automatically: 0 is the
+// present one, 1 the one before it. ours is false for any other file.
+func (f File) age(v *fsm.View) (age int, ours bool) {
 	m := f.Manifest
 	var history string
 	if m.History != nil {
 		history = m.History.ID
 	}
-	return m.Reason == snapshotfile.ReasonBackup && m.ClusterID == v.ClusterID() && history == v.History().ID
+	if m.Reason != snapshotfile.ReasonBackup || m.ClusterID != v.ClusterID() {
+		return 0, false
+	}
+	now := v.History()
+	age = slices.Index(append([]string{now.ID}, now.Parents...), history)
+	return age, age >= 0
+}
+
+// newestFirst orders the usable backups of v's cluster by history and index. The clock of the leader
+// that made one may have been wrong.
+func newestFirst(files []File, v *fsm.View) []File {
+	ages := map[string]int{}
+	ours := slices.DeleteFunc(slices.Clone(files), func(f File) bool {
+		age, ours := f.age(v)
+		ages[f.File] = age
+		return !ours || f.Problem != ""
+	})
+	slices.SortStableFunc(ours, func(a, b File) int {
+		return cmp.Or(cmp.Compare(ages[a.File], ages[b.File]), cmp.Compare(b.Manifest.Index, a.Manifest.Index))
+	})
+	return ours
 }
 
 func baseName(path string) string { return filepath.Base(path) }

@@ -172,7 +172,7 @@ func (r *Runner) make(ctx context.Context) error {
 	r.cfg.Logger.Info(
 		"backup made", "path", saved.Path, "index", saved.Manifest.Index, "duration", took,
 	)
-	if err := r.prune(ctx); err != nil && ctx.Err() == nil {
+	if err := r.prune(ctx, note.File); err != nil && ctx.Err() == nil {
 		r.cfg.Logger.Warn("old backups are not removed", "path", r.cfg.Dir, "error", err)
 	}
 	return nil
@@ -242,9 +242,10 @@ func (r *Runner) record(ctx context.Context) bool {
 	return true
 }
 
-// prune removes backups of this history that leaders made automatically, beyond the newest Retain.
+// prune removes backups that leaders made automatically: of this history beyond the newest Retain, and
+// those of the former histories once this one has Retain. It never removes made, which is the newest.
 // A hold keeps all: the state may be an old one, and would keep the wrong backups.
-func (r *Runner) prune(ctx context.Context) error {
+func (r *Runner) prune(ctx context.Context, made string) error {
 	v, err := r.node.View(ctx, cluster.Linearizable)
 	if err != nil || v.Hold() != nil {
 		return err
@@ -254,13 +255,15 @@ func (r *Runner) prune(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	kept := 0
-	for _, f := range files { // newest first
-		if !f.ours(v) || f.Problem != "" {
+	kept := 1 // made
+	for _, f := range newestFirst(files, v) {
+		if f.File == made {
 			continue
 		}
-		if kept++; kept > r.cfg.Retain {
+		if age, _ := f.age(v); kept >= r.cfg.Retain {
 			errs = append(errs, r.catalog.remove(f.File))
+		} else if age == 0 {
+			kept++
 		}
 	}
 	return errors.Join(append(errs, r.catalog.removeTemps(time.Now().Add(-staleTemp)))...)

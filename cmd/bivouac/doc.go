@@ -194,7 +194,7 @@
 //	  dir                             required; the folder, created if its parent exists; all
 //	                                  nodes may share it, or each has its own
 //	  interval                        from one to the next, over all leaders; 1h; 10s to 720h
-//	  retain                          how many of its own a leader keeps in dir; 24
+//	  retain                          how many a leader keeps in dir, by index; 24
 //	}
 //	workspaces {                      the leader copies the workspaces of sandboxes; not by default
 //	  backup                          the store: "file:///DIRECTORY", which all nodes share, or
