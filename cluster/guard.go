@@ -51,19 +51,17 @@ type recordsRequest struct {
 	Silent map[raft.ServerID]int64 `json:"silent,omitempty"`
 }
 
-// guard stores this start and asks the members whether they object. One objection stops the node.
-// Missing answers do not.
+// guard asks the members whether they object to this start, and stores it when none does. One
+// objection stops the node. Missing answers do not.
 func (n *Node) guard(ctx context.Context) error {
 	fresh, err := n.empty()
 	if err != nil {
 		return err
 	}
-	if err := n.records.begin(uuid.NewString()); err != nil {
-		return err
-	}
+	n.records.begin(uuid.NewString())
 	if fresh {
 		n.records.markPassed()
-		return nil
+		return n.records.storeStarts()
 	}
 	last, err := n.lastIndex()
 	if err != nil {
@@ -71,6 +69,10 @@ func (n *Node) guard(ctx context.Context) error {
 	}
 	request := beginRequest{Member: n.self(), Starts: n.records.starts(), Last: last}
 	if err := n.askMembers(ctx, request); err != nil {
+		return err
+	}
+	// Before a member records it: the disk must know every start that the members know.
+	if err := n.records.storeStarts(); err != nil {
 		return err
 	}
 	request.Goes = true

@@ -86,8 +86,9 @@ func (m *memberRecords) write(key string, value any) error {
 	return nil
 }
 
-// begin stores the start with this nonce.
-func (m *memberRecords) begin(nonce string) error {
+// begin makes the start with this nonce the current one. storeStarts puts it on the disk once no
+// member objects: a disk must not outgrow the starts that the members know by being refused.
+func (m *memberRecords) begin(nonce string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	next := start{Seq: 1, Nonce: nonce}
@@ -95,13 +96,11 @@ func (m *memberRecords) begin(nonce string) error {
 		next.Seq = m.own[len(m.own)-1].Seq + 1
 	}
 	own := append(m.own[:len(m.own):len(m.own)], next)
-	own = own[max(0, len(own)-startsKept):]
-	if err := m.write(raftstore.KeyStarts, own); err != nil {
-		return err
-	}
-	m.own = own
-	return nil
+	m.own = own[max(0, len(own)-startsKept):]
 }
+
+// storeStarts stores this node's starts, the current one among them.
+func (m *memberRecords) storeStarts() error { return m.write(raftstore.KeyStarts, m.starts()) }
 
 // starts returns this node's starts, the current one last.
 func (m *memberRecords) starts() []start {
@@ -273,12 +272,13 @@ func (r record) objection(starts []start, last uint64) string {
 	return ""
 }
 
-// follows reports whether a start is one of the disk's, or older than all of them.
+// follows reports whether a start is one of the disk's, or older than all that a disk keeps. A start
+// that the list should have and has not is that of a copy.
 func follows(starts []start, s start) bool {
 	for _, own := range starts {
 		if own.Seq == s.Seq {
 			return own.Nonce == s.Nonce
 		}
 	}
-	return true
+	return len(starts) == 0 || s.Seq+startsKept <= starts[len(starts)-1].Seq
 }
