@@ -64,6 +64,22 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	return t.refusal(demandOf(s, s.withDesired(DesiredRunning, now), nil))
 }
 
+// GrowthAdmission returns the error with which Apply would refuse what a command with secrets adds to
+// the state (CodeLimit), or nil. Callers use it before they write the secrets.
+func (v *View) GrowthAdmission(c Command) *Error {
+	t := v.transaction(c.Time)
+	t.cmd = c
+	switch b := c.Body.(type) {
+	case *SettingsPutBody:
+		return t.settingsAdmission(b)
+	case *ProvidersReplaceBody:
+		return t.mayGrow(c.UserID, t.providersGrowth(c.UserID, b.Providers))
+	case *StartTaskCreateBody:
+		return t.mayGrow(c.UserID, growthOf(nil, &StartTask{UserID: c.UserID, Status: StartTaskWorking, Request: b.Request, Secrets: b.Secrets}))
+	}
+	return nil
+}
+
 // transaction returns a transaction for reading only.
 func (v *View) transaction(now time.Time) *transaction {
 	return &transaction{before: v, txn: v.txn, meta: v.meta, now: now}

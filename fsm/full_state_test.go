@@ -112,3 +112,33 @@ func TestFullState_APurgeTakesResults(t *testing.T) {
 		t.Errorf("after two minutes the name is like new: %v", err)
 	}
 }
+
+// TestFullState_SecretsCount: the secrets that a user's rows refer to count for the user, and give
+// their room back.
+func TestFullState_SecretsCount(t *testing.T) {
+	t.Parallel()
+	f := newStateFixture(t)
+	put := func(i int) *SettingsPutBody {
+		name := fmt.Sprint("s", i)
+		return &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: name, Ref: SecretRef{Path: name, Version: i + 1, Bytes: MaxSecretBytes}}}}
+	}
+	n := 0
+	for ; n < 20; n++ {
+		cmd := f.command("ada", put(n))
+		admitted := f.store.View().GrowthAdmission(cmd)
+		if _, err := f.apply(cmd); (err == nil) != (admitted == nil) {
+			t.Fatalf("Apply says %v, the admission before it %v", err, admitted)
+		} else if err != nil {
+			break
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d secrets of 512 KiB fit 2 MiB", n)
+	}
+	f.do("ada", put(1)) // in place of the former
+	f.do("root", &APIKeyCreateBody{Lookup: "ka", Hash: sha("ka"), UserID: "ada"})
+	f.do("root", &UserDeleteBody{UserID: "ada"})
+	if got := f.store.View().Usage("ada"); got != (Usage{}) {
+		t.Errorf("%+v is left", got)
+	}
+}

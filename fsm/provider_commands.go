@@ -52,19 +52,27 @@ func (t *transaction) applyProvidersReplace(b *ProvidersReplaceBody) (Result, *E
 // that are removed give back.
 func (t *transaction) providersGrowth(user string, list []Provider) (n int) {
 	for i := range list {
-		n += growthOf(first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(list[i].Type))), &list[i])
+		old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(list[i].Type)))
+		next := list[i].over(old)
+		n += growthOf(old, &next)
 	}
 	return n
 }
 
-// putProvider stores one connection of a user. Without a token it keeps the stored token, and the
-// stored user id unless another is given.
+// putProvider stores one connection of a user.
 func (t *transaction) putProvider(user string, p Provider) {
 	p.UserID = user
 	old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type)))
+	next := p.over(old)
+	put(t, tableProviders, old, &next)
+}
+
+// over returns the connection that takes the place of old; nil is none. Without a token it keeps the
+// stored token, and the stored user id unless another is given.
+func (p Provider) over(old *Provider) Provider {
 	if old != nil && p.Ref.IsZero() {
 		p.Ref = old.Ref
 		p.ExternalUserID = firstOf(p.ExternalUserID, old.ExternalUserID)
 	}
-	put(t, tableProviders, old, &p)
+	return p
 }

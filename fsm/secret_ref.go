@@ -12,6 +12,9 @@ type SecretRef struct {
 	// version numbers again, and Created tells them apart. "" is unknown: the cluster was below
 	// protocol version 3.
 	Created string `json:"created,omitempty"`
+	// Bytes is the size of the value, which counts for the user who keeps it. It is 0 for what the
+	// scheduler wrote and for what was written below VersionRoom.
+	Bytes int `json:"bytes,omitempty"`
 }
 
 // IsZero reports whether the ref points at nothing.

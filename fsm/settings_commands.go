@@ -121,14 +121,20 @@ func (t *transaction) settingsOf(user string) *Settings {
 // the stored state. Callers use it before they write secrets.
 func (v *View) SettingsAdmission(userID string, b *SettingsPutBody, now time.Time) *Error {
 	t := v.transaction(now)
+	t.cmd.UserID = userID
+	return t.settingsAdmission(b)
+}
+
+func (t *transaction) settingsAdmission(b *SettingsPutBody) *Error {
+	userID := t.cmd.UserID
 	if err := t.checkCustomSecretCount(userID, b.CustomSecrets); err != nil {
 		return err
 	}
-	old := v.Settings(userID)
+	old := t.settingsOf(userID)
 	next := b.over(old)
 	next.UserID = userID
-	if b.Values.ChoosesAgent() && !v.Active(VersionAgents) {
-		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, v.ProtocolVersion())
+	if b.Values.ChoosesAgent() && !t.meta.active(VersionAgents) {
+		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, t.meta.ProtocolVersion)
 	}
 	if err := t.agentOfSettings(old, &next.Values); err != nil {
 		return err

@@ -33,9 +33,20 @@ const (
 )
 
 // rowBytes returns what a row counts for in its user's state: settings, names of secrets, git
-// providers, sandboxes, conversations, start tasks and results of commands. Other rows count for
-// nothing, because only operators and the leader write them. It depends on the row alone.
+// providers, sandboxes, conversations, start tasks and results of commands, and the secrets that they
+// refer to. Other rows count for nothing, because only operators and the leader write them. It depends
+// on the row alone.
 func rowBytes(row any) (user string, bytes int) {
+	user, bytes = textBytesOf(row)
+	if r, ok := row.(referrer); ok {
+		for _, ref := range r.secretRefs() {
+			bytes += sized(ref.Bytes)
+		}
+	}
+	return user, bytes
+}
+
+func textBytesOf(row any) (user string, bytes int) {
 	switch row := row.(type) {
 	case *Settings:
 		return row.UserID, sized(rowOverhead + textBytes(reflect.ValueOf(&row.Values)))
@@ -158,7 +169,7 @@ func (t *transaction) mayGrow(user string, bytes int) *Error {
 	if bytes <= 0 || !t.meta.active(VersionAccess) {
 		return nil
 	}
-	if t.cmd.Fingerprint != "" || t.store == nil { // a view does not know
+	if t.cmd.Fingerprint != "" {
 		bytes += resultAllowance
 	}
 	mine, all := t.stateLimits(user)

@@ -104,6 +104,12 @@ func TestStateBytes_GrowingCommands(t *testing.T) {
 		if e := f.fails(CodeLimit, "ada", body); e.Limit != "user_state_bytes" {
 			t.Errorf("%s: %+v", body.CommandType(), e)
 		}
+		switch body.(type) {
+		case *SettingsPutBody, *ProvidersReplaceBody, *StartTaskCreateBody: // they come with secrets
+			if err := f.store.View().GrowthAdmission(f.command("ada", body)); err == nil || err.Limit != "user_state_bytes" {
+				t.Errorf("GrowthAdmission of %s: %v", body.CommandType(), err)
+			}
+		}
 	}
 	v := f.store.View()
 	if err := v.SettingsAdmission("ada", settings, f.now); err == nil || err.Code != CodeLimit {

@@ -25,12 +25,14 @@ const (
 	// MaxCommandID bounds a command's id.
 	MaxCommandID = 128
 
-	maxID     = MaxCommandID
-	maxList   = 1000
-	maxSize   = 1 << 20
-	maxWords  = 64 << 10
-	maxUserID = 63
-	maxSandID = 48
+	maxID   = MaxCommandID
+	maxList = 1000
+	maxSize = 1 << 20
+	// MaxSecretBytes bounds one entry of the secret store, in bytes.
+	MaxSecretBytes = 512 << 10
+	maxWords       = 64 << 10
+	maxUserID      = 63
+	maxSandID      = 48
 )
 
 // Validate checks the rules of a body that need no state, as a cluster of the newest protocol
@@ -147,6 +149,7 @@ func (r *rules) ref(field string, ref SecretRef) {
 	r.name(field+" path", ref.Path, MaxPath)
 	r.check(ref.Version >= 1, "%s needs a version of at least 1", field)
 	r.text(field+" created", ref.Created, MaxName)
+	r.check(ref.Bytes >= 0 && ref.Bytes <= MaxSecretBytes, "%s has a size of 0 to %d bytes", field, MaxSecretBytes)
 }
 
 // optionalRef is ref for a pointer.

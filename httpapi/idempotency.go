@@ -61,6 +61,9 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 		if err := c.confirm(); err != nil {
 			return answer{}, err
 		}
+		if err := c.admitSecrets(body, &writes); err != nil {
+			return answer{}, err
+		}
 	}
 	if err := writes.write(c.ctx(), c.server.secrets); err != nil {
 		return answer{}, err
@@ -71,6 +74,25 @@ func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(
 		return answer{}, err
 	}
 	return render(res)
+}
+
+// admitSecrets refuses what the state has no room for before its secrets are written: a refused
+// request must not make the secret store grow.
+func (c *call) admitSecrets(body fsm.Body, writes *secretWrites) error {
+	if err := writes.check(); err != nil {
+		return err
+	}
+	v, err := c.server.cluster.View(c.ctx(), cluster.Stale) // c was confirmed: the view is current
+	if err != nil {
+		return fmt.Errorf("reading the limits: %w", err)
+	}
+	if v.Active(fsm.VersionRoom) {
+		writes.count()
+	}
+	if over := v.GrowthAdmission(c.command(body)); over != nil {
+		return over
+	}
+	return nil
 }
 
 // alwaysFits is the largest request body whose command surely fits the log, in bytes: JSON escapes

@@ -12,9 +12,6 @@ import (
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// maxSecretEntry limits one entry of the secret store, in bytes.
-const maxSecretEntry = 512 << 10
-
 // secretWriters is how many entries one request writes in parallel.
 const secretWriters = 8
 
@@ -42,9 +39,6 @@ func (w *secretWrites) add(path, member, value string, ref *fsm.SecretRef) {
 // write stores every entry and sets the refs. After an error some entries may exist; the collector
 // removes them, because no row refers to them.
 func (w *secretWrites) write(ctx context.Context, store Secrets) error {
-	if err := w.check(); err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(secretWriters)
 	for _, one := range w.list {
@@ -53,6 +47,7 @@ func (w *secretWrites) write(ctx context.Context, store Secrets) error {
 			if err != nil {
 				return secretFailure(err)
 			}
+			ref.Bytes = one.ref.Bytes
 			*one.ref = ref
 			return nil
 		})
@@ -61,16 +56,27 @@ func (w *secretWrites) write(ctx context.Context, store Secrets) error {
 }
 
 func (w *secretWrites) check() error {
-	for _, one := range w.list {
-		size := 0
-		for _, v := range one.data {
-			size += len(v)
-		}
-		if size > maxSecretEntry {
-			return fsm.Errorf(fsm.CodeInvalid, "a secret holds more than %d bytes", maxSecretEntry)
+	for i := range w.list {
+		if w.list[i].size() > fsm.MaxSecretBytes {
+			return fsm.Errorf(fsm.CodeInvalid, "a secret holds more than %d bytes", fsm.MaxSecretBytes)
 		}
 	}
 	return nil
+}
+
+// count notes the sizes in the references, which count for the user.
+func (w *secretWrites) count() {
+	for i := range w.list {
+		w.list[i].ref.Bytes = w.list[i].size()
+	}
+}
+
+// size returns the bytes of the values.
+func (one *secretWrite) size() (n int) {
+	for _, v := range one.data {
+		n += len(v)
+	}
+	return n
 }
 
 // secretFailure gives an uncoded error CodeSecretStore, so that it does not count as an internal
