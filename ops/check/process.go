@@ -34,7 +34,6 @@ var processVariables = []string{
 // ownProcess lists test files whose functions run in processes of their own without
 // ownprocess.Enter, with the reason.
 var ownProcess = map[string]string{
-	"ops/e2e/linear_mutant_test.go":                    "the drills run one after the other",
 	"scheduler/agent/agentserver/bash_test.go":         "to be moved (issue 21)",
 	"scheduler/agent/agentserver/engines_test.go":      "to be moved (issue 21)",
 	"scheduler/agent/agentserver/file_browser_test.go": "to be moved (issue 21)",

@@ -25,35 +25,43 @@ type built struct {
 
 // build compiles the package's tests, and the programs unless they are handed over
 // (local.EnvPrograms).
-func build(ctx context.Context, o options, progress io.Writer) (b *built, err error) {
-	b = &built{programs: o.programs}
-	if b.dir, err = os.MkdirTemp("", "bivouac-drills-"); err != nil {
+func build(ctx context.Context, o options, progress io.Writer) (*built, error) {
+	dir, err := os.MkdirTemp("", "bivouac-drills-")
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			b.remove()
-		}
-	}()
+	b := &built{dir: dir, binary: filepath.Join(dir, "drills.test"), programs: o.programs}
+	err = b.compile(ctx, o, progress)
+	if err == nil {
+		err = b.buildPrograms(ctx, o, progress)
+	}
+	if err != nil {
+		b.remove()
+		return nil, err
+	}
+	return b, nil
+}
+
+// compile compiles the tests.
+func (b *built) compile(ctx context.Context, o options, progress io.Writer) error {
 	// Tasks of Nomad run as other users.
 	if err := os.Chmod(b.dir, 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	b.binary = filepath.Join(b.dir, "drills.test")
 	args := []string{"test", "-c", "-o", b.binary}
 	if o.race {
 		args = append(args, "-race")
 	}
 	fmt.Fprintf(progress, "compiling the tests of %s\n", o.pkg)
 	if err := goCommand(ctx, append(args, o.pkg)...); err != nil {
-		return nil, err
+		return err
 	}
 	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}\n{{.ImportPath}}", o.pkg).Output()
 	if err != nil {
-		return nil, fmt.Errorf("finding %s: %w", o.pkg, err)
+		return fmt.Errorf("finding %s: %w", o.pkg, err)
 	}
 	b.folder, b.path, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return b, b.buildPrograms(ctx, o, progress)
+	return nil
 }
 
 func (b *built) buildPrograms(ctx context.Context, o options, progress io.Writer) error {

@@ -85,6 +85,15 @@ func TestRun_NothingMatches(t *testing.T) {
 	}
 }
 
+func TestRun_WhatDoesNotCompileFails(t *testing.T) {
+	t.Parallel()
+	o := sample(t, ".*")
+	o.pkg = "bivouac.dev/bivouac/ops/progress/testdata/broken"
+	if err := runDrills(t.Context(), o, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 // An interrupted run is no passed one, and the tests it left out are counted.
 func TestRun_InterruptedFails(t *testing.T) {
 	t.Parallel()
