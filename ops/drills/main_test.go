@@ -141,7 +141,7 @@ func TestQueue_StartsTheLongestThatFits(t *testing.T) {
 			q.done(name)
 		}
 	}
-	// TestNew has no line: it counts as a minute with most of a CPU.
+	// TestNew has no line: it counts as a minute with half a CPU.
 	if got, want := fmt.Sprint(order), "[[TestLong TestMiddle TestNew] [TestBusy] [TestShort] [TestAlone]]"; got != want {
 		t.Errorf("the order is %s, want %s", got, want)
 	}
