@@ -79,6 +79,8 @@ tests: tools agents build ## all tests but the drills with the race detector, th
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: this one runs without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_TheLargestCommands' ./cluster
+	@# The race detector allocates: the budgets of allocations are without it, too.
+	$(GO) test -count=1 -run '^TestBudget$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
 
 .PHONY: module-tests
 module-tests: ## the tests of the modules beside ours: the bench against peers (without them), what makes the packages
