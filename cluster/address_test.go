@@ -95,6 +95,7 @@ func TestCluster_Join_AtADeadMembersAddress_WhoThenComesBackElsewhere(t *testing
 // The same over the real peer port. Then the newcomer goes, and the member that had
 // the address first comes back there.
 func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	r.put(t.Context(), 0, 1)

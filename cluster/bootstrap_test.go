@@ -14,6 +14,7 @@ func freshPeer(name string) helloResponse { return helloResponse{Member: node(na
 func formedPeer(name string) helloResponse { return helloResponse{Member: node(name), Formed: true} }
 
 func TestNextStep_DecidesFromWhatIsKnown(t *testing.T) {
+	t.Parallel()
 	other := freshPeer("b")
 	other.Member.ID, other.Member.Address = "b.2", "b:2"
 	voted := helloResponse{Member: node("b")}
@@ -77,6 +78,7 @@ func (m memory) SetUint64([]byte, uint64) error       { return nil }
 func (m memory) GetUint64(key []byte) (uint64, error) { return 0, nil }
 
 func TestBootstrap_Promise_IsTakenBackOnlyWhenSafe(t *testing.T) {
+	t.Parallel()
 	abandoned, holds, formed := freshPeer("b"), freshPeer("b"), formedPeer("b")
 	holds.Promised = "b.1"
 	abandoned.Promised = "c.1"
@@ -122,6 +124,7 @@ func TestBootstrap_Promise_IsTakenBackOnlyWhenSafe(t *testing.T) {
 }
 
 func TestPromotable_OnlyWhenNearlyThere(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		applied, commit uint64
 		want            bool
@@ -133,6 +136,7 @@ func TestPromotable_OnlyWhenNearlyThere(t *testing.T) {
 }
 
 func TestRaisedVersion_WaitsForEveryMember(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		current int
 		known   []int

@@ -53,8 +53,10 @@ func TestCluster_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 // TestReal_EmptiedDisk_LosesNoAcknowledgedWrite is the same over the real peer
 // port and on real disks.
 func TestReal_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
+			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
 			r.put(t.Context(), 0, 1)

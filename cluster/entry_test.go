@@ -12,6 +12,7 @@ import (
 )
 
 func TestCommands_JoinAndSplit(t *testing.T) {
+	t.Parallel()
 	for _, commands := range [][]string{
 		{"a{}"}, {"a{}", "b{}"}, {strings.Repeat("x", 1<<20), "b{}", strings.Repeat("y", 300)},
 	} {

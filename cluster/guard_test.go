@@ -59,9 +59,11 @@ func (r *real) settled(number int) {
 // A disk that went back in time is found out by those that live, whether the copy is
 // from before the last start or within it; a copy does not even start.
 func TestReal_OlderDisk_IsRefused(t *testing.T) {
+	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		for name, live := range map[string]bool{"from before the last start": false, "from within the last start": true} {
 			t.Run(logStore+" "+name, func(t *testing.T) {
+				t.Parallel()
 				r := newReal(t, 3, logStore)
 				for i := range 3 {
 					r.start(i)
@@ -124,6 +126,7 @@ func TestReal_OlderDisk_IsRefused(t *testing.T) {
 
 // A copy of a disk does not run beside the disk, wherever it is.
 func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 4, cluster.LogStoreBoltDB)
 	for i := range 3 {
 		r.nodes[i].cfg.BootstrapExpect = 3

@@ -58,6 +58,7 @@ func TestCluster_RemovedNode_IsNotReadyAndSaysSo(t *testing.T) {
 // TestReal_LeaderRestartedAtOnce_IsTakenForGone: the leader's process is another
 // before anybody finds its port closed.
 func TestReal_LeaderRestartedAtOnce_IsTakenForGone(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	ports := make([]interface{ Close() error }, 3)
 	again := make([]func() net.Listener, 3)

@@ -34,6 +34,7 @@ func parseStates(text string) (states []memberState) {
 }
 
 func TestNextMove(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		states       string
 		want         int
@@ -83,6 +84,7 @@ func TestNextMove(t *testing.T) {
 // Whatever the members' state, every configuration on the way of a move tolerates
 // as many failures of living voters as the one before.
 func TestNextMove_NeverLowersTheTolerance(t *testing.T) {
+	t.Parallel()
 	states := []string{"%s", "%s*", "%s**", "(%s)", "(%s~)", "(%s*)", "(%s**)"}
 	tolerance := func(states []memberState) int {
 		voters, living := countVoters(states)
@@ -136,6 +138,7 @@ func TestNextMove_NeverLowersTheTolerance(t *testing.T) {
 }
 
 func TestRemovable(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		states, who string
 		want        bool

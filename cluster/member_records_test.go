@@ -14,6 +14,7 @@ import (
 )
 
 func TestRecord_Objection(t *testing.T) {
+	t.Parallel()
 	disk := []start{{4, "d"}, {5, "e"}, {6, "f"}}
 	for name, test := range map[string]struct {
 		known record
@@ -38,6 +39,7 @@ func TestRecord_Objection(t *testing.T) {
 
 // What a leader sees outlives it: each member keeps it, and the highest wins.
 func TestMemberRecords_KeepsAndMerges(t *testing.T) {
+	t.Parallel()
 	stable := raftstore.NewInmem()
 	open := func() *memberRecords {
 		t.Helper()
@@ -91,6 +93,7 @@ func TestMemberRecords_KeepsAndMerges(t *testing.T) {
 // A start that the members have not let pass is told to nobody: where they object,
 // the node's true disk must still be able to start.
 func TestNode_Hello_TellsNoStartBeforeTheGuard(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	n.records.begin("nonce")
 	if told := n.ownHello(n.Status()).Life; told != (start{}) {

@@ -14,6 +14,7 @@ import (
 
 // TestCallClient_MisdirectedCallsAreNotDone: a call names whom it is for.
 func TestCallClient_MisdirectedCallsAreNotDone(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	ca, err := peernet.NewCA(time.Now(), time.Hour)
 	if err != nil {

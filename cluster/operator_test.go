@@ -97,6 +97,7 @@ func operatorBodies() []fsm.Body {
 // users, limits, specs or members through the peer port, on any node, whatever key id he claims. With
 // an operator's key every node takes the same commands.
 func TestReal_StolenCertificateIsNoOperator(t *testing.T) {
+	t.Parallel()
 	r := &rogue{real: newReal(t, 3, cluster.LogStoreBoltDB)}
 	r.startAll()
 	r.files = r.issue("stolen", "n2", r.ca, time.Hour)

@@ -3,15 +3,20 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/peernet"
@@ -29,7 +34,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	// Most tests wait, on a fake clock or for Raft's timers: more run at once than there are
+	// processors. The flag of the command line has the last word.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	// Every goroutine that a test began has ended with it.
+	goleak.VerifyTestMain(m)
 }
 
 // child is what a node process needs to know.
@@ -94,6 +106,7 @@ func (p *processes) kill(i int) {
 }
 
 func TestReal_KillNine_LosesNothingAcknowledged(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes for half a minute")
 	}
@@ -112,6 +125,7 @@ func killNine(t *testing.T, logStore string) {
 			Peers: n.cfg.RetryJoin, TLS: n.cfg.TLS,
 		})
 	}
+	waitForForks()
 	t.Cleanup(func() {
 		for i := range p.running {
 			p.kill(i)

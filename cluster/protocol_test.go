@@ -132,6 +132,7 @@ func TestCluster_Join_OlderProgramIsRefused(t *testing.T) {
 // TestReal_OlderProgramRefusesTheDisk: a node does not start on a disk whose log or snapshot needs a
 // newer program, says so, and leaves the disk as it is.
 func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
+	t.Parallel()
 	raise := fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion + 1})
 	data, err := raise.Encode()
 	if err != nil {
@@ -171,6 +172,7 @@ func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
 			},
 		} {
 			t.Run(logStore+" "+what, func(t *testing.T) {
+				t.Parallel()
 				r := newReal(t, 1, logStore)
 				r.startAll()
 				eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion }, func() string { return "the protocol version" })
@@ -220,6 +222,7 @@ func files(t *testing.T, dir string) (list string) {
 // TestReal_Restore_KeepsTheVersionOfItsFile: a backup of an earlier version brings that version, which
 // waits for an operator as after an upgrade.
 func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
+	t.Parallel()
 	former := fsm.NewStore()
 	for i, body := range []fsm.Body{
 		&fsm.TermOpenBody{Term: 1, Node: "n0", ClusterID: "former", Nonce: "a"}, &fsm.ProtocolRaiseBody{Version: fsm.VersionCharacters},

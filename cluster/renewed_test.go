@@ -24,6 +24,7 @@ func replaceFile(path string, data []byte, mode os.FileMode) error {
 // Every member's certificate is renewed while it runs: all at once, twice. The leader stays, no
 // write fails, and no connection of Raft's shows a former certificate any more.
 func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	for _, n := range r.nodes {
 		// A machine that is busy with other tests costs no leader either, so a lost one is the renewal's.
@@ -91,6 +92,7 @@ func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
 // A node that was removed with its certificates revoked stays outside, whatever certificate it
 // makes: the one before, the last one, and one that it makes later, with another key.
 func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 4, cluster.LogStoreBoltDB)
 	r.nodes[3].cfg.BootstrapExpect = 0
 	for i := range 3 {
@@ -136,6 +138,7 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 // A node that lost its leader and whose certificate expired says so: peers refuse it until it has
 // another.
 func TestReal_AnExpiredCertificateIsNamed(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	r.kill(2)

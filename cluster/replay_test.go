@@ -15,6 +15,7 @@ import (
 // TestReplay: the log of a stopped node gives the state it had, command by
 // command, for both log stores; one whose beginning is gone is refused.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
 		dir := t.TempDir()
 		storage, err := openStorage(dir, kind, slog.New(slog.DiscardHandler))

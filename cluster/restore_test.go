@@ -40,8 +40,10 @@ func (r *real) save(i int) *bytes.Reader {
 // TestReal_Restore_OnANewCluster: a saved state is restored on a new cluster of
 // one, two empty nodes join, and all have it at indexes far above.
 func TestReal_Restore_OnANewCluster(t *testing.T) {
+	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(logStore, func(t *testing.T) {
+			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
 			r.put(t.Context(), 0, 7)
@@ -98,6 +100,7 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 // TestReal_Restore_Refuses what is no snapshot and what would lose something, and
 // changes nothing.
 func TestReal_Restore_Refuses(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 1, cluster.LogStoreBoltDB)
 	r.start(0)
 	n := r.ready(0)

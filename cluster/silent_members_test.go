@@ -10,6 +10,7 @@ import (
 // What a leader told of silent members counts for a while only: whoever answered
 // since, this node would not know.
 func TestSilentMembers_CountForAWhileOnly(t *testing.T) {
+	t.Parallel()
 	var s silentMembers
 	begin := time.Now()
 	if got := s.get(begin); len(got) != 0 {
@@ -30,6 +31,7 @@ func TestSilentMembers_CountForAWhileOnly(t *testing.T) {
 
 // A leader that takes a silence over does not take the member for heard.
 func TestContactBook_TakesOverSilences(t *testing.T) {
+	t.Parallel()
 	var l contactBook
 	begin := time.Now()
 	l.begin(7, map[raft.ServerID]time.Time{"a.1": begin.Add(-time.Hour)})

@@ -8,6 +8,7 @@ import (
 )
 
 func TestScratch_IsWrittenReadAndGone(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	f, err := NewScratch(dir)
 	if err != nil {
@@ -35,6 +36,7 @@ func TestScratch_IsWrittenReadAndGone(t *testing.T) {
 
 // TestSpareFile_LeavesRoom: it is not written until the disk is full.
 func TestSpareFile_LeavesRoom(t *testing.T) {
+	t.Parallel()
 	f, err := NewScratch(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

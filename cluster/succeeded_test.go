@@ -13,6 +13,7 @@ import (
 
 // A handover is done when the named node leads, not when it was told to.
 func TestNode_Transfer_SaysWhoWasElected(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	over, end := context.WithCancel(t.Context())
 	end()

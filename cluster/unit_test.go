@@ -78,6 +78,7 @@ func TestReadBatcher_Join_EndsWithItsCaller(t *testing.T) {
 }
 
 func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
+	t.Parallel()
 	good := DefaultConfig()
 	good.NodeName, good.DataDir, good.BootstrapExpect = "a", "/x", 3
 	good.TLS = peernet.TLSFiles{CAFile: "ca", CertFile: "cert", KeyFile: "key"}
@@ -111,6 +112,7 @@ func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 }
 
 func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
+	t.Parallel()
 	stable := memory{}
 	id, err := nodeID(stable, "a")
 	if err != nil || peernet.NodeName(id) != "a" {
@@ -125,6 +127,7 @@ func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
 }
 
 func TestRaftLogger_KeepsLevelsAndKeys(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	l := raftLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
 	l.Debug("hidden")
@@ -142,6 +145,7 @@ func TestRaftLogger_KeepsLevelsAndKeys(t *testing.T) {
 }
 
 func TestOutcome_TravelsAsData(t *testing.T) {
+	t.Parallel()
 	sent := []outcome{
 		{},
 		{err: fsm.Errorf(fsm.CodeProtocol, "too old")},
@@ -179,6 +183,7 @@ func TestOutcome_TravelsAsData(t *testing.T) {
 
 // The results of a batch of small commands may be larger than an answer may be.
 func TestOutcome_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
+	t.Parallel()
 	const count = 12
 	large := &fsm.StartTask{Request: fsm.StartRequest{Title: new(strings.Repeat("x", 1<<20))}}
 	sent := make([]outcome, count)
@@ -207,6 +212,7 @@ func TestOutcome_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
 }
 
 func TestMetrics_AreWellFormed(t *testing.T) {
+	t.Parallel()
 	logs := raftstore.NewInmem()
 	cfg := DefaultConfig()
 	cfg.NodeName = "a"
@@ -258,6 +264,7 @@ func lonely(t testing.TB) *Node {
 }
 
 func TestNode_Handle_RefusesWhatMakesNoSense(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	impostor := `{"member":{"id":"c.1","name":"c","address":"c:1"}}`
 	for name, test := range map[string]struct{ call, request, want string }{
@@ -277,6 +284,7 @@ func TestNode_Handle_RefusesWhatMakesNoSense(t *testing.T) {
 }
 
 func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	for request, code := range map[string]fsm.Code{
 		`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`:                        fsm.CodeProtocol,
@@ -295,6 +303,7 @@ func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
 }
 
 func TestNode_Handle_OnePromiseAtATime(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	ask := func(from string) promiseResponse {
 		request := promiseRequest{member{ID: from + ".1", Name: from, Address: from + ":1"}}
@@ -322,6 +331,7 @@ func TestNode_Handle_OnePromiseAtATime(t *testing.T) {
 }
 
 func TestRaftFSM_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
+	t.Parallel()
 	m := newRaftFSM(fsm.NewStore())
 	if err := m.Restore(io.NopCloser(strings.NewReader("not a snapshot"))); err == nil {
 		t.Fatal("restored nonsense")
@@ -348,6 +358,7 @@ func TestRaftFSM_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
 }
 
 func TestRaftFSM_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
+	t.Parallel()
 	m := newRaftFSM(fsm.NewStore())
 	entry := func(index uint64, body fsm.Body) *raft.Log {
 		data, err := fsm.NewCommand(fmt.Sprint("c", index), time.Now(), "", body).Encode()
@@ -389,6 +400,7 @@ func TestRaftFSM_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
 }
 
 func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
+	t.Parallel()
 	n := lonely(t)
 	servers := []raft.Server{{ID: n.id}, {ID: "b.1"}, {ID: "c.1"}, {ID: "d.1", Suffrage: raft.Nonvoter}}
 	four := &term{number: 4, ctx: t.Context()}
@@ -410,6 +422,7 @@ func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
 // A member that lags says of a newcomer that it is none. What the newcomer is sent
 // later speaks against that; a removed node is sent nothing.
 func TestIdentity_OutsideUntilMoreIsApplied(t *testing.T) {
+	t.Parallel()
 	i := identity{notMember: 781}
 	for applied, want := range map[uint64]uint64{0: 781, 780: 781, 781: 781, 782: 0} {
 		if got := i.notMemberSince(applied); got != want {
@@ -420,6 +433,7 @@ func TestIdentity_OutsideUntilMoreIsApplied(t *testing.T) {
 
 // TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode: before anything is sent.
 func TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode(t *testing.T) {
+	t.Parallel()
 	cmd := fsm.NewCommand("large", time.Now(), "", &fsm.APIKeyCreateBody{
 		Lookup: "k00000000001", Hash: strings.Repeat("0", 64), Name: "key", UserID: "ada",
 	})
@@ -432,6 +446,7 @@ func TestPeerClient_Propose_ALargeCommandIsRefusedAsByTheNode(t *testing.T) {
 // TestNode_Propose_AnOldLeadersErrorNamesTheVersion: a leader that does not know a type says only that
 // it is too old.
 func TestNode_Propose_AnOldLeadersErrorNamesTheVersion(t *testing.T) {
+	t.Parallel()
 	n := &Node{store: fsm.NewStore()}
 	old := fsm.Errorf(fsm.CodeProtocol, `unknown command type "sandbox.share"`)
 	share := fsm.NewCommand("1", time.Now(), "ada", &fsm.SandboxShareBody{})
