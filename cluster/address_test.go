@@ -98,7 +98,7 @@ func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
-	r.put(t.Context(), 0, 1)
+	r.put(0, 1)
 	away := (r.leader() + 1) % 3
 	r.kill(away)
 	cfg := r.nodes[away].cfg
@@ -106,7 +106,7 @@ func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 	cfg.TLS = r.issue("n3", "n3", r.ca, time.Hour)
 	r.nodes = append(r.nodes, &realNode{cfg: cfg})
 	r.start(3)
-	r.want(t.Context(), 1) // also on the newcomer
+	r.want(1) // also on the newcomer
 	leader := r.nodes[r.leader()].node
 	eventually(t, func() bool { return names(leader) == "n0 n1 n2 [n3]" }, func() string { return names(leader) })
 	if raceDetector { // see TestReal_AllNodesMove_AndTheConfigurationFollows
@@ -114,7 +114,7 @@ func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 	}
 	r.kill(3)
 	r.start(away)
-	r.put(t.Context(), away, 2)
+	r.put(away, 2)
 	eventually(t, func() bool {
 		for _, s := range leader.Status().Servers {
 			if s.Name == fmt.Sprintf("n%d", away) && s.Address == cfg.PeerAddress {
@@ -124,7 +124,7 @@ func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 		return false
 	}, func() string { return fmt.Sprintf("%+v", leader.Status()) })
 	r.ready(away)
-	r.want(t.Context(), 2)
+	r.want(2)
 }
 
 // The address of a member that lives stays that member's: the newcomer has it by

@@ -59,10 +59,10 @@ func TestReal_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
-			r.put(t.Context(), 0, 1)
-			r.want(t.Context(), 1)
+			r.put(0, 1)
+			r.want(1)
 			r.kill(0)
-			r.put(t.Context(), 1, 2)
+			r.put(1, 2)
 			r.kill(1)
 			r.kill(2)
 			r.empty(2)
@@ -77,9 +77,9 @@ func TestReal_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 			}
 			r.start(1)
 			r.ready(0)
-			r.want(t.Context(), 2)
+			r.want(2)
 			r.ready(2)
-			r.want(t.Context(), 2)
+			r.want(2)
 		})
 	}
 }

@@ -33,11 +33,11 @@ func (r *real) refused(i int) string {
 	if err != nil {
 		return err.Error()
 	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	err = node.Run(ctx)
 	if err == nil {
-		r.t.Fatalf("n%d runs", i)
+		r.t.Fatalf("n%d runs: %+v", i, node.Status())
 	}
 	return err.Error()
 }
@@ -50,7 +50,7 @@ func (r *real) settled(number int) {
 			r.ready(i)
 		}
 	}
-	r.want(r.t.Context(), number)
+	r.want(number)
 	// The leader tells once a second; a further round is certain to hold it.
 	began := time.Now()
 	eventually(r.t, func() bool { return time.Since(began) > 2500*time.Millisecond }, func() string { return "" })
@@ -81,7 +81,7 @@ func TestReal_OlderDisk_IsRefused(t *testing.T) {
 				for i := range 3 {
 					r.ready(i)
 				}
-				r.put(t.Context(), 0, 7)
+				r.put(0, 7)
 				r.settled(7)
 				r.kill(2)
 				// What is known must outlive the leader that saw it.
@@ -118,7 +118,7 @@ func TestReal_OlderDisk_IsRefused(t *testing.T) {
 				for i := range 3 {
 					r.ready(i)
 				}
-				r.want(t.Context(), 7)
+				r.want(7)
 			})
 		}
 	}
@@ -132,7 +132,7 @@ func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
 		r.nodes[i].cfg.BootstrapExpect = 3
 		r.start(i)
 	}
-	r.put(t.Context(), 0, 7)
+	r.put(0, 7)
 	r.settled(7)
 	clone := r.nodes[3]
 	clone.cfg.NodeName, clone.cfg.TLS, clone.cfg.BootstrapExpect = "n2", r.nodes[2].cfg.TLS, 0

@@ -88,14 +88,14 @@ func TestReal_LeaderRestartedAtOnce_IsTakenForGone(t *testing.T) {
 	const seen = "bivouac_raft_leader_restarts_seen_total"
 	for round := range 20 {
 		leader := r.leader()
-		r.put(t.Context(), leader, round+1)
-		r.want(t.Context(), round+1)
+		r.put(leader, round+1)
+		r.want(round + 1)
 		r.kill(leader)
 		r.nodes[leader].cfg.Listener = again[leader]()
 		r.start(leader)
-		r.write((leader+1)%3, round+100)
+		r.put((leader+1)%3, round+100)
 		r.ready(leader)
-		r.want(t.Context(), round+100)
+		r.want(round + 100)
 		if r.count((leader+1)%3, seen)+r.count((leader+2)%3, seen) > 0 {
 			return
 		}

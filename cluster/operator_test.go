@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -48,7 +49,17 @@ func (r *rogue) propose(ctx context.Context, i int, body fsm.Body, claims string
 	if claims != "" {
 		cmd.UserID, cmd.Credential = "admin", fsm.Credential{Lookup: claims}
 	}
-	_, err = c.Propose(ctx, cmd)
+	return r.answered(func() error { _, err := c.Propose(ctx, cmd); return err })
+}
+
+// answered repeats what a busy machine's lost leader did not answer, until it is answered.
+func (r *rogue) answered(ask func() error) (err error) {
+	r.t.Helper()
+	eventually(r.t, func() bool {
+		err = ask()
+		code := fsm.CodeOf(err)
+		return code != fsm.CodeOutcomeUnknown && code != fsm.CodeNoLeader && code != fsm.CodeTimeout
+	}, func() string { return fmt.Sprintf("no answer: %v", err) })
 	return err
 }
 
@@ -194,17 +205,17 @@ func (r *rogue) members(ctx context.Context, may bool) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if err := c.RemoveServer(ctx, "n9", cluster.RemoveOptions{Revoke: true}); fsm.CodeOf(err) != want {
+		if err := r.answered(func() error { return c.RemoveServer(ctx, "n9", cluster.RemoveOptions{Revoke: true}) }); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a removal: %v, want %s", i, err, want)
 		}
 		c.Close()
 		if !may {
 			continue
 		}
-		if err := r.nodes[i].node.TransferLeadership(ctx, "n9"); fsm.CodeOf(err) != want {
+		if err := r.answered(func() error { return r.nodes[i].node.TransferLeadership(ctx, "n9") }); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a transfer: %v, want %s", i, err, want)
 		}
-		if err := r.nodes[i].node.ReplaceServer(ctx, "n9", "n8", cluster.RemoveOptions{}); fsm.CodeOf(err) != want {
+		if err := r.answered(func() error { return r.nodes[i].node.ReplaceServer(ctx, "n9", "n8", cluster.RemoveOptions{}) }); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a replacement: %v, want %s", i, err, want)
 		}
 	}

@@ -3,14 +3,11 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,13 +31,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Most tests wait, on a fake clock or for Raft's timers: more run at once than there are
-	// processors. The flag of the command line has the last word.
-	if err := flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	// Every goroutine that a test began has ended with it.
+	// Every goroutine that a test began has ended. At most as many tests run at once as there are
+	// processors: with more, Raft's timers run out on real sockets (ops/decisions/0018).
 	goleak.VerifyTestMain(m)
 }
 
@@ -199,7 +191,9 @@ func killNine(t *testing.T, logStore string) {
 		wg.Go(func() {
 			for cmd := range commands {
 				result, err := repeat(replay, clients[w%3], cmd)
-				if err != nil || !result.Replayed {
+				// An id is remembered for a while only. After it the key that is there is the proof.
+				aged := time.Since(cmd.Time) > fsm.InternalResultTTL && fsm.CodeOf(err) == fsm.CodeConflict
+				if !result.Replayed && !aged {
 					lost.Add(1)
 					t.Errorf("command %s was acknowledged; repeating it: %+v, %v", cmd.ID, result, err)
 				}
@@ -216,9 +210,11 @@ func killNine(t *testing.T, logStore string) {
 	t.Logf("%d acknowledged commands, %d lost", len(acked), lost.Load())
 }
 
-// repeat proposes a command again until the answer is known, as clients are told
-// to: a leader may be lost even now, and this test is about what was acknowledged.
+// repeat proposes a command until the answer is known, as clients are told to, at most for patience:
+// a busy machine may lose a leader at any time.
 func repeat(ctx context.Context, c *cluster.PeerClient, cmd fsm.Command) (fsm.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	for {
 		cmd.Time = time.Now().UTC().Truncate(time.Microsecond)
 		result, err := c.Propose(ctx, cmd)

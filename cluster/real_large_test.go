@@ -36,7 +36,7 @@ func TestReal_TheLargestCommands(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			r := newReal(t, 3, store)
 			r.startAll()
-			r.put(t.Context(), 0, 1)
+			r.put(0, 1)
 			lost := (r.leader() + 1) % 3
 			other := 3 - lost - r.leader()
 			r.kill(lost)
@@ -48,13 +48,13 @@ func TestReal_TheLargestCommands(t *testing.T) {
 				}, func() string { return "a command of the largest size is not taken" })
 				took := time.Since(begin)
 				begin = time.Now()
-				r.write(other, 2+i)
+				r.put(other, 2+i)
 				t.Logf("a command of %.1f MiB took %s, a small one behind it %s", fsm.MaxCommandBytes/float64(1<<20), took, time.Since(begin))
 			}
 			begin := time.Now()
 			r.start(lost)
 			r.ready(lost)
-			r.want(t.Context(), 3)
+			r.want(3)
 			t.Logf("the node that was behind by them has them after %s; term %d", time.Since(begin), r.nodes[other].node.Status().Term)
 		})
 	}

@@ -54,8 +54,8 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
-			r.put(t.Context(), 0, 7)
-			r.want(t.Context(), 7)
+			r.put(0, 7)
+			r.want(7)
 			before := r.nodes[2].node.Status()
 			cluster0 := r.nodes[2].store.View().ClusterID()
 			for i := range 3 {
@@ -70,7 +70,7 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 			}
 			r.start(2)
 			r.ready(2)
-			r.want(t.Context(), 7)
+			r.want(7)
 			v := r.nodes[2].store.View()
 			if h := v.Hold(); h == nil || h.Findings[0].Kind != fsm.FindingRecovered || v.ClusterID() != cluster0 {
 				t.Fatalf("hold %+v, cluster %s", h, v.ClusterID())
@@ -80,8 +80,8 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 			for i := range 3 {
 				r.ready(i)
 			}
-			r.put(t.Context(), 1, 8)
-			r.want(t.Context(), 8)
+			r.put(1, 8)
+			r.want(8)
 			r.threeVoters()
 
 			// The old disk of n0 comes back in the place of the new one.
@@ -91,7 +91,7 @@ func TestReal_Recover_FromOneOfThree(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.start(0)
-			r.put(t.Context(), 2, 9)
+			r.put(2, 9)
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for range 300 { // six times the time in which it would be elected
@@ -128,7 +128,7 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
-	r.put(t.Context(), 0, 1)
+	r.put(0, 1)
 	if _, err := cluster.OpenRecovery(r.nodes[2].cfg); err == nil || !strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("a node that runs: %v", err)
 	}
@@ -173,5 +173,5 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	for i := range 3 {
 		r.ready(i)
 	}
-	r.want(t.Context(), 1)
+	r.want(1)
 }

@@ -120,9 +120,9 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 	if err := r.nodes[r.leader()].node.RemoveServer(t.Context(), "n3", cluster.RemoveOptions{Revoke: true}); err != nil {
 		t.Fatal(err)
 	}
-	r.put(t.Context(), 0, 1)
+	r.put(0, 1)
 	r.kill(3) // the thief has its files
-	r.want(t.Context(), 1)
+	r.want(1)
 	for what, files := range map[string]peernet.TLSFiles{"its present one": r.nodes[3].cfg.TLS, "a former one": former, "a later one": later} {
 		for i := range 3 {
 			if err := asks(i, files); err == nil {

@@ -46,7 +46,7 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			t.Parallel()
 			r := newReal(t, 3, logStore)
 			r.startAll()
-			r.put(t.Context(), 0, 7)
+			r.put(0, 7)
 			// The view is that of the saved state, and the leader has raised the protocol version.
 			var file *bytes.Reader
 			var was *fsm.View
@@ -60,7 +60,7 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			if _, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
 				t.Errorf("on a cluster of three: %v", err)
 			}
-			r.put(t.Context(), 0, 8) // after the backup
+			r.put(0, 8) // after the backup
 			lost := r.nodes[0].store.View().Birth()
 			for i := range 3 {
 				r.kill(i)
@@ -73,26 +73,26 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.want(t.Context(), 7)
+			r.want(7)
 			v := r.nodes[2].store.View()
 			if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil || v.Contains(lost) ||
 				!v.Contains(was.Birth()) || v.Term() != fresh.Status().Term || done.Manifest.Index != was.Index() {
 				t.Fatalf("cluster %s, index %d, term %d, hold %+v; %+v", v.ClusterID(), v.Index(), v.Term(), v.Hold(), done)
 			}
-			r.put(t.Context(), 2, 9)
+			r.put(2, 9)
 			r.start(0)
 			r.start(1)
 			for i := range 3 {
 				r.ready(i)
 			}
-			r.want(t.Context(), 9)
+			r.want(9)
 			r.threeVoters()
 			// All of it is on the disks.
 			for i := range 3 {
 				r.kill(i)
 			}
 			r.startAll()
-			r.want(t.Context(), 9)
+			r.want(9)
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestReal_Restore_Refuses(t *testing.T) {
 	r := newReal(t, 1, cluster.LogStoreBoltDB)
 	r.start(0)
 	n := r.ready(0)
-	r.put(t.Context(), 0, 1)
+	r.put(0, 1)
 	file := r.save(0)
 	whole, err := io.ReadAll(file)
 	if err != nil {
@@ -124,7 +124,7 @@ func TestReal_Restore_Refuses(t *testing.T) {
 			t.Errorf("got %v, want %s %q", err, c.code, want)
 		}
 	}
-	r.put(t.Context(), 0, 2)
+	r.put(0, 2)
 	index := r.nodes[0].store.Index()
 	if index > fsm.IndexStep {
 		t.Fatalf("a refusal moved the index to %d", index)
@@ -133,11 +133,11 @@ func TestReal_Restore_Refuses(t *testing.T) {
 		if _, err := n.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); err != nil {
 			t.Fatal(err)
 		}
-		r.want(t.Context(), 1)
+		r.want(1)
 		if next := r.nodes[0].store.Index(); next < index+fsm.IndexStep {
 			t.Fatalf("the index went from %d to %d", index, next)
 		}
 		index = r.nodes[0].store.Index()
-		r.put(t.Context(), 0, 3)
+		r.put(0, 3)
 	}
 }
