@@ -29,6 +29,7 @@ func (h *harness) large(n int) (ids []string) {
 
 // A page of large items is shorter than its limit, and the pages together hold each item once.
 func TestPage_IsBoundedInBytes(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t).withSpec().raised()
 	ids := h.large(6)
 	for _, order := range []fsm.StartTaskOrder{fsm.StartTaskCreated, fsm.StartTaskCreatedDesc} {
@@ -94,6 +95,7 @@ func (w *stuckWriter) SetWriteDeadline(t time.Time) error {
 // One user's slow readers get 503 above the user's share, small answers and other users pass, and
 // what ended gives its share back. Each slow reader has a deadline.
 func TestPage_SlowReadersAreBounded(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t).withSpec().raised()
 	h.large(5)
 	ask := func(w http.ResponseWriter) {

@@ -25,6 +25,7 @@ func (h *harness) linesOf(request, msg string) (lines []map[string]any) {
 
 // TestAudit_EveryOperatorsActIsALine calls every operators' route that changes something.
 func TestAudit_EveryOperatorsActIsALine(t *testing.T) {
+	t.Parallel()
 	acts := 0
 	for _, r := range routes() {
 		if r.access != operator || r.method == http.MethodGet {

@@ -49,6 +49,7 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 }
 
 func TestAuth_EveryRoute(t *testing.T) {
+	t.Parallel()
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
 			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()

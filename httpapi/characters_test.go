@@ -14,6 +14,7 @@ import (
 // TestTexts_DecoderAndApplyCountCharacters: a text of as many three-byte characters as its bound is
 // accepted by the decoder and by Apply. One character more is refused, in the same words.
 func TestTexts_DecoderAndApplyCountCharacters(t *testing.T) {
+	t.Parallel()
 	const settings, start, v0 = "/api/settings", "/api/v1/app-conversations", "/api/conversations"
 	for _, one := range []struct {
 		path, body string // %s is the text

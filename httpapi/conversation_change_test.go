@@ -87,6 +87,7 @@ func TestSendMessage_AgentServerFails(t *testing.T) {
 // An image may be as large as the body, whichever way it arrives: front ends allow files of 3 MiB,
 // which are 4 MiB of base64.
 func TestMessage_Pictures(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t).withSpec().raised()
 	sb, _, path, _ := h.talking()
 	picture := func(bytes int) string {
@@ -106,6 +107,7 @@ func TestMessage_Pictures(t *testing.T) {
 // TestStart_OneMeasure: the size of a start in the log is checked before its secrets are stored, in
 // the log's own bytes, and the error says what to do.
 func TestStart_OneMeasure(t *testing.T) {
+	t.Parallel()
 	text := func(s string, count int) string { return sprint(`{"type":"text","text":%q}`, strings.Repeat(s, count)) }
 	for name, test := range map[string]struct {
 		blocks []string

@@ -75,6 +75,7 @@ func TestDescription_IsTheRouteTable(t *testing.T) {
 // TestDescription_HoldsForEveryRoute: every route's responses to a valid request, to no key and to
 // nonsense, also in an unknown coding, match the description.
 func TestDescription_HoldsForEveryRoute(t *testing.T) {
+	t.Parallel()
 	doc := loadDescription(t)
 	ops := map[string]*openapi3.Operation{}
 	for _, item := range doc.Paths.Map() {

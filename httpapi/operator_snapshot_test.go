@@ -187,6 +187,7 @@ func (h *harness) ask(t *testing.T, address string) *http.Response {
 
 // TestSnapshot_ReceiverThatDoesNotRead: the receiver is cut off and its slot freed.
 func TestSnapshot_ReceiverThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	h, address := largeSnapshot(t, 100*time.Millisecond)
 	resp := h.ask(t, address)
 	until(t, "the receiver is given up", func() bool { return len(h.server.packing) == 0 })
@@ -198,6 +199,7 @@ func TestSnapshot_ReceiverThatDoesNotRead(t *testing.T) {
 // TestSnapshot_ReceiverThatTakesItsTime: a slow receiver gets the whole file, long after the
 // timeout of ordinary requests.
 func TestSnapshot_ReceiverThatTakesItsTime(t *testing.T) {
+	t.Parallel()
 	h, address := largeSnapshot(t, time.Minute)
 	resp := h.ask(t, address)
 	if _, _, err := snapshotfile.Load(&throttled{r: resp.Body, pause: time.Millisecond}); err != nil {

@@ -256,6 +256,7 @@ func tricks() []string {
 // TestSiege_PathTricks: the key of alice's sandbox gives access only to that sandbox, however the
 // target is written and whatever other host the request names.
 func TestSiege_PathTricks(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	row, err := s.cluster.View(t.Context(), 0)
 	if err != nil {

@@ -52,6 +52,7 @@ func answersFromItself(r route) bool { return r.name == "cluster.status" }
 // TestRevoked_EveryRoute: a node that has not heard of a revocation refuses the key at once and
 // does nothing for it.
 func TestRevoked_EveryRoute(t *testing.T) {
+	t.Parallel()
 	for _, r := range routes() {
 		if r.access == open {
 			continue
