@@ -160,7 +160,9 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		if c.seat, err = s.admission.enter(who.user, c.ctx); err != nil {
 			return answer{}, err
 		}
-		ex.Admit()
+		if err := s.admit(c.r.Context(), rateClient{user: who.user}); err != nil {
+			return answer{}, err
+		}
 	}
 	if found.access == sandboxKey && found.method == http.MethodPost {
 		if _, _, err := c.presentedSandbox(); err != nil {

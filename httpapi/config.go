@@ -47,7 +47,8 @@ type Config struct {
 	// its context has ended.
 	DrainTimeout time.Duration
 
-	// RatePerSecond is how many requests per second one client address may send. Requests above it
+	// RatePerSecond is how many requests per second one user or sandbox may send, or one client address
+	// without a good key. Requests above it
 	// are delayed by a second; above twice that they get 429. Zero means no limit.
 	RatePerSecond float64
 	// TrustedProxies are the proxies whose X-Forwarded-* headers are believed.

@@ -38,8 +38,8 @@ func (c Config) with(r Reloadable) Config {
 // live is what requests are served with.
 type live struct {
 	Reloadable
-	// rates are the rate limiters of client addresses; nil without a limit.
-	rates *lru.Cache[string, *clientRate]
+	// rates are the rate limiters of clients; nil without a limit.
+	rates *lru.Cache[rateClient, *clientRate]
 }
 
 // Reload replaces the settings for requests and connections that come from now on; open connections
@@ -53,7 +53,7 @@ func (s *Server) Reload(r Reloadable) error {
 	defer s.reloading.Unlock()
 	next := &live{Reloadable: r, rates: newRates(r.RatePerSecond)}
 	if now := s.live.Load(); now.RatePerSecond == r.RatePerSecond {
-		next.rates = now.rates // what addresses have sent counts on
+		next.rates = now.rates // what clients have sent counts on
 	}
 	s.live.Store(next)
 	if s.conns != nil {

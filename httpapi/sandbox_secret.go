@@ -137,8 +137,7 @@ func (c *call) letIn(row *fsm.Sandbox, key string) (*fsm.Sandbox, error) {
 	case row.Desired != fsm.DesiredRunning || row.State() != fsm.SandboxRunning:
 		return nil, response.Error(http.StatusUnauthorized, "Sandbox is not running")
 	}
-	requestInfoOf(c.r.Context()).Admit()
-	return row, nil
+	return row, c.server.admit(c.r.Context(), rateClient{sandbox: row.ID})
 }
 
 // sandboxOfKey returns the sandbox that a key belongs to, nil if there is none. It reads this

@@ -134,20 +134,28 @@ func (s *Server) forModels() llm.Server {
 			entry, err := s.secrets.Read(ctx, ref)
 			return entry[member], err
 		},
+		Admitted: func(ctx context.Context, sandbox string) error { return s.admit(ctx, rateClient{sandbox: sandbox}) },
 	}
 }
 
-// admitted notes a request that the proxy admitted with a credential.
-func (s *Server) admitted(ctx context.Context, by fsm.Credential) {
-	requestInfoOf(ctx).Admit()
+// admitted notes a request that the proxy admitted with a credential. It refuses one above the rate
+// limit.
+func (s *Server) admitted(ctx context.Context, by fsm.Credential) error {
+	of := rateClient{sandbox: by.SandboxID}
 	now := time.Now()
 	s.lastRequest.Store(now.UnixNano())
-	if by.Lookup == "" {
-		return
+	if by.Lookup != "" {
+		v, err := s.cluster.View(context.Background(), cluster.Stale)
+		if err != nil {
+			return err
+		}
+		key := v.APIKeyByLookup(by.Lookup)
+		s.keys.uses.note(key, now)
+		if of = (rateClient{address: requestInfoOf(ctx).Address}); key != nil {
+			of = rateClient{user: key.UserID}
+		}
 	}
-	if v, err := s.cluster.View(context.Background(), cluster.Stale); err == nil {
-		s.keys.uses.note(v.APIKeyByLookup(by.Lookup), now)
-	}
+	return s.admit(ctx, of)
 }
 
 // Handler returns the whole API as one handler, for tests and for servers other than Run's.

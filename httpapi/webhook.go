@@ -77,8 +77,6 @@ func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
 		return nil, nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	c.who.user = row.UserID
-	info := requestInfoOf(c.r.Context())
-	info.Sandbox = row.ID
-	info.Admit()
-	return v, row, nil
+	requestInfoOf(c.r.Context()).Sandbox = row.ID
+	return v, row, c.server.admit(c.r.Context(), rateClient{sandbox: row.ID})
 }

@@ -139,8 +139,9 @@
 //	limits {
 //	  body_size                       bytes of a request body; 6 MiB
 //	  snapshot_size                   bytes of a file that is restored; 16 GiB
-//	  rate_per_second                 requests of one client address before each is delayed by a
-//	                                  second; 429 above twice that; 500; 0 is no limit
+//	  rate_per_second                 requests of one user or sandbox, or of one client address
+//	                                  without a good key, before each is delayed by a second; 429
+//	                                  above twice that; 500; 0 is no limit
 //	  connections                     open at a time, WebSockets included, 64 to 1048576; 16384, or
 //	                                  what file descriptors allow; above it the oldest without a
 //	                                  good key is closed, then the longest idle, else the new one

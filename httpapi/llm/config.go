@@ -74,6 +74,9 @@ type Server struct {
 	Secret func(ctx context.Context, ref fsm.SecretRef, member string) (string, error)
 	// AskCluster reports whether the cluster may be asked about what this node does not know.
 	AskCluster func(ctx context.Context) bool
+	// Admitted is called for every request with a good credential of a sandbox. It may refuse one too
+	// many.
+	Admitted func(ctx context.Context, sandbox string) error
 	// Info returns a request's entry in the access log, which the gateway fills in.
 	Info       func(context.Context) *proxy.RequestInfo
 	Logger     *slog.Logger

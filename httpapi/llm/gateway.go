@@ -137,7 +137,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	}
 	note := g.server.Info(r.Context())
 	note.User, note.Sandbox = granted.row.UserID, granted.row.ID
-	note.Admit()
+	if err := g.server.Admitted(r.Context(), granted.row.ID); err != nil {
+		return err
+	}
 	if granted.policy.Direct {
 		return refuse(http.StatusForbidden, reasonOff, "the model gateway is off (llm { gateway = false })")
 	}

@@ -148,7 +148,9 @@ func (g *Gateway) serveToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	note := g.server.Info(r.Context())
 	note.User, note.Sandbox = granted.row.UserID, granted.row.ID
-	note.Admit()
+	if err := g.server.Admitted(r.Context(), granted.row.ID); err != nil {
+		return err
+	}
 	var in struct {
 		Conversation string `json:"conversation_id"`
 	}

@@ -26,8 +26,9 @@ type Server struct {
 	ClientAddress func(*http.Request) string
 	// Info returns a request's entry in the access log, which the proxy fills in.
 	Info func(context.Context) *RequestInfo
-	// Admitted is called for every request with a good key, with what authorised it.
-	Admitted func(ctx context.Context, by fsm.Credential)
+	// Admitted is called for every request with a good key, with what authorised it. It may refuse one
+	// too many.
+	Admitted func(ctx context.Context, by fsm.Credential) error
 	// Origins returns the front ends that may show a sandbox's page in a frame. Without any, those on
 	// this machine may.
 	Origins func() []string
@@ -61,6 +62,8 @@ type RequestInfo struct {
 	Err     error
 	// Client is the request's connection, nil if it is not counted.
 	Client Client
+	// Counted is set once the request counts for the rate limit.
+	Counted bool
 }
 
 // Client is the connection of a client.

@@ -174,7 +174,9 @@ func (p *request) admit(given credentials, ex *RequestInfo) error {
 		return err
 	}
 	ex.User, ex.Sandbox = g.row.UserID, g.row.ID
-	p.proxy.server.Admitted(p.r.Context(), g.credential)
+	if err := p.proxy.server.Admitted(p.r.Context(), g.credential); err != nil {
+		return err
+	}
 	if g.port == "" {
 		return response.Error(http.StatusNotFound, "The sandbox exposes no such port")
 	}
