@@ -46,10 +46,10 @@ func TestModels_AnAnnouncedBodyTakesNoRoom(t *testing.T) {
 	t.Parallel()
 	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
 	token := h.token()
-	for range 10 {
+	for range 8 {
 		h.begin(token, 32<<20, "{")
 	}
-	until(t, "ten requests are in progress", func() bool { return h.metricValue("bivouac_http_requests_in_flight") >= 10 })
+	until(t, "eight requests are in progress", func() bool { return h.metricValue("bivouac_http_requests_in_flight") >= 8 })
 	whole(t, h.ask(t.Context(), token, pathChat, padded(100<<10)), 200)
 	whole(t, h.ask(t.Context(), h.bobs(), pathChat, padded(100<<10)), 200)
 }
@@ -231,8 +231,11 @@ func TestModels_AbsurdUsageVoidsNoReport(t *testing.T) {
 			defer absurd.Close()
 			whole(t, h.ask(t.Context(), h.bobs(), pathChat, chatBody), 200)
 			h.baseURL(absurd.URL)
-			whole(t, h.ask(t.Context(), h.token(), pathChat, chatBody), 200)
-			h.counted(1)
+			token := h.token()
+			for range 2 { // one such answer alone is saturated by what it is added to
+				whole(t, h.ask(t.Context(), token, pathChat, chatBody), 200)
+			}
+			h.counted(2)
 			if u := h.cluster.store.View().User("bob"); u.Models == nil || u.Models.Total.Input != 1000 {
 				t.Errorf("bob's are %+v", u.Models)
 			}
