@@ -90,7 +90,7 @@ func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
 		unlogged: counter("bivouac_http_requests_not_logged_total",
 			"Failed requests without a line in the log, of which there are at most ten a second."),
 		dropped: counter("bivouac_http_connections_dropped_total",
-			"Connections without a request in progress that were closed for new ones."),
+			"Connections without a good credential, or idle, that were closed for new ones."),
 		all: counter("bivouac_slo_requests_total",
 			"Requests that count for the service level objective: answered without a client error, on routes with a key, but not transfers, logs and what agent servers answer."),
 		good: counter("bivouac_slo_good_requests_total",
