@@ -45,7 +45,7 @@ func TestFullState_WhatExpiredGivesItsRoom(t *testing.T) {
 			if err := f.store.View().StartAdmission(who, &request, f.now); err == nil {
 				t.Fatal("a view admits a start into a full state")
 			}
-			f.fails(CodeLimit, who, task)
+			_ = f.fails(CodeLimit, who, task)
 			f.now = f.now.Add(400 * 24 * time.Hour)
 			if err := f.store.View().StartAdmission(who, &request, f.now); err != nil {
 				t.Errorf("400 days later, of %d results, a view says: %v", n, err)

@@ -63,7 +63,7 @@ func (c *call) presentedSandbox() (*fsm.Sandbox, string, error) {
 // callingSandbox authenticates a sandbox by its key alone, in every state but deleted: an agent
 // server may call before its sandbox counts as running. It returns the view with the sandbox.
 func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
-	row, key, err := c.presentedSandbox()
+	_, key, err := c.presentedSandbox()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,7 +71,7 @@ func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	row = v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
+	row := v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
 	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
 		requestInfoOf(c.r.Context()).Refused = refusedUnknown
 		return nil, nil, response.Error(http.StatusUnauthorized, "Invalid session API key")

@@ -210,7 +210,7 @@ func (s *spending) report(ctx context.Context, log *slog.Logger) {
 			return // the same command again
 		}
 		if lost := s.ended(res.Index, err != nil); lost > 0 {
-			log.Warn("a report of what models were used for was refused and is lost", "entries", lost, "error", err)
+			log.Warn("a report of what models were used for was refused and is lost", "count", lost, "error", err)
 		}
 	}
 }
