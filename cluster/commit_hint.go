@@ -80,27 +80,34 @@ func (h *hintTransport) forward() {
 	for {
 		select {
 		case rpc := <-h.Transport.Consumer():
-			// Raft owns the message once it is delivered: it must not be read afterwards.
-			var last logPosition
-			if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && len(request.Entries) > 0 {
-				last = logPosition{request.Entries[len(request.Entries)-1].Index, request.Term}
-			}
-			h.deliver(rpc)
-			if last.index > 0 {
-				h.noteDelivered(last)
-			}
+			h.take(rpc, nil)
 		case <-h.done:
 			return
 		}
 	}
 }
 
-// deliver waits until Raft takes the message or the transport ends.
-func (h *hintTransport) deliver(rpc raft.RPC) {
+// take passes a peer's message to Raft. It gives up when gone is closed.
+func (h *hintTransport) take(rpc raft.RPC, gone <-chan struct{}) {
+	// Raft owns the message once it is delivered: it must not be read afterwards.
+	var last logPosition
+	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && len(request.Entries) > 0 {
+		last = logPosition{request.Entries[len(request.Entries)-1].Index, request.Term}
+	}
+	if h.deliver(rpc, gone) && last.index > 0 {
+		h.noteDelivered(last)
+	}
+}
+
+// deliver waits until Raft takes the message, gone is closed or the transport ends.
+func (h *hintTransport) deliver(rpc raft.RPC, gone <-chan struct{}) (taken bool) {
 	select {
 	case h.rpcs <- rpc:
+		return true
+	case <-gone:
 	case <-h.done:
 	}
+	return false
 }
 
 // noteDelivered records a delivered entry and sends the hint that waited for it.
@@ -139,7 +146,7 @@ func (h *hintTransport) hintCommitted(
 
 // inject delivers a request made here and ignores its answer.
 func (h *hintTransport) inject(request raft.AppendEntriesRequest) {
-	h.deliver(raft.RPC{Command: &request, RespChan: make(chan raft.RPCResponse, 1)})
+	h.deliver(raft.RPC{Command: &request, RespChan: make(chan raft.RPCResponse, 1)}, nil)
 }
 
 // hintCommit passes on the commit index of a leader's answer.

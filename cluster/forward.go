@@ -25,6 +25,7 @@ const (
 	callBegin    = "begin"    // to any node: beginRequest; beginResponse
 	callLife     = "life"     // to any node: {}; lifeResponse
 	callRecords  = "witness"  // to a member, by the leader: recordsRequest; {}
+	callVoted    = "voted"    // to any node: {}; votedResponse
 )
 
 // applyResponse is an outcome as it is sent between nodes.
@@ -235,6 +236,8 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		return answer(request, func(struct{}) (lifeResponse, error) { return n.handleLife(), nil })
 	case callRecords:
 		return answer(request, n.handleRecords)
+	case callVoted:
+		return answer(request, func(struct{}) (votedResponse, error) { return n.handleVoted() })
 	case callApply:
 		return n.handleApply(ctx, from, request)
 	case callPropose:

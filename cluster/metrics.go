@@ -21,6 +21,7 @@ type metrics struct {
 	readWaiters     prometheus.Gauge
 	wrongAnswers    prometheus.Counter
 	leaderRestarts  prometheus.Counter
+	refusedMessages *prometheus.CounterVec
 	leadershipLost  *prometheus.CounterVec
 	readDuration    prometheus.Histogram
 	apply, logWrite prometheus.Histogram
@@ -55,6 +56,10 @@ func newMetrics(n *Node) *metrics {
 		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_wrong_answers_total", Help: "Connections and Raft messages that another member answered than was asked; such an answer is ignored.",
 		}),
+		refusedMessages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_raft_refused_messages_total",
+			Help: "Raft messages that this node refused: forged (of another member than the connection's), sender (of no voter known here, or not the leader), term (far above this node's), unelected (no majority says that it voted for the sender).",
+		}, []string{"reason"}),
 		leaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders dropped because their process was restarted.",
 		}),
@@ -108,6 +113,9 @@ func (m *metrics) begin() {
 	for _, result := range []string{"answered", "lost", "not_sent"} {
 		m.forwarded.WithLabelValues(result)
 	}
+	for _, reason := range []string{refusedForged, refusedSender, refusedTerm, refusedUnelected} {
+		m.refusedMessages.WithLabelValues(reason)
+	}
 	for _, reason := range []string{lossLease, lossNewerTerm, lossOther} {
 		m.leadershipLost.WithLabelValues(reason)
 	}
@@ -118,7 +126,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 	if r == nil {
 		return func() {}, nil
 	}
-	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts, m.leadershipLost, m.readDuration, m.apply, m.logWrite}
+	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts, m.refusedMessages, m.leadershipLost, m.readDuration, m.apply, m.logWrite}
 	unregister = func() {
 		for _, c := range collectors {
 			r.Unregister(c)

@@ -85,6 +85,7 @@ type Node struct {
 	addresses    addressBook
 	identity     identity
 	contacts     contactBook
+	senders      senders
 	eligibility  eligibility
 	records      memberRecords
 	silent       silentMembers
@@ -156,6 +157,7 @@ func NewWith(
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
 	n.eligibility.init()
+	n.senders.init()
 	n.addresses.init(n.self(), n.servers)
 	n.leaderReads = readBatcher{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
@@ -299,6 +301,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 		return nil, fmt.Errorf("starting raft: %w", err)
 	}
 	n.storage.Arm()
+	n.senders.raft.Store(r)
 	transport.Open(r)
 	return r, nil
 }

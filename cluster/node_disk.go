@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
-	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // abandonTimeout bounds the stop of a node whose disk failed or hangs. Goroutines that wait for the
@@ -56,17 +56,20 @@ func (n *Node) newRaft(conf *raft.Config, transport raft.Transport) (r *raft.Raf
 // others elect a leader whose disk does. Raft's heartbeat goroutine itself never waits for the
 // disk.
 type diskTransport struct {
-	*raft.NetworkTransport
-	watchdog *raftstore.Watchdog
-	book     *addressBook
+	*peernet.Transport
+	node *Node
 }
 
-// EncodePeer implements raft.Transport. Raft stores addresses without member ids.
+// EncodePeer implements raft.Transport. The address of a message's header has the sender's id too:
+// Raft stores that of the candidate with a vote. Raft itself decodes it to the place alone.
 func (t *diskTransport) EncodePeer(id raft.ServerID, address raft.ServerAddress) []byte {
-	if place := t.book.lookup(id); place != "" {
-		return []byte(place)
+	if place := t.node.addresses.lookup(id); place != "" {
+		address = raft.ServerAddress(place)
 	}
-	return []byte(address)
+	if id == "" || !t.node.store.View().Active(fsm.VersionHistory) { // programs before it don't decode it
+		return []byte(address)
+	}
+	return []byte(peernet.AddressFor(id, string(address)))
 }
 
 // DecodePeer implements raft.Transport.
@@ -80,8 +83,8 @@ func (t *diskTransport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
-	if err := t.watchdog.Trouble(); err != nil {
+	if err := t.node.storage.Watchdog().Trouble(); err != nil {
 		return err
 	}
-	return t.NetworkTransport.AppendEntries(id, target, args, resp)
+	return t.Transport.AppendEntries(id, target, args, resp)
 }

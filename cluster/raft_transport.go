@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -18,28 +19,21 @@ import (
 // Outgoing messages pass it top down. Incoming messages pass it bottom up, the inbox last.
 func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 	inner := n.network.Transport(&n.addresses, logger)
-	if t, real := inner.(*raft.NetworkTransport); real {
-		inner = &diskTransport{t, n.storage.Watchdog(), &n.addresses}
+	port, real := inner.(*peernet.Transport)
+	if real {
+		inner = &diskTransport{port, n}
 	}
 	f := newHintTransport(
 		&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember},
 	)
 	f.resend, f.matched = n.resend, n.records.match
+	if real {
+		port.Receive(f.take)
+	}
 	n.hints.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.failWith)
-	n.inbox.MayVote = n.mayVote
+	n.inbox.Admit = n.admitSender
 	return n.inbox
-}
-
-// mayVote reports whether Raft may see a candidate's vote request. A node without a configuration
-// votes only for the node it promised to form a cluster with.
-func (n *Node) mayVote(candidate raft.ServerID) bool {
-	if len(n.servers()) > 0 {
-		return true
-	}
-	n.bootstrap.mu.Lock()
-	defer n.bootstrap.mu.Unlock()
-	return candidate != "" && n.bootstrap.promised == string(candidate)
 }
 
 // stopTransport undoes newTransport. Raft must have ended, if it started.

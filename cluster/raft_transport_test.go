@@ -17,7 +17,7 @@ func as(c *clustertest.Cluster, i int) raft.RPCHeader {
 }
 
 // TestCluster_Issue695_NoEntryOfATermThatTheLeaderDidNotLead: a heartbeat of a newer
-// term comes to a leader that is between two entries.
+// term, which another member has won, comes to a leader that is between two entries.
 func TestCluster_Issue695_NoEntryOfATermThatTheLeaderDidNotLead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,6 +27,11 @@ func TestCluster_Issue695_NoEntryOfATermThatTheLeaderDidNotLead(t *testing.T) {
 		leader := c.Leader()
 		led := c.Node(leader).Status().Term
 		synctest.Wait()
+		var vote raft.RequestVoteResponse
+		request := &raft.RequestVoteRequest{RPCHeader: as(c, (leader+1)%3), Term: led + 5, LastLogIndex: 1 << 20, LastLogTerm: led, LeadershipTransfer: true}
+		if err := c.Messenger().RequestVote("", raft.ServerAddress(c.Address((leader+2)%3)), request, &vote); err != nil || !vote.Granted {
+			t.Fatalf("the vote is %+v, %v", vote, err)
+		}
 		var answer raft.AppendEntriesResponse
 		heartbeat := &raft.AppendEntriesRequest{RPCHeader: as(c, (leader+1)%3), Term: led + 5}
 		if err := c.Messenger().AppendEntries("", raft.ServerAddress(c.Address(leader)), heartbeat, &answer); err != nil || answer.Term != led+5 {

@@ -165,6 +165,9 @@ func (n *Node) leaderless() error {
 			return fmt.Errorf("no leader is known, and peers refuse this node: its certificate expired on %s (bivouac runbook certificates)", end.Format(time.RFC3339))
 		}
 	}
+	if err := n.strandedError(); err != nil {
+		return err
+	}
 	return errors.New("no leader is known")
 }
 

@@ -20,7 +20,8 @@ import (
 // configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
 // configures the model gateway, counts what models were used for, gives specs agents, which
 // settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
-// what is kept as the memory that it takes, and collects what has expired.
+// what is kept as the memory that it takes, collects what has expired, and has voters say whom they
+// voted for, so that a follower believes no leader without a majority's votes.
 const ProtocolVersion = 9
 
 // What each protocol version introduced.
@@ -55,6 +56,8 @@ const (
 	// VersionRoom: the state is counted as the memory that it takes, expired results of commands and
 	// keys that are revoked for long give their room back, and a deleted user leaves no result.
 	VersionRoom = 9
+	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
+	VersionPeers = 9
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -75,8 +78,8 @@ func VersionBrings(version int) string {
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels: // VersionAgents and VersionStarts, too
 		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
-	case VersionRoom:
-		return "the state is counted as the memory that it takes; what has expired gives its room back"
+	case VersionRoom: // VersionPeers, too
+		return "the state is counted as the memory that it takes, and what has expired gives its room back; a follower believes no leader without a majority's votes"
 	}
 	return ""
 }

@@ -145,6 +145,18 @@ type watched struct {
 	port *port
 }
 
+// EncodePeer implements raft.Transport. As on a real network a member's address in a message has its
+// id.
+func (w *watched) EncodePeer(id raft.ServerID, address raft.ServerAddress) []byte {
+	return []byte(peernet.AddressFor(id, string(address)))
+}
+
+// DecodePeer implements raft.Transport.
+func (w *watched) DecodePeer(raw []byte) raft.ServerAddress {
+	_, address := peernet.SplitAddress(string(raw))
+	return raft.ServerAddress(address)
+}
+
 // AppendEntries implements raft.Transport; heartbeats go through it.
 func (w *watched) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,

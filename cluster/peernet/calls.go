@@ -141,6 +141,11 @@ func (c *Client) post(ctx context.Context, address, name string, request []byte)
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if to != "" && response.TLS != nil {
+		if err := isOf(*response.TLS, to); err != nil {
+			return nil, err
+		}
+	}
 	if response.Header.Get(renewedHeader) != "" {
 		c.reconnect(transport)
 	}

@@ -2,6 +2,7 @@ package peernet
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -90,23 +91,36 @@ func introduceTo(c io.ReadWriter, h Host, to raft.ServerID, address string) erro
 	return nil
 }
 
-// receive greets on a connection that a peer with a certificate for name has dialled.
-func receive(c io.ReadWriter, h Host, name string) error {
+// isOf refuses a connection whose other end has not the certificate of a member's node.
+func isOf(state tls.ConnectionState, id string) error {
+	node, err := nodeOf(state.PeerCertificates[0])
+	if err != nil {
+		return err
+	}
+	if node != NodeName(raft.ServerID(id)) {
+		return fmt.Errorf("node %q answers where %s was called", node, id)
+	}
+	return nil
+}
+
+// receive greets on a connection that a peer with a certificate for name has dialled, and gives the
+// peer's member id.
+func receive(c io.ReadWriter, h Host, name string) (member string, err error) {
 	var caller Greeting
 	if err := readGreeting(c, &caller); err != nil {
-		return err
+		return "", err
 	}
 	answer := GreetingAnswer{Greeting: h.Greet(""), Refused: "the certificate is another node's"}
 	if NodeName(raft.ServerID(caller.From)) == name {
 		answer = h.Welcome(caller)
 	}
 	if err := writeGreeting(c, answer); err != nil {
-		return err
+		return "", err
 	}
 	if answer.Refused != "" {
-		return fmt.Errorf("%q is refused: %s", caller.From, answer.Refused)
+		return "", fmt.Errorf("%q is refused: %s", caller.From, answer.Refused)
 	}
-	return nil
+	return caller.From, nil
 }
 
 func writeGreeting(w io.Writer, v any) error {

@@ -67,7 +67,7 @@ type Port struct {
 
 	mu        sync.Mutex
 	started   bool
-	transport *raft.NetworkTransport
+	transport *Transport
 }
 
 // Open listens. The port accepts nothing before Serve or Transport.
@@ -139,13 +139,7 @@ func (p *Port) Addr() string { return p.advertise }
 // Transport gives Raft's transport. Call it once. addresses overrides the addresses of
 // Raft's configuration.
 func (p *Port) Transport(addresses raft.ServerAddressProvider, logger hclog.Logger) raft.Transport {
-	t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		ServerAddressProvider: addresses,
-		Logger:                logger,
-		Stream:                p.stream,
-		MaxPool:               raftPool,
-		Timeout:               raftTimeout,
-	})
+	t := openTransport(p, addresses, logger)
 	p.mu.Lock()
 	p.transport = t
 	p.mu.Unlock()
@@ -266,7 +260,8 @@ func (p *Port) admit(c *pending) {
 		_ = c.conn.Close()
 		return
 	}
-	if err := p.receive(ctx, secured); err != nil {
+	from, err := p.receive(ctx, secured)
+	if err != nil {
 		p.logger.Warn("cluster: peer connection refused", "address", c.conn.RemoteAddr().String(), "error", err)
 		_ = c.conn.Close()
 		return
@@ -275,25 +270,33 @@ func (p *Port) admit(c *pending) {
 	if secured.ConnectionState().NegotiatedProtocol != protoCalls {
 		queue = p.stream.connQueue
 	}
-	queue.put(secured, generation)
+	queue.put(queuedConn{Conn: secured, generation: generation, peer: from})
 }
 
+// peer is who is at the other end of an accepted connection of Raft's: the node of the certificate,
+// and the member of the greeting, empty without one.
+type peer struct{ node, member string }
+
 // receive has a peer that dials Raft greet first.
-func (p *Port) receive(ctx context.Context, c *tls.Conn) error {
+func (p *Port) receive(ctx context.Context, c *tls.Conn) (from peer, err error) {
 	state := c.ConnectionState()
-	switch {
-	case state.NegotiatedProtocol == protoCalls || p.host == nil:
-		return nil
-	case state.NegotiatedProtocol == protoOlder && p.host.SpeaksOlder():
-		return nil
-	case state.NegotiatedProtocol == protoOlder:
-		return errors.New("it speaks the protocol that names no members: upgrade it")
+	if state.NegotiatedProtocol == protoCalls || p.host == nil {
+		return from, nil
 	}
-	name, err := nodeOf(state.PeerCertificates[0])
-	if err != nil {
+	if from.node, err = nodeOf(state.PeerCertificates[0]); err != nil {
+		return from, err
+	}
+	if state.NegotiatedProtocol == protoOlder {
+		if !p.host.SpeaksOlder() {
+			return from, errors.New("it speaks the protocol that names no members: upgrade it")
+		}
+		return from, nil
+	}
+	err = exchange(ctx, c, func() (err error) {
+		from.member, err = receive(c, p.host, from.node)
 		return err
-	}
-	return exchange(ctx, c, func() error { return receive(c, p.host, name) })
+	})
+	return from, err
 }
 
 // dialPeer connects to a peer with one of the protocols.
@@ -333,6 +336,7 @@ type connQueue struct {
 type queuedConn struct {
 	*tls.Conn
 	generation uint64
+	peer
 }
 
 func newConnQueue(addr net.Addr) *connQueue {
@@ -340,9 +344,9 @@ func newConnQueue(addr net.Addr) *connQueue {
 }
 
 // put waits until the connection is taken or the queue closed.
-func (q *connQueue) put(c *tls.Conn, generation uint64) {
+func (q *connQueue) put(c queuedConn) {
 	select {
-	case q.conns <- queuedConn{c, generation}:
+	case q.conns <- c:
 	case <-q.closed:
 		_ = c.NetConn().Close()
 	}
@@ -397,6 +401,7 @@ type streamConn struct {
 	stream     *raftStream
 	accepted   bool
 	generation uint64 // of the certificate that it was made with
+	peer              // of an accepted connection
 	// replaced says that it was closed for its certificate; Raft notices at its next use.
 	replaced bool
 }
@@ -415,8 +420,8 @@ func (c *streamConn) Close() error {
 	return c.NetConn().Close()
 }
 
-func (s *raftStream) remember(c *tls.Conn, accepted bool, generation uint64) net.Conn {
-	tracked := &streamConn{Conn: c, stream: s, accepted: accepted, generation: generation}
+func (s *raftStream) remember(c queuedConn, accepted bool) net.Conn {
+	tracked := &streamConn{Conn: c.Conn, stream: s, accepted: accepted, generation: c.generation, peer: c.peer}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -434,7 +439,7 @@ func (s *raftStream) remember(c *tls.Conn, accepted bool, generation uint64) net
 func (s *raftStream) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
-		return s.remember(c.Conn, true, c.generation), nil
+		return s.remember(c, true), nil
 	case <-s.closed:
 		return nil, net.ErrClosed
 	}
@@ -458,13 +463,20 @@ func (s *raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	if err != nil {
 		return nil, err
 	}
-	if c.ConnectionState().NegotiatedProtocol == protoRaft && s.host != nil {
+	if s.host == nil {
+		return s.remember(queuedConn{Conn: c, generation: generation}, false), nil
+	}
+	if err := isOf(c.ConnectionState(), id); err != nil {
+		_ = c.NetConn().Close()
+		return nil, err
+	}
+	if c.ConnectionState().NegotiatedProtocol == protoRaft {
 		if err := exchange(ctx, c, func() error { return introduceTo(c, s.host, raft.ServerID(id), hostPort) }); err != nil {
 			_ = c.NetConn().Close()
 			return nil, err
 		}
 	}
-	return s.remember(c, false, generation), nil
+	return s.remember(queuedConn{Conn: c, generation: generation}, false), nil
 }
 
 // Close implements raft.StreamLayer. It closes every open connection.

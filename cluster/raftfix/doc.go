@@ -3,7 +3,7 @@
 //	Answers              an answer is counted for another member than sent it
 //	Pipelines            issue 612: a peer gets no entries for as long as the leader leads
 //	Transfers            issue 696: a transfer that timed out makes a leader refuse every entry
-//	Inbox, votes.go      a member without a configuration votes for any candidate
+//	Inbox, admit.go      every sender is believed; a member without a configuration votes for any
 //	Inbox, heartbeats.go issue 695: a heartbeat changes the term beside Raft's own goroutine
 //	Inbox, snapshots.go  issue 697: a late snapshot erases acknowledged entries
 //

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -27,17 +28,21 @@ type Inbox struct {
 	logs raft.LogStore
 	// broken is called with the reason that Raft must be restarted. No message passes after it.
 	broken func(error)
-	// MayVote reports whether a candidate's vote requests reach Raft; nil passes all. Set it before
-	// Open.
-	MayVote func(candidate raft.ServerID) bool
+	// Admit judges a message before Raft sees anything of it; nil passes all. An error refuses the
+	// message. prove, if not nil, takes its time to find out more about the sender: the message is
+	// held until then, and judged again when prove returns nil. Set it before Open.
+	Admit func(message raft.WithRPCHeader) (prove func() error, err error)
 
 	state State
 	rpcs  chan raft.RPC
 	// beats are heartbeats that Raft must judge, known those already answered.
 	beats, known chan raft.RPC
-	done         chan struct{}
-	shut         sync.Once
-	end          sync.WaitGroup
+	// proven are held messages whose sender is known better now; holding counts those that are held.
+	proven  chan raft.RPC
+	holding atomic.Int32
+	done    chan struct{}
+	shut    sync.Once
+	end     sync.WaitGroup
 }
 
 var _ raft.WithPreVote = (*Inbox)(nil)
@@ -46,7 +51,8 @@ var _ raft.WithPreVote = (*Inbox)(nil)
 func NewInbox(t raft.Transport, self raft.ServerID, logs raft.LogStore, broken func(error)) *Inbox {
 	return &Inbox{
 		Transport: t, self: self, logs: logs, broken: broken,
-		rpcs: make(chan raft.RPC), beats: make(chan raft.RPC), known: make(chan raft.RPC, 1), done: make(chan struct{}),
+		rpcs: make(chan raft.RPC), beats: make(chan raft.RPC), known: make(chan raft.RPC, 1),
+		proven: make(chan raft.RPC), done: make(chan struct{}),
 	}
 }
 
@@ -84,12 +90,21 @@ func (i *Inbox) Close() error { return closeOf(i.Transport) }
 func (i *Inbox) pass() {
 	for {
 		var rpc raft.RPC
+		admitted := false
 		select {
 		case rpc = <-i.Transport.Consumer():
+			admitted = i.admit(rpc, true)
 		case rpc = <-i.beats:
+			admitted = i.admit(rpc, true)
+		case rpc = <-i.proven:
+			admitted = i.admit(rpc, false)
 		case rpc = <-i.known:
+			admitted = true
 		case <-i.done:
 			return
+		}
+		if !admitted {
+			continue
 		}
 		switch request := rpc.Command.(type) {
 		case *raft.InstallSnapshotRequest:
@@ -101,9 +116,7 @@ func (i *Inbox) pass() {
 			rpc.Command = i.ahead(request)
 			i.put(rpc)
 		default:
-			if !i.vote(rpc) {
-				i.put(rpc)
-			}
+			i.put(rpc)
 		}
 	}
 }

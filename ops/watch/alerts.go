@@ -39,6 +39,12 @@ func nodeAlerts(s Scale) []Alert {
 			Description: "Each change makes writes wait. A slow disk, a busy machine or a bad network is the usual cause.",
 		},
 		{
+			Name: "BivouacForgedMessages", For: 0, Severity: Ticket,
+			Expr:        fmt.Sprintf(`sum by (job, instance) (increase(bivouac_raft_refused_messages_total{%s,reason=~"forged|term"}[%s])) > 0`, job, quarter),
+			Summary:     "{{ $labels.instance }} refused {{ $value | humanize }} forged Raft messages in 15 minutes",
+			Description: "Somebody has a certificate of the cluster's CA. Nothing of such a message is taken.",
+		},
+		{
 			Name: "BivouacMemberLags", For: 5 * time.Minute, Severity: Ticket,
 			Expr:        `bivouac_raft_peer_lag_entries{` + job + `} > 5000`,
 			Summary:     "The member {{ $labels.peer }} lags {{ $value }} entries behind",

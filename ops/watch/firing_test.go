@@ -34,6 +34,7 @@ func firings() []firing {
 		{"BivouacNoLeader", map[string]string{"up" + j: "1x5 0x10", `up{job="bivouac",instance="n2"}`: "1x5 0x10"}, m(5), m(8)},
 		{"BivouacNodeNotReady", map[string]string{"bivouac_raft_ready" + j: "1x5 0x20", "bivouac_draining" + j: "0x30"}, m(10), m(12)},
 		{"BivouacLeaderUnstable", map[string]string{"bivouac_raft_leader_changes_total" + j: "0x20 1+1x20"}, m(20), m(32)},
+		{"BivouacForgedMessages", map[string]string{with("bivouac_raft_refused_messages_total", `reason="term"`): "0x20 1x60"}, m(20), m(32)},
 		{"BivouacMemberLags", map[string]string{with("bivouac_raft_peer_lag_entries", `peer="n2"`): "0x5 9000x20"}, m(10), m(12)},
 		{"BivouacLogWritesSlow", map[string]string{
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="0.1"`):  "0x60",

@@ -103,6 +103,7 @@ func clusterPage() Dashboard {
 				Query{`increase(bivouac_raft_elections_total[$__rate_interval])`, "{{instance}} elections"},
 				Query{`increase(bivouac_raft_leader_lease_timeouts_total[$__rate_interval])`, "{{instance}} leases lost"},
 				Query{`increase(bivouac_raft_leadership_lost_total[$__rate_interval])`, "{{instance}} lost: {{reason}}"}),
+			graph("Raft messages refused", count, Query{`increase(bivouac_raft_refused_messages_total[$__rate_interval])`, "{{instance}} {{reason}}"}),
 			graph("Commands sent to the leader", perSec, Query{rate("result", `bivouac_raft_forwarded_total`), "{{result}}"}),
 			graph("Index", count, Query{`bivouac_raft_commit_index`, "{{instance}} commit"}, Query{`bivouac_raft_applied_index`, "{{instance}} applied"}),
 			graph("Members", count, Query{`max by (voter) (bivouac_raft_members)`, "voter: {{voter}}"}),

@@ -1,0 +1,344 @@
+package cluster_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// forger speaks to the peer ports of a cluster with a certificate of the cluster's CA.
+type forger struct {
+	*real
+	// id is the member that the forger's greeting names, of the certificate's node.
+	id   string
+	wire raft.Transport
+	port *peernet.Port
+}
+
+// Greet implements peernet.Host.
+func (f *forger) Greet(to raft.ServerID) peernet.Greeting {
+	return peernet.Greeting{From: f.id, To: string(to)}
+}
+
+// Welcome implements peernet.Host.
+func (f *forger) Welcome(peernet.Greeting) peernet.GreetingAnswer {
+	return peernet.GreetingAnswer{Greeting: f.Greet("")}
+}
+
+// Met implements peernet.Host.
+func (f *forger) Met(raft.ServerID, string, peernet.GreetingAnswer) {}
+
+// SpeaksOlder implements peernet.Host.
+func (f *forger) SpeaksOlder() bool { return false }
+
+// asRaft is what Raft has of an address.
+type asRaft struct{}
+
+func (asRaft) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	return "", fmt.Errorf("%s is called by its whole address", id)
+}
+
+// forge opens a port with a certificate for the node of the id.
+func (r *real) forge(id string) *forger {
+	r.t.Helper()
+	name := peernet.NodeName(raft.ServerID(id))
+	logger := slog.New(slog.DiscardHandler)
+	creds, err := peernet.LoadCredentials(r.issue("forged-"+uuid.NewString()[:8], name, r.ca, time.Hour), "", logger)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	f := &forger{real: r, id: id}
+	if f.port, err = peernet.Open(peernet.Options{Listener: l, Logger: logger}, creds); err != nil {
+		r.t.Fatal(err)
+	}
+	f.port.Identify(f)
+	f.wire = f.port.Transport(asRaft{}, hclog.NewNullLogger())
+	r.t.Cleanup(func() { _ = f.port.Close() })
+	return f
+}
+
+// address is where the forger finds node i.
+func (f *forger) address(i int) raft.ServerAddress {
+	return raft.ServerAddress(peernet.AddressFor(raft.ServerID(f.memberID(i)), f.nodes[i].cfg.PeerAddress))
+}
+
+func (r *real) memberID(i int) string { return r.nodes[i].node.Status().ID }
+
+// header is a header that names the forger, or whom it poses as.
+func (f *forger) header(id string) raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(f.port.Addr())}
+}
+
+// call makes a peer call to node i.
+func (f *forger) call(i int, name, request string) (string, error) {
+	raw, err := f.port.Call(f.t.Context(), f.nodes[i].cfg.PeerAddress, name, []byte(request))
+	return string(raw), err
+}
+
+// entry is a log entry behind the last one of node i, by which an operator's key is made.
+func (f *forger) entry(i int, term uint64) *raft.Log {
+	f.t.Helper()
+	_, key := testKey("thief", true)
+	data, err := fsm.NewCommand(uuid.NewString(), time.Now(), "", key).Encode()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &raft.Log{Index: f.nodes[i].node.Status().CommitIndex + 1, Term: term, Type: raft.LogCommand, Data: data}
+}
+
+// append sends node i an entry of a term in the name of a member.
+func (f *forger) append(i int, as string, term uint64) (raft.AppendEntriesResponse, error) {
+	entry := f.entry(i, term)
+	request := &raft.AppendEntriesRequest{
+		RPCHeader: f.header(as), Term: term, Entries: []*raft.Log{entry}, LeaderCommitIndex: entry.Index,
+	}
+	var response raft.AppendEntriesResponse
+	err := f.wire.AppendEntries(raft.ServerID(f.memberID(i)), f.address(i), request, &response)
+	return response, err
+}
+
+// keys counts the operators' keys of the thief on all nodes.
+func (r *real) stolenKeys() (count int) {
+	for _, n := range r.nodes {
+		for _, k := range n.store.View().APIKeys() {
+			if k.UserID == "thief" {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// unharmed checks that all members run, are ready, in the term that they were, and take writes.
+func (r *real) unharmed(term uint64, number int) {
+	r.t.Helper()
+	for i, n := range r.nodes {
+		select {
+		case err := <-n.ended:
+			r.t.Fatalf("n%d ended: %v", i, err)
+		default:
+		}
+		if now := n.node.Status().Term; now != term {
+			r.t.Errorf("n%d went from term %d to %d", i, term, now)
+		}
+		if err := n.node.Ready(); err != nil {
+			r.t.Errorf("n%d: %v", i, err)
+		}
+	}
+	if keys := r.stolenKeys(); keys > 0 {
+		r.t.Errorf("%d nodes have an operator's key that nobody made", keys)
+	}
+	r.put(r.t.Context(), 0, number)
+	r.want(r.t.Context(), number)
+}
+
+// formed starts three nodes and waits until all of them know the newest protocol version.
+func formed(t *testing.T) *real {
+	t.Helper()
+	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r.startAll()
+	r.put(t.Context(), 0, 1)
+	eventually(t, func() bool {
+		for _, n := range r.nodes {
+			if n.store.View().ProtocolVersion() != fsm.ProtocolVersion {
+				return false
+			}
+		}
+		return true
+	}, func() string { return "the protocol version is not raised" })
+	r.want(t.Context(), 1)
+	return r
+}
+
+// senders are certificates of no member, and what they say they are: the certificate's own member, or
+// the member that they pose as.
+func (r *real) senders() map[string]func() (*forger, string) {
+	return map[string]func() (*forger, string){
+		"a stranger": func() (*forger, string) { f := r.forge("eve.0123456789abc"); return f, f.id },
+		"a stranger with a member's id": func() (*forger, string) {
+			return r.forge("eve.0123456789abc"), r.memberID(1)
+		},
+		"a former disk of a member": func() (*forger, string) { f := r.forge("n1.0123456789abc"); return f, f.id },
+	}
+}
+
+// TestReal_ForgedEntry_IsTakenByNobody: an entry of the next term, sent to each member with a
+// certificate of no member, is in no log and makes no operator's key.
+func TestReal_ForgedEntry_IsTakenByNobody(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	term := r.nodes[0].node.Status().Term
+	for name, sender := range r.senders() {
+		f, as := sender()
+		for i := range r.nodes {
+			if got, err := f.append(i, as, term+1); err == nil && got.Success {
+				t.Errorf("n%d takes the entry of %s", i, name)
+			}
+		}
+	}
+	r.unharmed(term, 2)
+}
+
+// TestReal_ForgedSnapshot_IsTakenByNobody: a snapshot that would replace the whole state.
+func TestReal_ForgedSnapshot_IsTakenByNobody(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	term := r.nodes[0].node.Status().Term
+	other := fsm.NewStore()
+	var content bytes.Buffer
+	if err := other.Snapshot().Persist(&content); err != nil {
+		t.Fatal(err)
+	}
+	for name, sender := range r.senders() {
+		f, as := sender()
+		for i, n := range r.nodes {
+			configuration := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{
+				{ID: raft.ServerID(f.id), Address: raft.ServerAddress(f.port.Addr())},
+			}})
+			request := &raft.InstallSnapshotRequest{
+				RPCHeader: f.header(as), SnapshotVersion: 1, Term: term + 1, LastLogIndex: n.node.Status().CommitIndex + 1000,
+				LastLogTerm: term + 1, Configuration: configuration, ConfigurationIndex: 1, Size: int64(content.Len()),
+			}
+			var response raft.InstallSnapshotResponse
+			err := f.wire.InstallSnapshot(raft.ServerID(r.memberID(i)), f.address(i), request, &response, bytes.NewReader(content.Bytes()))
+			if err == nil && response.Success {
+				t.Errorf("n%d takes the snapshot of %s", i, name)
+			}
+		}
+	}
+	r.unharmed(term, 2)
+}
+
+// TestReal_AbsurdTerm_EndsNoElections: a term that is next to the last one there is.
+func TestReal_AbsurdTerm_EndsNoElections(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	leader := r.leader()
+	follower := (leader + 1) % 3
+	term := r.nodes[0].node.Status().Term
+	for _, id := range []string{"eve.0123456789abc", r.memberID((leader + 2) % 3), r.memberID(leader)} {
+		f := r.forge(id)
+		_, _ = f.append(follower, id, math.MaxUint64-1)
+		request := &raft.RequestVoteRequest{RPCHeader: f.header(id), Term: math.MaxUint64 - 1, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
+		var vote raft.RequestVoteResponse
+		if err := f.wire.RequestVote(raft.ServerID(r.memberID(follower)), f.address(follower), request, &vote); err == nil && vote.Granted {
+			t.Errorf("%s gets a vote in the last term", id)
+		}
+	}
+	if refused := r.count(follower, "bivouac_raft_refused_messages_total"); refused < 6 {
+		t.Errorf("%v messages refused are counted", refused)
+	}
+	r.unharmed(term, 2)
+	r.kill(leader)
+	r.write(follower, 3) // the next leader comes
+}
+
+// TestReal_ForgedVoteRequest_MovesNoTerm: neither the election of a stranger, nor one that it makes a
+// member begin.
+func TestReal_ForgedVoteRequest_MovesNoTerm(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	term := r.nodes[0].node.Status().Term
+	for name, sender := range r.senders() {
+		f, as := sender()
+		for i := range r.nodes {
+			var vote raft.RequestVoteResponse
+			request := &raft.RequestVoteRequest{RPCHeader: f.header(as), Term: term + 7, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
+			if err := f.wire.RequestVote(raft.ServerID(r.memberID(i)), f.address(i), request, &vote); err == nil && vote.Granted {
+				t.Errorf("n%d votes for %s", i, name)
+			}
+			var now raft.TimeoutNowResponse
+			_ = f.wire.TimeoutNow(raft.ServerID(r.memberID(i)), f.address(i), &raft.TimeoutNowRequest{RPCHeader: f.header(as)}, &now)
+		}
+	}
+	r.unharmed(term, 2)
+}
+
+// TestReal_MemberWithoutVotes_WritesNothing: a member's certificate, with the member's id, is no
+// leader's.
+func TestReal_MemberWithoutVotes_WritesNothing(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	leader := r.leader()
+	term := r.nodes[0].node.Status().Term
+	f := r.forge(r.memberID((leader + 1) % 3))
+	for _, i := range []int{leader, (leader + 2) % 3} {
+		for _, of := range []uint64{term, term + 1} {
+			if got, err := f.append(i, f.id, of); err == nil && got.Success {
+				t.Errorf("n%d takes an entry of term %d from a follower", i, of)
+			}
+		}
+	}
+	r.unharmed(term, 2)
+}
+
+// TestReal_ForgedRecords_StopNobody: a start of each member that no disk knows, told by a stranger.
+func TestReal_ForgedRecords_StopNobody(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	leader := r.leader()
+	term := r.nodes[0].node.Status().Term
+	records := map[string]any{"nobody.0123456789abc": map[string]any{"acked": 1}}
+	for i := range r.nodes {
+		records[r.memberID(i)] = map[string]any{"start": map[string]any{"seq": 1 << 40, "nonce": "forged"}, "acked": uint64(1 << 60)}
+	}
+	request, err := json.Marshal(map[string]any{"records": records})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"eve.0123456789abc", "n0.0123456789abc", r.memberID((leader + 1) % 3)} {
+		f := r.forge(id)
+		f.port.Identify(f)
+		for i := range r.nodes {
+			if _, err := f.call(i, "witness", string(request)); err == nil && r.memberID(i) != id {
+				t.Errorf("n%d takes the records of %s", i, id)
+			}
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	r.unharmed(term, 2)
+	for i := range r.nodes { // nothing of it is on any disk
+		r.shutdown(i)
+	}
+	r.startAll()
+	r.want(t.Context(), 2)
+}
+
+// TestReal_Hello_OfAStranger_TeachesNothing: addresses and processes are known of members alone.
+func TestReal_Hello_OfAStranger_TeachesNothing(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	term := r.nodes[0].node.Status().Term
+	for i := range 200 {
+		f := r.forge("eve.0123456789abc")
+		id := fmt.Sprintf("eve.%013d", i)
+		hello := fmt.Sprintf(`{"member":{"id":%q,"name":"eve","address":"127.0.0.1:1"},"start":"x","fresh":true}`, id)
+		if answer, err := f.call(0, "hello", hello); err != nil || !strings.Contains(answer, `"formed":true`) {
+			t.Fatalf("a newcomer gets the answer %q, %v", answer, err)
+		}
+		_ = f.port.Close()
+		if i == 0 {
+			continue
+		}
+		break
+	}
+	r.unharmed(term, 2)
+}

@@ -1,0 +1,350 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/fsm"
+)
+
+// A member that did not vote for a leader, a nonvoter and a newcomer ask the voters. They say for
+// whom they voted last, whom they follow because they have the proof themselves (those who voted may
+// be gone), and which configuration they have: this node's own may be older than the leader's.
+
+// proofTimeout bounds one round of asking the voters.
+const proofTimeout = 500 * time.Millisecond
+
+// votedResponse says for whom a member voted last, whom it follows, and which configuration it has.
+type votedResponse struct {
+	ID string `json:"id"`
+	// Term and Candidate are of its last vote.
+	Term      uint64 `json:"term"`
+	Candidate string `json:"candidate"`
+	// LedTerm and Leader are of the newest election of which it has the proof.
+	LedTerm uint64 `json:"led_term"`
+	Leader  string `json:"leader"`
+	// Index is what it has applied, and Members are those of its configuration.
+	Index   uint64        `json:"index"`
+	Members []votedMember `json:"members"`
+}
+
+type votedMember struct {
+	ID      string `json:"id"`
+	Address string `json:"address"`
+	Voter   bool   `json:"voter"`
+}
+
+// configured is the configuration of a response.
+func (v votedResponse) configured() configured {
+	c := configured{index: v.Index}
+	for _, m := range v.Members {
+		s := raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.Address), Suffrage: raft.Nonvoter}
+		if m.Voter {
+			s.Suffrage = raft.Voter
+		}
+		c.servers = append(c.servers, s)
+	}
+	return c
+}
+
+// handleVoted answers callVoted.
+func (n *Node) handleVoted() (votedResponse, error) {
+	r := n.senders.raft.Load()
+	if r == nil {
+		return votedResponse{}, errors.New("the node does not run")
+	}
+	own, vote := n.senders.configuration(r), n.vote()
+	response := votedResponse{ID: string(n.id), Term: vote.term, Candidate: string(vote.leader), Index: r.AppliedIndex()}
+	n.senders.mu.Lock()
+	response.LedTerm, response.Leader = n.senders.elected.term, string(n.senders.elected.leader)
+	n.senders.mu.Unlock()
+	for _, s := range own.servers {
+		response.Members = append(response.Members, votedMember{string(s.ID), knownAddress(s.Address), s.Suffrage == raft.Voter})
+	}
+	return response, nil
+}
+
+// The keys of Raft's own in the stable store.
+const (
+	keyLastVoteTerm = "LastVoteTerm"
+	keyLastVoteCand = "LastVoteCand"
+)
+
+// vote is this node's last vote, which Raft stores before it grants it. Raft stores the candidate's
+// address, which has the candidate's id (EncodePeer); earlier programs stored the place alone.
+func (n *Node) vote() election {
+	term, err := raftstore.GetUint64(n.storage.Stable, keyLastVoteTerm)
+	if err != nil {
+		return election{}
+	}
+	candidate, err := raftstore.Get(n.storage.Stable, keyLastVoteCand)
+	if err != nil {
+		return election{}
+	}
+	id, place := peernet.SplitAddress(candidate)
+	if id == "" {
+		for _, s := range n.servers() {
+			if string(s.Address) == place {
+				id = string(s.ID)
+			}
+		}
+	}
+	return election{raft.ServerID(id), term}
+}
+
+// votedAnswer is a member's answer, or the error of the call.
+type votedAnswer struct {
+	of       raft.ServerID // who was asked; empty for an address without a member
+	response votedResponse
+	err      error
+	// older: the member's program does not know the call.
+	older bool
+}
+
+// askVoted asks members at once. The channel has an answer for each of them.
+func (n *Node) askVoted(ctx context.Context, members []raft.Server) <-chan votedAnswer {
+	answers := make(chan votedAnswer, len(members))
+	for _, s := range members {
+		n.futures.Go(func() {
+			a := votedAnswer{of: s.ID}
+			address := n.currentAddress(s)
+			if s.ID != "" && address != "" {
+				address = peernet.AddressFor(s.ID, address)
+			}
+			if address == "" {
+				a.err = errNoAddress
+			} else {
+				a.err = n.ask(ctx, address, callVoted, struct{}{}, &a.response)
+			}
+			if a.err == nil && s.ID != "" && a.response.ID != string(s.ID) {
+				a.err = fmt.Errorf("%s answers in the place of %s", a.response.ID, s.ID)
+			}
+			a.older = a.err != nil && strings.Contains(a.err.Error(), "unknown peer call")
+			answers <- a
+		})
+	}
+	return answers
+}
+
+// ballot counts the votes of one election among the voters of a configuration.
+type ballot struct {
+	election
+	of       configured
+	answered map[raft.ServerID]bool // whether the voter confirms the election
+}
+
+// newBallot makes a ballot with the leader's vote. This node did not vote so, or would not ask.
+func (n *Node) newBallot(e election, of configured) *ballot {
+	return &ballot{e, of, map[raft.ServerID]bool{e.leader: true, n.id: n.vote() == e}}
+}
+
+func (b *ballot) count(a votedAnswer) {
+	if a.err == nil && a.of != "" && a.of != b.leader {
+		v := a.response
+		b.answered[a.of] = v.Term == b.term && v.Candidate == string(b.leader) || v.LedTerm == b.term && v.Leader == string(b.leader)
+	}
+}
+
+// tally returns how many voters confirm the election, how many deny it, and the number needed.
+func (b *ballot) tally() (yes, no, needed int) {
+	for _, s := range b.of.servers {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		if voted, answered := b.answered[s.ID]; answered && voted {
+			yes++
+		} else if answered {
+			no++
+		}
+	}
+	return yes, no, voters(b.of.servers)/2 + 1
+}
+
+func (b *ballot) won() bool {
+	yes, _, needed := b.tally()
+	return b.of.hasVoter(b.leader) && yes >= needed
+}
+
+// lost reports whether the voters who said no leave no majority.
+func (b *ballot) lost() bool {
+	_, no, needed := b.tally()
+	return !b.of.hasVoter(b.leader) || voters(b.of.servers)-no < needed
+}
+
+// seekProof asks until a majority of the voters, with the leader, says that it voted for the leader
+// in the term.
+func (n *Node) seekProof(r *raft.Raft, e election, address string) error {
+	own := n.senders.configuration(r)
+	b := n.newBallot(e, own)
+	if b.won() { // the only voter
+		return nil
+	}
+	known := slices.DeleteFunc(slices.Clone(own.servers), func(s raft.Server) bool { return s.ID == n.id || s.Suffrage != raft.Voter })
+	if len(own.servers) == 0 {
+		for _, a := range n.cfg.RetryJoin {
+			if a != n.network.Addr() {
+				known = append(known, raft.Server{Address: raft.ServerAddress(a)})
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	defer cancel()
+	var told []votedAnswer
+	answers := n.askVoted(ctx, known)
+	for range known {
+		a := <-answers
+		told = append(told, a)
+		if b.count(a); b.won() {
+			return nil
+		}
+	}
+	of := introduce(e.leader, told)
+	switch {
+	case of.has > of.lacks && !of.newest.sameVoters(own):
+		return n.seekAmong(n.newBallot(e, of.newest))
+	case own.hasVoter(e.leader):
+		return n.orOlder(b)
+	case len(own.servers) == 0 && slices.ContainsFunc(told, func(a votedAnswer) bool { return a.older }):
+		return nil // a newcomer to a cluster of older programs believes as they do
+	case of.has < of.lacks:
+		return fmt.Errorf("%d members that this node knows lack %s as a voter, and %d have it", of.lacks, e.leader, of.has)
+	}
+	return n.stranded(e, address, known)
+}
+
+// seekAmong asks the voters of a configuration that is newer than this node's own.
+func (n *Node) seekAmong(b *ballot) error {
+	if b.won() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	defer cancel()
+	others := slices.DeleteFunc(slices.Clone(b.of.servers), func(s raft.Server) bool {
+		return s.ID == n.id || s.ID == b.leader || s.Suffrage != raft.Voter
+	})
+	answers := n.askVoted(ctx, others)
+	for range others {
+		if b.count(<-answers); b.won() {
+			return nil
+		}
+	}
+	return n.orOlder(b)
+}
+
+// orOlder decides an election that no majority confirms. Below fsm.VersionPeers some voters may not
+// know the question, so only those that deny the election count.
+func (n *Node) orOlder(b *ballot) error {
+	if !n.store.View().Active(fsm.VersionPeers) && !b.lost() {
+		return nil
+	}
+	yes, no, needed := b.tally()
+	return fmt.Errorf("%d of the %d voters needed say that they elected %s in term %d, and %d that they did not", yes, needed, b.leader, b.term, no)
+}
+
+// introduction is what the members that this node knows say about a leader.
+type introduction struct {
+	// newest is the configuration of the member that has applied most, of those whose configuration has
+	// the leader as a voter.
+	newest configured
+	// has and lacks count the members whose configuration has it, and those whose has not.
+	has, lacks int
+}
+
+// introduce judges what members told. The leader's own word counts if no other member answers.
+func introduce(leader raft.ServerID, told []votedAnswer) (of introduction) {
+	others := slices.DeleteFunc(slices.Clone(told), func(a votedAnswer) bool {
+		return a.err != nil || len(a.response.Members) == 0 || a.response.ID == string(leader)
+	})
+	if len(others) == 0 {
+		others = told
+	}
+	for _, a := range others {
+		c := a.response.configured()
+		switch {
+		case a.err != nil || len(c.servers) == 0:
+		case c.hasVoter(leader):
+			of.has++
+			if of.newest.servers == nil || c.index > of.newest.index {
+				of.newest = c
+			}
+		default:
+			of.lacks++
+		}
+	}
+	return of
+}
+
+// unknownLeader is a leader of which nobody could tell whom this node knows.
+type unknownLeader struct {
+	election
+	address string
+	// asked are the members that this node knows.
+	asked []string
+	since time.Time
+}
+
+// trustFile is the file of the data directory by which an operator confirms such a leader. It holds
+// the leader's id.
+const trustFile = "trusted-leader"
+
+const (
+	// maxTrustFile bounds the read of trustFile, in bytes.
+	maxTrustFile = 256
+	// strandedAfter is how long nobody whom this node knows must answer before it says so.
+	strandedAfter = 5 * time.Second
+)
+
+// stranded is for a leader about which the members that this node knows say nothing: none answers,
+// or they disagree. An operator can confirm it.
+func (n *Node) stranded(e election, address string, known []raft.Server) error {
+	s := &n.senders
+	s.mu.Lock()
+	if s.unknown.leader == "" {
+		s.unknown = unknownLeader{election: e, address: address, since: time.Now()}
+		for _, k := range known {
+			s.unknown.asked = append(s.unknown.asked, peernet.NodeName(k.ID))
+		}
+	}
+	s.mu.Unlock()
+	if err := n.confirmed(e); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	defer cancel()
+	a := <-n.askVoted(ctx, []raft.Server{{ID: e.leader, Address: raft.ServerAddress(address)}})
+	if a.err != nil {
+		return a.err
+	}
+	n.logger.Warn("cluster: this node follows a leader that an operator confirmed", "peer", string(e.leader), "address", address, "term", e.term)
+	return n.seekAmong(n.newBallot(e, a.response.configured()))
+}
+
+// confirmed returns nil if an operator confirmed the leader.
+func (n *Node) confirmed(e election) error {
+	trusted, err := readBounded(filepath.Join(n.cfg.DataDir, trustFile), maxTrustFile)
+	if err == nil && strings.TrimSpace(string(trusted)) == string(e.leader) {
+		return nil
+	}
+	return fmt.Errorf("no member that this node knows answers, to say who %s is", e.leader)
+}
+
+// strandedError says that only members that this node does not know call it, nil otherwise.
+func (n *Node) strandedError() error {
+	n.senders.mu.Lock()
+	defer n.senders.mu.Unlock()
+	u := n.senders.unknown
+	if u.leader == "" || time.Since(u.since) < strandedAfter {
+		return nil
+	}
+	return fmt.Errorf("%s at %s says that it leads, and none of the members that this node knows (%s) answers: run \"bivouac operator members\" on node %s; if it is of this cluster and lists this node, write %s to %s (bivouac runbook members)",
+		u.leader, u.address, strings.Join(u.asked, ", "), peernet.NodeName(u.leader), u.leader, filepath.Join(n.cfg.DataDir, trustFile))
+}
