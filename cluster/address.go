@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 
@@ -19,18 +20,28 @@ type addressBook struct {
 	// configured returns Raft's configuration.
 	configured func() []raft.Server
 
+	self raft.ServerID
+
 	mu    sync.Mutex
 	known map[raft.ServerID]string
 }
 
 func (b *addressBook) init(self member, configured func() []raft.Server) {
+	b.self = raft.ServerID(self.ID)
 	b.configured, b.known = configured, map[raft.ServerID]string{raft.ServerID(self.ID): self.Address}
 }
 
+// learn takes a member's address, and drops those of nodes that are no members. While this node has
+// no configuration, it takes none: then Raft calls nobody.
 func (b *addressBook) learn(m member) {
+	servers := b.configured()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !listed(servers, raft.ServerID(m.ID)) {
+		return
+	}
 	b.known[raft.ServerID(m.ID)] = m.Address
+	maps.DeleteFunc(b.known, func(id raft.ServerID, _ string) bool { return id != b.self && !listed(servers, id) })
 }
 
 func (b *addressBook) get(id raft.ServerID) (string, bool) {

@@ -138,12 +138,16 @@ func (n *Node) helloAsking(ctx context.Context, address string, request helloReq
 		return response, errNoAddress
 	}
 	request.Member, request.Fresh, request.Start = n.self(), n.fresh(), n.identity.start
-	if err := n.ask(ctx, address, callHello, request, &response); err != nil {
+	var node string
+	if err := n.ask(peernet.WithAnswerer(ctx, &node), address, callHello, request, &response); err != nil {
+		return response, err
+	}
+	if err := n.checkCaller(node, response.Member); err != nil {
 		return response, err
 	}
 	n.addresses.learn(response.Member)
-	n.identity.heard(response.Member.ID, response.Start)
-	n.noteMembership(response.NotMember, response.Applied)
+	n.identity.heard(response.Member.ID, response.Start, n.servers())
+	n.noteMembership(raft.ServerID(response.Member.ID), response.NotMember, response.Applied)
 	return response, nil
 }
 
@@ -185,7 +189,7 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 	}
 	response.Time = n.clock().UTC()
 	response.Start, response.NotMember = n.identity.start, n.notMemberAsOf(request.Member.ID)
-	n.identity.heard(request.Member.ID, request.Start)
+	n.identity.heard(request.Member.ID, request.Start, n.servers())
 	b := &n.bootstrap
 	b.mu.Lock()
 	defer b.mu.Unlock()

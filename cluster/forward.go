@@ -14,18 +14,19 @@ import (
 
 // The peer calls. Requests and answers are JSON.
 const (
-	callApply    = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
-	callPropose  = "propose"  // to any node: an encoded command; proposeResponse
-	callHello    = "hello"    // to any node: helloRequest; helloResponse
-	callPromise  = "promise"  // to a node without state: promiseRequest; promiseResponse
-	callJoin     = "join"     // to any node: joinRequest; changeResponse
-	callRemove   = "remove"   // to any node: removeRequest; changeResponse
-	callReplace  = "replace"  // to any node: replaceRequest; changeResponse
-	callTransfer = "transfer" // to any node: transferRequest; changeResponse
-	callBegin    = "begin"    // to any node: beginRequest; beginResponse
-	callLife     = "life"     // to any node: {}; lifeResponse
-	callRecords  = "witness"  // to a member, by the leader: recordsRequest; {}
-	callVoted    = "voted"    // to any node: {}; votedResponse
+	callApply     = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
+	callPropose   = "propose"  // to any node: an encoded command; proposeResponse
+	callHello     = "hello"    // to any node: helloRequest; helloResponse
+	callPromise   = "promise"  // to a node without state: promiseRequest; promiseResponse
+	callJoin      = "join"     // to any node: joinRequest; changeResponse
+	callRemove    = "remove"   // to any node: removeRequest; changeResponse
+	callReplace   = "replace"  // to any node: replaceRequest; changeResponse
+	callTransfer  = "transfer" // to any node: transferRequest; changeResponse
+	callBegin     = "begin"    // to any node: beginRequest; beginResponse
+	callLife      = "life"     // to any node: {}; lifeResponse
+	callRecords   = "witness"  // to a member, by the leader: recordsRequest; {}
+	callRecordsOf = "records"  // to a member: recordsOfRequest; recordsOfResponse
+	callVoted     = "voted"    // to any node: {}; votedResponse
 )
 
 // applyResponse is an outcome as it is sent between nodes.
@@ -227,6 +228,9 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	if err := n.directed(ctx, from); err != nil {
 		return nil, err
 	}
+	if err := n.admitCaller(ctx, from, name); err != nil {
+		return nil, err
+	}
 	switch name {
 	case callBegin:
 		return answer(
@@ -235,7 +239,14 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	case callLife:
 		return answer(request, func(struct{}) (lifeResponse, error) { return n.handleLife(), nil })
 	case callRecords:
-		return answer(request, n.handleRecords)
+		return answer(
+			request, func(r recordsRequest) (struct{}, error) { return n.handleRecords(ctx, r) },
+		)
+	case callRecordsOf:
+		ctx = withCaller(ctx, request)
+		return answer(
+			request, func(r recordsOfRequest) (recordsOfResponse, error) { return n.handleRecordsOf(ctx, r) },
+		)
 	case callVoted:
 		return answer(request, func(struct{}) (votedResponse, error) { return n.handleVoted() })
 	case callApply:

@@ -19,6 +19,11 @@ const (
 	// late answers while the node runs.
 	guardTimeout     = time.Second
 	objectionTimeout = 30 * time.Second
+	// spreadTimeout is how long what one member knows takes to reach the others: a leader tells all
+	// once a second.
+	spreadTimeout = 1500 * time.Millisecond
+	// commitTimeout bounds the wait for an index before the leader's records are taken.
+	commitTimeout = 200 * time.Millisecond
 	// lifeTimeout bounds the check for another process of the same node; it is part of guardTimeout.
 	lifeTimeout = guardTimeout / 2
 )
@@ -44,15 +49,17 @@ type lifeResponse struct {
 	Start start  `json:"start"`
 }
 
-// recordsRequest has the leader's records of all members.
+// recordsRequest has the leader's records of all members, as of its commit index.
 type recordsRequest struct {
 	Records map[raft.ServerID]record `json:"records"`
+	// Index is 0 from older programs.
+	Index uint64 `json:"index,omitempty"`
 	// Silent has the milliseconds since the leader heard each silent member.
 	Silent map[raft.ServerID]int64 `json:"silent,omitempty"`
 }
 
-// guard asks the members whether they object to this start, and stores it when none does. One
-// objection stops the node. Missing answers do not.
+// guard asks the members whether they object to this start, and stores it when they do not. A
+// majority of those that answer stops the node (decide). Missing answers do not.
 func (n *Node) guard(ctx context.Context) error {
 	fresh, err := n.empty()
 	if err != nil {
@@ -111,62 +118,116 @@ func (n *Node) lastIndex() (uint64, error) {
 // diskRunbook tells the operator what to do about an objection.
 const diskRunbook = "bivouac runbook disk"
 
-// objection is the reason that the member at an address gave.
-type objection struct{ address, why string }
-
-func (n *Node) objected(o objection) error {
+func (n *Node) objected(o opinion) error {
 	return fmt.Errorf(
-		"the member at %s objects to the start of this node: %s; %s", o.address, o.why,
+		"the member at %s objects to the start of this node: %s; %s", o.address, o.objection,
 		n.storage.Remedy(),
 	)
 }
 
-// askMembers sends the request to all members and waits for guardTimeout. The first objection is
-// the error. Later objections are checked again while the node runs.
+// askMembers sends the request to all members and waits for guardTimeout. If one objects, the others
+// decide. Objections that come later are decided while the node runs.
 func (n *Node) askMembers(ctx context.Context, request beginRequest) error {
 	ctx, end := context.WithTimeout(ctx, objectionTimeout)
 	stop := context.AfterFunc(n.stopping, end)
-	addresses := n.memberAddresses()
-	objections := make(chan objection, len(addresses))
-	var asking sync.WaitGroup
-	for _, address := range addresses {
-		asking.Go(func() {
-			var response beginResponse
-			err := n.ask(ctx, address, callBegin, request, &response)
-			if err == nil && response.Objection != "" {
-				objections <- objection{address, response.Objection}
-			}
-		})
-	}
-	n.guarding.Go(func() { asking.Wait(); close(objections) })
+	opinions, asked := n.opinions(ctx, request)
 	timeout := time.NewTimer(guardTimeout)
 	defer timeout.Stop()
-	select {
-	case o, any := <-objections:
-		stop()
-		end()
-		if any {
-			return n.objected(o)
-		}
-	case <-timeout.C:
-		n.guarding.Go(func() {
-			defer end()
-			defer stop()
-			for o := range objections {
-				n.askAgain(ctx, o.address, request.Member)
+	for range asked {
+		select {
+		case o := <-opinions:
+			if o.objection != "" {
+				stop()
+				end()
+				return n.decide(request, o, guardTimeout)
 			}
-		})
+		case <-timeout.C:
+			n.guarding.Go(func() {
+				defer end()
+				defer stop()
+				n.decideLate(ctx, request, opinions)
+			})
+			return nil
+		}
 	}
+	stop()
+	end()
 	return nil
 }
 
-// askAgain asks a member that objected late once more, and stops the node if it still objects. The
-// node may have acknowledged more entries meanwhile, so only its starts count.
-func (n *Node) askAgain(ctx context.Context, address string, self member) {
+// opinion is a member's answer to a start; an error is none.
+type opinion struct {
+	address, objection string
+	err                error
+}
+
+// opinions asks all members. The channel has an opinion of each.
+func (n *Node) opinions(ctx context.Context, request beginRequest) (opinions <-chan opinion, asked int) {
+	addresses := n.memberAddresses()
+	all := make(chan opinion, len(addresses))
+	for _, address := range addresses {
+		n.guarding.Go(func() {
+			var response beginResponse
+			err := n.ask(ctx, address, callBegin, request, &response)
+			all <- opinion{address, response.Objection, err}
+		})
+	}
+	return all, len(addresses)
+}
+
+// decide puts one member's objection to all members again, once what that one knows has spread to
+// the others. It returns the objection if most of those that answer within the timeout object.
+func (n *Node) decide(request beginRequest, first opinion, timeout time.Duration) error {
+	n.logger.Warn("cluster: a member objects to the start of this node; the others are asked", "address", first.address, "reason", first.objection)
+	select {
+	case <-time.After(spreadTimeout):
+	case <-n.stopping.Done():
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, timeout)
+	defer cancel()
+	request.Goes = false
+	opinions, asked := n.opinions(ctx, request)
+	answered, objecting := 0, []opinion{}
+	for range asked {
+		o := <-opinions
+		if o.err == nil {
+			answered++
+		}
+		if o.objection != "" {
+			objecting = append(objecting, o)
+		}
+	}
+	switch {
+	case answered == 0 && timeout == guardTimeout: // the only one that answered is gone
+		return n.objected(first)
+	case 2*len(objecting) > answered:
+		return n.objected(objecting[0])
+	}
+	n.logger.Warn("cluster: most members do not object to the start of this node: it goes on (bivouac runbook disk)", "count", answered)
+	return nil
+}
+
+// decideLate decides objections that come while the node runs. It may have acknowledged more entries
+// meanwhile, so only its starts count.
+func (n *Node) decideLate(ctx context.Context, request beginRequest, opinions <-chan opinion) {
+	for {
+		select {
+		case o := <-opinions:
+			if o.objection != "" {
+				n.challenge(request.Member, o)
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// challenge stops this node if most members that answer object to its starts.
+func (n *Node) challenge(self member, first opinion) {
 	request := beginRequest{Member: self, Starts: n.records.starts(), Last: math.MaxUint64}
-	var response beginResponse
-	if n.ask(ctx, address, callBegin, request, &response) == nil && response.Objection != "" {
-		n.failWith(n.objected(objection{address, response.Objection}))
+	if err := n.decide(request, first, objectionTimeout); err != nil && n.stopping.Err() == nil {
+		n.failWith(err)
 	}
 }
 
@@ -205,7 +266,7 @@ func (n *Node) handleBegin(
 	if where := n.otherProcess(ctx, id, m.Address, present); where != "" {
 		return beginResponse{Objection: "a process of this node still answers at " + where + "; stop one of the two"}, nil
 	}
-	if request.Goes {
+	if request.Goes && n.recordable(id) {
 		n.records.heard(id, present, m.Address)
 		if err := n.records.store(); err != nil {
 			return beginResponse{}, err
@@ -284,7 +345,7 @@ func (n *Node) shareRecords(
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{records, silent}, &struct{}{}) == nil {
+			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit, Silent: silent}, &struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				sent[s.ID] = records
@@ -295,17 +356,56 @@ func (n *Node) shareRecords(
 	return n.records.store()
 }
 
-// handleRecords answers callRecords. A start of this node that its disk does not know is that of
-// another process, on a copy of the disk.
-func (n *Node) handleRecords(request recordsRequest) (struct{}, error) {
+// recordable reports whether records of a node are kept: of members, and before Raft runs of those
+// whose records are on the disk.
+func (n *Node) recordable(id raft.ServerID) bool {
+	if servers := n.servers(); len(servers) > 0 {
+		return listed(servers, id)
+	}
+	return n.records.has(id)
+}
+
+// handleRecords answers callRecords of the leader that this node follows. The records are taken once
+// this node knows itself that the index is committed; the leader tells again what was refused. A
+// start of this node that its disk does not know may be that of another process, on a copy.
+func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struct{}, error) {
+	n.silent.set(request.Silent, time.Now())
+	servers, index := n.servers(), request.Index
+	maps.DeleteFunc(request.Records, func(id raft.ServerID, r record) bool {
+		index = max(index, r.Acked)
+		return !listed(servers, id)
+	})
+	if !n.committed(ctx, index) {
+		return struct{}{}, fmt.Errorf("this node does not know yet that entry %d is committed", index)
+	}
 	if own, known := request.Records[n.id]; known {
 		own.Acked = 0 // Raft may just be behind
 		if why := own.objection(n.records.starts(), 0); why != "" {
-			n.failWith(fmt.Errorf("another process has started on a copy of this node's disk: %s; stop one of the two for good (%s)", why, diskRunbook))
-			return struct{}{}, nil
+			delete(request.Records, n.id)
+			if n.challenging.CompareAndSwap(false, true) {
+				n.guarding.Go(func() {
+					defer n.challenging.Store(false)
+					n.challenge(n.self(), opinion{address: "the leader", objection: "another process has started on a copy of this node's disk: " + why})
+				})
+			}
 		}
 	}
-	n.silent.set(request.Silent, time.Now())
 	n.records.merge(request.Records)
+	n.records.keep(servers)
 	return struct{}{}, n.records.store()
+}
+
+// committed waits until this node knows that an index is committed, for commitTimeout.
+func (n *Node) committed(ctx context.Context, index uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	r := n.raft.Load()
+	for r != nil && r.CommitIndex() < index {
+		select {
+		case <-time.After(commitTimeout / 10):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return r != nil
 }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -18,21 +20,35 @@ type identity struct {
 	mu sync.Mutex
 	// starts are the newest nonces of members.
 	starts map[raft.ServerID]string
-	// notMember is the newest index as of which a peer reported that this node is no member, 0 while
-	// it is one.
+	// reports are what the voters say about this node's membership.
+	reports map[raft.ServerID]membershipReport
+	// notMember is the newest index as of which most of them reported that this node is no member, 0
+	// while it is one.
 	notMember uint64
 }
 
-func (i *identity) init(start string) { i.start, i.starts = start, map[raft.ServerID]string{} }
+// membershipReport is a voter's report about this node: as of an index, which says that it is no
+// member, or that it is one.
+type membershipReport struct{ notMember, index uint64 }
 
-// heard records the nonce of a member's process.
-func (i *identity) heard(id, start string) {
-	if id == "" || start == "" {
+func (i *identity) init(start string) {
+	i.start, i.starts, i.reports = start, map[raft.ServerID]string{}, map[raft.ServerID]membershipReport{}
+}
+
+// heard records the nonce of a member's process, and drops those of others.
+func (i *identity) heard(id, start string, servers []raft.Server) {
+	if start == "" || !listed(servers, raft.ServerID(id)) {
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.starts[raft.ServerID(id)] = start
+	maps.DeleteFunc(i.starts, func(id raft.ServerID, _ string) bool { return !listed(servers, id) })
+}
+
+// listed reports whether a configuration has a member.
+func listed(servers []raft.Server, id raft.ServerID) bool {
+	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == id })
 }
 
 // startOf returns a member's newest nonce, "" for none.
@@ -76,7 +92,7 @@ func (n peerHost) Welcome(caller peernet.Greeting) peernet.GreetingAnswer {
 		return answer
 	}
 	if answer.Refused = peernet.Mismatch(answer.Greeting, caller); answer.Refused == "" {
-		n.identity.heard(caller.From, caller.Start)
+		n.identity.heard(caller.From, caller.Start, n.servers())
 	}
 	return answer
 }
@@ -89,8 +105,11 @@ func (n peerHost) Met(to raft.ServerID, address string, answer peernet.GreetingA
 	if peernet.Mismatch(n.greet(""), answer.Greeting) != "" {
 		return
 	}
-	n.identity.heard(answer.From, answer.Start)
-	n.noteMembership(answer.NotMember, answer.Index)
+	if answer.From != string(to) {
+		return
+	}
+	n.identity.heard(answer.From, answer.Start, n.servers())
+	n.noteMembership(to, answer.NotMember, answer.Index)
 }
 
 // SpeaksOlder implements peernet.Host.
@@ -110,24 +129,35 @@ func (n *Node) notMemberAsOf(id string) uint64 {
 	return n.store.Index()
 }
 
-// noteMembership takes a peer's report about this node as of the peer's index. "No member" counts
-// unless this node's own log is longer. "Member" counts if the peer's state is as recent as the "no
-// member" report.
-func (n *Node) noteMembership(notMember, index uint64) {
+// noteMembership takes a voter's report about this node as of the voter's index. This node is no
+// member if most of the voters that reported say so, as of an index that its own log does not pass.
+func (n *Node) noteMembership(from raft.ServerID, notMember, index uint64) {
 	r := n.raft.Load()
-	if r == nil || len(n.servers()) == 0 {
+	if r == nil || from == n.id {
 		return
 	}
-	n.identity.mu.Lock()
-	defer n.identity.mu.Unlock()
-	switch was := n.identity.notMember; {
-	case notMember == 0 && index >= was:
-		n.identity.notMember = 0
-	case notMember >= r.LastIndex() && notMember > was:
-		n.identity.notMember = notMember
-		if was == 0 {
-			n.logger.Error("cluster: this node is not a member of the cluster any more; stop it, or empty its data directory to let it join again", "index", notMember)
+	own := configured{servers: r.GetConfiguration().Configuration().Servers}
+	if !own.hasVoter(from) {
+		return
+	}
+	i := &n.identity
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.reports[from] = membershipReport{notMember, index}
+	maps.DeleteFunc(i.reports, func(id raft.ServerID, _ membershipReport) bool { return !own.hasVoter(id) })
+	against, newest := 0, uint64(0)
+	for _, report := range i.reports {
+		if report.notMember > 0 && report.notMember >= r.LastIndex() {
+			against++
+			newest = max(newest, report.notMember)
 		}
+	}
+	was := i.notMember
+	if i.notMember = 0; 2*against > len(i.reports) {
+		i.notMember = newest
+	}
+	if was == 0 && i.notMember > 0 {
+		n.logger.Error("cluster: this node is not a member of the cluster any more; stop it, or empty its data directory to let it join again", "index", i.notMember)
 	}
 }
 

@@ -227,6 +227,14 @@ func (m *memberRecords) keep(servers []raft.Server) {
 	m.records = kept
 }
 
+// has reports whether there is a record of a node.
+func (m *memberRecords) has(id raft.ServerID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, known := m.records[id]
+	return known
+}
+
 // store writes changed records to the disk.
 func (m *memberRecords) store() error {
 	m.storing.Lock()

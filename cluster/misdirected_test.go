@@ -34,7 +34,7 @@ func TestCallClient_MisdirectedCallsAreNotDone(t *testing.T) {
 	if _, err := c.Call(t.Context(), peernet.AddressFor("a.9", p.Addr()), peernet.CallTerm, []byte("{}")); !errors.Is(err, peernet.ErrNotSent) {
 		t.Errorf("for a member that is not there: %v", err)
 	}
-	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), callRemove, []byte("[")); errors.Is(err, peernet.ErrNotSent) || err == nil {
+	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), callHello, []byte("[")); errors.Is(err, peernet.ErrNotSent) || err == nil {
 		t.Errorf("for the member: %v", err)
 	}
 	c.Self = "z.1"

@@ -90,6 +90,8 @@ type Node struct {
 	records      memberRecords
 	silent       silentMembers
 	caughtUp     atomic.Bool
+	// challenging is set while the members decide about this node's start.
+	challenging atomic.Bool
 }
 
 // New opens the data directory and listens on the peer address. It starts nothing. store must be

@@ -291,7 +291,7 @@ func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
 		`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":0}}`: fsm.CodeInvalid,
 		strings.Repeat("x", fsm.MaxCommandBytes+1):                                                            fsm.CodeInvalid,
 	} {
-		answer, err := n.handle(t.Context(), "b", callApply, []byte(request))
+		answer, err := n.handle(t.Context(), "a", callApply, []byte(request))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -234,7 +234,8 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	}
 	select {
 	case r := <-replies:
-		if errors.Is(r.err, peernet.ErrMisdirected) {
+		peernet.Answered(ctx, to.name)
+		if errors.Is(r.err, peernet.ErrMisdirected) || errors.Is(r.err, peernet.ErrUnwelcome) {
 			return nil, peernet.NotSent(r.err)
 		}
 		p.fabric.mu.Lock()

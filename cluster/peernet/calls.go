@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 const (
@@ -141,11 +143,14 @@ func (c *Client) post(ctx context.Context, address, name string, request []byte)
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if to != "" && response.TLS != nil {
-		if err := isOf(*response.TLS, to); err != nil {
-			return nil, err
-		}
+	node, err := nodeOf(response.TLS.PeerCertificates[0])
+	if err == nil && to != "" && node != NodeName(raft.ServerID(to)) {
+		err = fmt.Errorf("node %q answers where %s was called", node, to)
 	}
+	if err != nil {
+		return nil, err
+	}
+	Answered(ctx, node)
 	if response.Header.Get(renewedHeader) != "" {
 		c.reconnect(transport)
 	}
@@ -264,7 +269,7 @@ func callHandler(handle Handler, peers *peerCertificates, running *Gate) http.Ha
 		}
 		ctx = WithRequests(ctx, r.Header.Get(requestsHeader))
 		answer, err := handle(WithParties(ctx, r.Header.Get(fromHeader), r.Header.Get(toHeader)), from, name, request)
-		if errors.Is(err, ErrMisdirected) {
+		if errors.Is(err, ErrMisdirected) || errors.Is(err, ErrUnwelcome) {
 			http.Error(w, err.Error(), http.StatusMisdirectedRequest)
 			return
 		}

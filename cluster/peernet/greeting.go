@@ -26,6 +26,10 @@ const (
 // from a member that the certificate is not of. The caller sees ErrNotSent.
 var ErrMisdirected = errors.New("the call is for another member")
 
+// ErrUnwelcome is a Handler's error for a call that its caller may not make. The caller sees
+// ErrNotSent.
+var ErrUnwelcome = errors.New("the caller may not make this call")
+
 // Greeting is the first message of each end of a Raft connection: who it is, and which
 // cluster and history it has. Unknown members are empty.
 type Greeting struct {
@@ -186,6 +190,20 @@ func WithParties(ctx context.Context, from, to string) context.Context {
 func Parties(ctx context.Context) (from, to string) {
 	p, _ := ctx.Value(partiesKey{}).(parties)
 	return p.from, p.to
+}
+
+type answererKey struct{}
+
+// WithAnswerer has a call store the node whose certificate the answering end showed.
+func WithAnswerer(ctx context.Context, node *string) context.Context {
+	return context.WithValue(ctx, answererKey{}, node)
+}
+
+// Answered stores the node that answers a call for WithAnswerer. A network in memory must call it.
+func Answered(ctx context.Context, node string) {
+	if store, ok := ctx.Value(answererKey{}).(*string); ok {
+		*store = node
+	}
 }
 
 // exchange greets on a connection within ctx.

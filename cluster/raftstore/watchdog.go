@@ -270,5 +270,5 @@ func (s *Store) Remedy() string {
 	if s.watchdog != nil {
 		where = s.watchdog.dir
 	}
-	return fmt.Sprintf("do not run it: move %s away and start the node with an empty one, and it fetches everything from the others (%s)", where, runbook)
+	return fmt.Sprintf("if it is older than another disk of this node, do not run it: move %s away and start the node with an empty one, and it fetches everything from the others; if it is the newest, have the members forget what they know (bivouac operator records --clear) (%s)", where, runbook)
 }
