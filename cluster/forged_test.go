@@ -313,7 +313,8 @@ func TestReal_ForgedRecords_StopNobody(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(100 * time.Millisecond)
+	began := time.Now() // a node that stops takes a moment
+	eventually(t, func() bool { return time.Since(began) > 100*time.Millisecond }, func() string { return "" })
 	r.unharmed(term, 2)
 	for i := range r.nodes { // nothing of it is on any disk
 		r.shutdown(i)

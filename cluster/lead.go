@@ -42,10 +42,13 @@ func (w *termWatch) get() *term {
 	return w.current
 }
 
+// set publishes a term, nil for none. A term that has ended is not published: openTerm may be late.
 func (w *termWatch) set(t *term) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.current = t
+	if t == nil || t.ctx.Err() == nil {
+		w.current = t
+	}
 }
 
 // Lead runs fn once for each term this node leads, until ctx ends or the node stops; then it

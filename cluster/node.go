@@ -154,7 +154,7 @@ func NewWith(
 	n.metrics = newMetrics(n)
 	n.onDisk.Store(&diskNote{})
 	n.storage.Logs = timedLogs{storage.Logs, n.metrics.logWrite}
-	n.raftFSM.took = n.metrics.apply
+	n.raftFSM.took, n.raftFSM.operated = n.metrics.apply, n.logOperated
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())

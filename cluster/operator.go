@@ -232,6 +232,21 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 	return errNoOperator()
 }
 
+// logOperated logs an operator's command that this node has applied. Each node logs it, so that a
+// leader that forges one is seen on the others. A start repeats those of the log's entries that are in
+// no snapshot: the index is the same.
+func (n *Node) logOperated(e fsm.Entry, refusal *fsm.Error) {
+	number := 0
+	if key := n.store.View().APIKeyByLookup(e.Command.Credential.Lookup); key != nil {
+		number = key.ID
+	}
+	attrs := []any{"index", e.Index, "type", e.Command.Type, "key", number}
+	if refusal != nil {
+		attrs = append(attrs, "error", refusal)
+	}
+	n.logger.Info("cluster: an operator's command is applied", attrs...)
+}
+
 // attribute names the operator behind a command that follows from a membership change.
 func (n *Node) attribute(ctx context.Context, cmd *fsm.Command) {
 	lookup := operatorOf(ctx).Lookup

@@ -80,7 +80,7 @@ const (
 )
 
 // vote is this node's last vote, which Raft stores before it grants it. Raft stores the candidate's
-// address, which has the candidate's id (EncodePeer); earlier programs stored the place alone.
+// address, which has the candidate's id, or not until its store has been read (EncodePeer).
 func (n *Node) vote() election {
 	term, err := raftstore.GetUint64(n.storage.Stable, keyLastVoteTerm)
 	if err != nil {
@@ -92,13 +92,24 @@ func (n *Node) vote() election {
 	}
 	id, place := peernet.SplitAddress(candidate)
 	if id == "" {
-		for _, s := range n.servers() {
-			if string(s.Address) == place {
-				id = string(s.ID)
-			}
-		}
+		id = n.memberAt(place)
 	}
 	return election{raft.ServerID(id), term}
+}
+
+// memberAt returns the member whose address is this one, also a newer one than the configuration's;
+// "" where two claim it.
+func (n *Node) memberAt(place string) (id string) {
+	for _, s := range n.servers() {
+		if n.currentAddress(s) != place {
+			continue
+		}
+		if id != "" {
+			return ""
+		}
+		id = string(s.ID)
+	}
+	return id
 }
 
 // votedAnswer is a member's answer, or the error of the call.

@@ -24,6 +24,8 @@ type raftFSM struct {
 	store *fsm.Store
 	// took observes the seconds of each batch; nil does not.
 	took prometheus.Observer
+	// operated is called for each operator's command, with its outcome; it may be nil.
+	operated func(fsm.Entry, *fsm.Error)
 	// failed is closed when an entry can't be decoded or applied. From then on nothing is applied and
 	// no snapshot is taken. Raft would count the entry as applied, and a snapshot would make the gap
 	// permanent.
@@ -89,6 +91,9 @@ func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
 		if err == nil {
 			answers := make([]applied, len(outcomes))
 			for i, o := range outcomes {
+				if m.operated != nil && ofOperator(entries[i].Command.Type) {
+					m.operated(entries[i], o.Err)
+				}
 				answers[i] = applied{index: entries[i].Index, result: o.Result, err: o.Err}
 			}
 			for _, at := range run {

@@ -14,6 +14,9 @@ import (
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
+// pausePoll is how often a pause looks whether the leader's work has ended.
+const pausePoll = 10 * time.Millisecond
+
 // restoreTimeout bounds how long Raft may take to begin a restore.
 const restoreTimeout = 30 * time.Second
 
@@ -178,19 +181,33 @@ type leadPause struct {
 }
 
 // pauseLeading ends the leader's work on this node and returns when all of it has ended. Raft still
-// leads. resume opens the term again, as a new one.
+// leads. resume opens the term again, as a new one. If ctx ends first, the term is opened again too.
 func (n *Node) pauseLeading(ctx context.Context) (resume func(), err error) {
 	p := leadPause{begun: make(chan struct{}), over: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	asking, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	select {
 	case n.pauses <- p:
-	case <-ctx.Done():
+	case <-asking.Done():
 		return nil, n.orStopping(
 			fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"),
 		)
 	}
-	<-p.begun
-	n.leading.Lock()
+	late := func() (func(), error) {
+		close(p.over)
+		return nil, n.orStopping(fsm.Errorf(fsm.CodeTimeout, "the leader's work does not end; nothing was done"))
+	}
+	select {
+	case <-p.begun:
+	case <-ctx.Done():
+		return late()
+	}
+	for !n.leading.TryLock() { // no new work begins while the term is closed
+		select {
+		case <-time.After(pausePoll):
+		case <-ctx.Done():
+			return late()
+		}
+	}
 	return func() { n.leading.Unlock(); close(p.over) }, nil
 }

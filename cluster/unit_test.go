@@ -459,3 +459,20 @@ func TestNode_Propose_AnOldLeadersErrorNamesTheVersion(t *testing.T) {
 		t.Error("another error is replaced")
 	}
 }
+
+// TestTermWatch_NoTermThatHasEnded: the disk stalls, the term is closed, and openTerm comes late.
+func TestTermWatch_NoTermThatHasEnded(t *testing.T) {
+	t.Parallel()
+	var w termWatch
+	ctx, end := context.WithCancel(t.Context())
+	w.set(&term{number: 1, ctx: ctx})
+	if w.get() == nil {
+		t.Fatal("the term is not published")
+	}
+	end()
+	w.set(nil)
+	w.set(&term{number: 1, ctx: ctx})
+	if w.get() != nil {
+		t.Error("a term that has ended is published")
+	}
+}

@@ -264,6 +264,11 @@ func (c *Cluster) Messenger() raft.Transport {
 // Stranger returns the network of a node outside the cluster, for tests that make peer calls.
 func (c *Cluster) Stranger(name string) cluster.Network { return c.fabric.plug(name, name+":1") }
 
+// StrangerAt connects a peer port of no node with the certificate of a name.
+func (c *Cluster) StrangerAt(name, address string) cluster.Network {
+	return c.fabric.plug(name, address)
+}
+
 // SetFault sets which answers of peer calls are lost, nil for none.
 func (c *Cluster) SetFault(f Fault) {
 	c.fabric.mu.Lock()
