@@ -130,8 +130,8 @@ func (m *memberRecords) list() []MemberRecord {
 
 // Records asks the node what it knows of the members' disks. With the name of a node it and all other
 // members that answer forget that first, which needs an operator's key; asked are those others.
-func (c *PeerClient) Records(ctx context.Context, clear string) (records []MemberRecord, asked []string, err error) {
-	request := recordsOfRequest{Clear: clear, Spread: clear != ""}
+func (c *PeerClient) Records(ctx context.Context, forget string) (records []MemberRecord, asked []string, err error) {
+	request := recordsOfRequest{Clear: forget, Spread: forget != ""}
 	data, err := withProvenCaller(ctx, request, request.proven())
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for records: %w", err)
