@@ -146,8 +146,8 @@ func (r *real) unharmed(term uint64, number int) {
 	if keys := r.stolenKeys(); keys > 0 {
 		r.t.Errorf("%d nodes have an operator's key that nobody made", keys)
 	}
-	r.put(r.t.Context(), 0, number)
-	r.want(r.t.Context(), number)
+	r.put(0, number)
+	r.want(number)
 }
 
 // formed starts three nodes and waits until all of them know the newest protocol version.
@@ -155,7 +155,7 @@ func formed(t *testing.T) *real {
 	t.Helper()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
-	r.put(t.Context(), 0, 1)
+	r.put(0, 1)
 	eventually(t, func() bool {
 		for _, n := range r.nodes {
 			if n.store.View().ProtocolVersion() != fsm.ProtocolVersion {
@@ -164,7 +164,7 @@ func formed(t *testing.T) *real {
 		}
 		return true
 	}, func() string { return "the protocol version is not raised" })
-	r.want(t.Context(), 1)
+	r.want(1)
 	return r
 }
 
@@ -248,7 +248,7 @@ func TestReal_AbsurdTerm_EndsNoElections(t *testing.T) {
 	}
 	r.unharmed(term, 2)
 	r.kill(leader)
-	r.write(follower, 3) // the next leader comes
+	r.put(follower, 3) // the next leader comes
 }
 
 // TestReal_ForgedVoteRequest_MovesNoTerm: neither the election of a stranger, nor one that it makes a
@@ -320,7 +320,7 @@ func TestReal_ForgedRecords_StopNobody(t *testing.T) {
 		r.shutdown(i)
 	}
 	r.startAll()
-	r.want(t.Context(), 2)
+	r.want(2)
 }
 
 // TestReal_Hello_OfAStranger_TeachesNothing: addresses and processes are known of members alone.

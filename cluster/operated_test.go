@@ -158,7 +158,7 @@ func TestReal_Restore_EndsWithItsCaller(t *testing.T) {
 		t.Error("the restore waits for the leader's work and not for its caller")
 	}
 	close(end)
-	r.write(0, 3) // the node leads on
+	r.put(0, 3) // the node leads on
 	r.kill(0)
 	work.Wait()
 }
