@@ -1,8 +1,11 @@
 package archive_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -296,4 +299,30 @@ func TestExport_OfADirectoryThatChanges(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// The sandbox-agent of an earlier image writes the empty list of parts as none.
+func TestReader_FileOfOnlyHolesFromAnEarlierProgram(t *testing.T) {
+	raw := `{"p":"eA==","k":"file","m":384,"s":4096}`
+	sum := sha256.Sum256([]byte(raw))
+	var stream bytes.Buffer
+	w := tar.NewWriter(&stream)
+	for _, h := range []*tar.Header{
+		{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: "x", PAXRecords: map[string]string{"BIVOUAC.entry": raw}},
+		{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"BIVOUAC.sum": hex.EncodeToString(sum[:])}},
+	} {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := archive.Import(t.Context(), dir, &stream, archive.DefaultLimits()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "x")); err != nil || info.Size() != 4096 {
+		t.Errorf("the file is %v: %v", info, err)
+	}
 }

@@ -35,8 +35,9 @@ type Entry struct {
 	Size int64 `json:"s,omitempty"`
 	// Target is the text of a symlink, or the path of the first name of a link.
 	Target []byte `json:"l,omitempty"`
-	// Pieces are the parts of a file with holes that have data; nil for a file without.
-	Pieces []Piece `json:"h,omitempty"`
+	// Pieces are the parts of a file with holes that have data: nil for a file without holes, empty
+	// for one that is nothing else.
+	Pieces []Piece `json:"h,omitzero"`
 	// Changed (ctime, in nanoseconds) and Inode tell a file that was not changed since.
 	Changed int64  `json:"c,omitempty"`
 	Inode   uint64 `json:"i,omitempty"`

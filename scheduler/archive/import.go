@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -72,7 +73,8 @@ func (m *importer) run() error {
 			return fmt.Errorf("writing %q: %w", e.Path, err)
 		}
 	}
-	for _, e := range m.closed {
+	// What is in a directory comes before it, while it is still open.
+	for _, e := range slices.Backward(m.closed) {
 		if err := m.root.Chmod(string(e.Path), fileMode(e.Mode)); err != nil {
 			return err
 		}

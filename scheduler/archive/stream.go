@@ -111,6 +111,9 @@ func (r *Reader) Next() (*Entry, error) {
 	}
 	r.sum.Write(raw)
 	e.Same = h.PAXRecords[recordSame] != ""
+	if e.Kind == KindFile && e.Pieces == nil && h.Size == 0 && e.Size > 0 && !e.Same {
+		e.Pieces = []Piece{} // the sandbox-agent of an earlier image writes an empty list as none
+	}
 	if r.left = e.Content(); r.left != h.Size || e.Size < 0 {
 		return nil, fmt.Errorf("%w: an entry has %d bytes instead of %d", ErrDamaged, h.Size, r.left)
 	}

@@ -253,3 +253,24 @@ func TestSave_UnchangedFileWithOtherHoles(t *testing.T) {
 	}
 	b.has(dir, "f", []byte("0123456789"))
 }
+
+// A file of only holes has no content, in the first copy and in those that build on it.
+func TestSave_FileOfOnlyHoles(t *testing.T) {
+	b := newBench(t)
+	b.write("x", nil)
+	if err := os.Truncate(filepath.Join(b.dir, "x"), 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	first, up := b.save(nil)
+	second, _ := b.save(&first)
+	if first.Files != 1 || first.Bytes != 0 || up != 0 {
+		t.Errorf("the copy is %+v, %d uploaded", first, up)
+	}
+	for _, c := range []fsm.Copy{first, second} {
+		dir, err := b.load(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.has(dir, "x", make([]byte, 64<<20))
+	}
+}
