@@ -76,5 +76,6 @@ func (t *transaction) applyClientMark(b *ClientMarkBody) (Result, *Error) {
 	if t.meta.Clients = list; len(list) == 0 {
 		t.meta.Clients = nil
 	}
+	t.changed = true
 	return Result{}, nil
 }

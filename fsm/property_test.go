@@ -103,7 +103,7 @@ func TestErrorsChangeNothing(t *testing.T) {
 }
 
 // TestChangedIsExact: Changed is closed when a sandbox, a start task, a spec,
-// an orphan or the hold changed, or a key was revoked, and only then.
+// an orphan, the hold or a mark of a client changed, or a key was revoked, and only then.
 func TestChangedIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -116,7 +116,7 @@ func TestChangedIsExact(t *testing.T) {
 			for name := range union(before, after) {
 				watched := slices.Contains([]CommandType{APIKeyRevoke, APIKeyDisable, UserDisable, UserDelete}, e.Command.Type) || bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
 					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
-					e.Command.Type == InstallationConfigure || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
+					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}
 			// Use only postpones deadlines.

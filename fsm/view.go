@@ -41,7 +41,8 @@ func (v *View) Rows() map[string]int {
 func (v *View) Index() uint64 { return v.index }
 
 // Changed returns a channel that is closed as soon as something the scheduler or the proxies depend
-// on differs from this View: sandboxes, start tasks, specs, policies, orphans, holds, revocations.
+// on differs from this View: sandboxes, start tasks, specs, policies, orphans, holds, marks of
+// clients, revocations.
 // A change of a sandbox's LastActive alone does not count, because it only postpones deadlines.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
