@@ -23,8 +23,9 @@ type carriers struct {
 	// copying and moving bound how many are under way.
 	copying, moving chan struct{}
 
-	mu   sync.Mutex
-	busy map[string]bool
+	mu sync.Mutex
+	// busy ends what is under way for a sandbox.
+	busy map[string]context.CancelFunc
 	// next is when a sandbox is tried again after a failure, and failures counts those in a row.
 	next     map[string]time.Time
 	failures map[string]int
@@ -41,7 +42,7 @@ const copiesAtOnce, movesAtOnce = 2, 2
 func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carriers {
 	return &carriers{
 		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{}, copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
-		busy: map[string]bool{}, next: map[string]time.Time{}, failures: map[string]int{}, dropped: map[string]bool{},
+		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{}, dropped: map[string]bool{},
 	}
 }
 
@@ -52,6 +53,9 @@ func (c *carriers) run(ctx context.Context) error {
 	case <-c.l.listed:
 	case <-ctx.Done():
 		return nil
+	}
+	if c.s.cfg.Copies != nil {
+		c.work.Go(func() { c.sweep(ctx) })
 	}
 	for {
 		v := c.s.store.View()
@@ -67,6 +71,7 @@ func (c *carriers) run(ctx context.Context) error {
 // round begins what is due and has room.
 func (c *carriers) round(ctx context.Context, v *fsm.View) {
 	now := time.Now()
+	c.endDeleted(v)
 	for sb := range v.AllSandboxes() {
 		if sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(sb.ID, now) {
 			continue
@@ -91,7 +96,18 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) {
 func (c *carriers) free(id string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.busy[id] && !now.Before(c.next[id])
+	return c.busy[id] == nil && !now.Before(c.next[id])
+}
+
+// endDeleted ends what is under way for sandboxes that are being deleted: it keeps their workspaces.
+func (c *carriers) endDeleted(v *fsm.View) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, cancel := range c.busy {
+		if sb := v.SandboxAny(id); sb == nil || sb.Desired == fsm.DesiredDeleted {
+			cancel()
+		}
+	}
 }
 
 // begin does the work beside the others, if places has one free; nil needs none.
@@ -103,10 +119,12 @@ func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places chan struc
 			return
 		}
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
-	c.busy[sb.ID] = true
+	c.busy[sb.ID] = cancel
 	c.mu.Unlock()
 	c.work.Go(func() {
+		defer cancel()
 		err := fn(ctx)
 		if places != nil {
 			<-places
@@ -115,7 +133,7 @@ func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places chan struc
 		defer c.mu.Unlock()
 		delete(c.busy, sb.ID)
 		delete(c.next, sb.ID)
-		if err == nil || fsm.CodeOf(err) == fsm.CodeNotFound {
+		if err == nil || fsm.CodeOf(err) == fsm.CodeNotFound || ctx.Err() != nil {
 			delete(c.failures, sb.ID)
 			return
 		}
@@ -206,6 +224,9 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 		if err != nil && ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeNotFound {
 			m.copies.WithLabelValues("failed").Inc()
 			log.Warn("copying a workspace failed", "error", err)
+		}
+		if err != nil {
+			c.dropDeleted(ctx, sb.ID)
 		}
 	}()
 	job, w, _, err := c.jobFor(ctx, sb)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -26,9 +27,13 @@ type carrying struct {
 	// runs is the volume that each sandbox was last started with.
 	runs   map[string]scheduler.Workspace
 	copies map[string]string
+	// written is when something of a sandbox was last stored.
+	written map[string]time.Time
 	// fails returns the error of a step.
 	fails func(step string) error
 	wrong []string
+	// lost: the leader's calls of the store fail.
+	lost bool
 }
 
 func (c *carrying) at(step string) error {
@@ -170,20 +175,22 @@ func (c *carrying) Save(
 	ctx context.Context, _, sandbox string, base *fsm.Copy, export func(context.Context, io.Reader, io.Writer) error,
 ) (fsm.Copy, int64, error) {
 	var out strings.Builder
-	if err := export(ctx, strings.NewReader(""), &out); err != nil {
-		return fsm.Copy{}, 0, err
-	}
+	err := export(ctx, strings.NewReader(""), &out)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.made++
 	id := fmt.Sprintf("%d-copy", c.made)
-	c.copies[sandbox+id] = out.String()
+	// The store may take what was sent before the copy ended.
+	c.copies[sandbox+"/"+id], c.written[sandbox] = out.String(), time.Now()
+	if err != nil {
+		return fsm.Copy{}, 0, err
+	}
 	return fsm.Copy{ID: id, Sum: strings.Repeat("0", 64), Files: 1, Bytes: int64(out.Len())}, int64(out.Len()), nil
 }
 
 func (c *carrying) Load(_ context.Context, _, sandbox string, cp fsm.Copy, out io.Writer) error {
 	c.mu.Lock()
-	text := c.copies[sandbox+cp.ID]
+	text := c.copies[sandbox+"/"+cp.ID]
 	c.mu.Unlock()
 	_, err := io.WriteString(out, text)
 	return err
@@ -194,13 +201,39 @@ func (c *carrying) Collect(context.Context, string, string, fsm.Copy, int) error
 // store is the Copies of carrying.
 type store struct{ *carrying }
 
-func (s store) Remove(context.Context, string, string) error { return nil }
+func (s store) Remove(_ context.Context, _, sandbox string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost {
+		return errors.New("the leader is no more")
+	}
+	maps.DeleteFunc(s.copies, func(key, _ string) bool { return strings.HasPrefix(key, sandbox+"/") })
+	return nil
+}
+
+// Unused implements scheduler.Copies.
+func (c *carrying) Unused(_ context.Context, _ string, before time.Time, known func(string) bool) ([]string, error) {
+	return slices.DeleteFunc(c.stored(), func(id string) bool { return known(id) || !c.written[id].Before(before) }), nil
+}
+
+// stored lists the sandboxes that the store has something of.
+func (c *carrying) stored() (ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.copies {
+		id, _, _ := strings.Cut(key, "/")
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
 
 // inCarryingWorld is inWorld with such a Nomad.
 func inCarryingWorld(t *testing.T, fn func(w *world, c *carrying)) {
 	t.Helper()
 	c := &carrying{
 		volumes: map[string][]scheduler.Workspace{}, content: map[string]string{}, runs: map[string]scheduler.Workspace{}, copies: map[string]string{},
+		written: map[string]time.Time{},
 	}
 	o := options()
 	o.Client = c.client

@@ -159,6 +159,9 @@ type Copies interface {
 	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
 	// Remove deletes every copy of a sandbox's workspace.
 	Remove(ctx context.Context, cluster, sandbox string) error
+	// Unused returns the sandboxes that have copies, are not known, and whose newest object was written
+	// before a time by the store's clock.
+	Unused(ctx context.Context, cluster string, before time.Time, known func(sandbox string) bool) ([]string, error)
 }
 
 // Job is what a Runner needs to know about a sandbox.

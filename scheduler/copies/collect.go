@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"gocloud.dev/blob"
+
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -47,9 +49,9 @@ func (s *Store) Collect(ctx context.Context, cluster, sandbox string, current fs
 		kept++
 	}
 	for _, id := range ids {
-		err := s.each(ctx, base+id+"/", func(key string) error {
-			if name := strings.TrimPrefix(key, base); !needed[name] {
-				return s.remove(ctx, key)
+		err := s.each(ctx, base+id+"/", func(o *blob.ListObject) error {
+			if name := strings.TrimPrefix(o.Key, base); !needed[name] {
+				return s.remove(ctx, o.Key)
 			}
 			return nil
 		})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
@@ -272,5 +273,22 @@ func TestSave_FileOfOnlyHoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.has(dir, "x", make([]byte, 64<<20))
+	}
+}
+
+func TestUnused_OnlyWhatIsOldAndUnknown(t *testing.T) {
+	b := newBench(t)
+	b.write("f", []byte("text"))
+	b.save(nil)
+	later := time.Now().Add(time.Hour)
+	for name, tc := range map[string]struct {
+		before time.Time
+		known  bool
+		want   int
+	}{"old": {later, false, 1}, "new": {later.Add(-2 * time.Hour), false, 0}, "known": {later, true, 0}} {
+		ids, err := b.s.Unused(t.Context(), "cl", tc.before, func(string) bool { return tc.known })
+		if err != nil || len(ids) != tc.want {
+			t.Errorf("%s: %v, %v", name, ids, err)
+		}
 	}
 }

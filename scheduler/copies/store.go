@@ -11,6 +11,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/gcerrors"
@@ -100,12 +101,36 @@ func (s *Store) Remove(ctx context.Context, cluster, sandbox string) error {
 	if cluster == "" || sandbox == "" {
 		return errors.New("a cluster and a sandbox must be named")
 	}
-	return s.each(ctx, path.Join(cluster, sandbox)+"/", func(key string) error { return s.remove(ctx, key) })
+	return s.each(ctx, path.Join(cluster, sandbox)+"/", func(o *blob.ListObject) error { return s.remove(ctx, o.Key) })
 }
 
-// Sandboxes returns the sandboxes of which there are copies.
-func (s *Store) Sandboxes(ctx context.Context, cluster string) ([]string, error) {
-	return s.children(ctx, cluster+"/")
+// Unused returns the sandboxes that have copies, are not known, and whose newest object was written
+// before a time by the store's clock. Another leader may be writing what is newer.
+func (s *Store) Unused(ctx context.Context, cluster string, before time.Time, known func(sandbox string) bool) ([]string, error) {
+	ids, err := s.children(ctx, cluster+"/")
+	if err != nil {
+		return nil, err
+	}
+	var unused []string
+	for _, id := range ids {
+		if known(id) {
+			continue
+		}
+		var newest time.Time
+		err := s.each(ctx, path.Join(cluster, id)+"/", func(o *blob.ListObject) error {
+			if o.ModTime.After(newest) {
+				newest = o.ModTime
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !newest.IsZero() && newest.Before(before) {
+			unused = append(unused, id)
+		}
+	}
+	return unused, nil
 }
 
 // children returns the names of the folders below a prefix.
@@ -126,8 +151,8 @@ func (s *Store) children(ctx context.Context, prefix string) ([]string, error) {
 	}
 }
 
-// each calls fn with the keys below a prefix.
-func (s *Store) each(ctx context.Context, prefix string, fn func(key string) error) error {
+// each calls fn with the objects below a prefix.
+func (s *Store) each(ctx context.Context, prefix string, fn func(o *blob.ListObject) error) error {
 	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
 	for {
 		o, err := it.Next(ctx)
@@ -135,7 +160,7 @@ func (s *Store) each(ctx context.Context, prefix string, fn func(key string) err
 			return nil
 		}
 		if err == nil {
-			err = fn(o.Key)
+			err = fn(o)
 		}
 		if err != nil {
 			return unavailable("listing "+prefix, err)
