@@ -124,9 +124,9 @@ func TestReal_OlderDisk_IsRefused(t *testing.T) {
 	}
 }
 
-// A copy of a disk does not run beside the disk, wherever it is.
+// A copy of a disk does not run beside the disk, wherever it is. It is not parallel: a former that does
+// not answer within lifeTimeout does not hold the copy up.
 func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
-	t.Parallel()
 	r := newReal(t, 4, cluster.LogStoreBoltDB)
 	for i := range 3 {
 		r.nodes[i].cfg.BootstrapExpect = 3

@@ -183,14 +183,12 @@ func killNine(t *testing.T, logStore string) {
 	stop()
 	wg.Wait()
 	// Every acknowledged command is known: repeating it is answered, not applied.
-	replay, done := context.WithTimeout(t.Context(), time.Minute)
-	defer done()
 	var lost atomic.Int64
 	commands := make(chan fsm.Command)
 	for w := range 12 {
 		wg.Go(func() {
 			for cmd := range commands {
-				result, err := repeat(replay, clients[w%3], cmd)
+				result, err := repeat(t.Context(), clients[w%3], cmd)
 				// An id is remembered for a while only. After it the key that is there is the proof.
 				aged := time.Since(cmd.Time) > fsm.InternalResultTTL && fsm.CodeOf(err) == fsm.CodeConflict
 				if !result.Replayed && !aged {
