@@ -17,7 +17,7 @@ func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error
 	if warm {
 		member = claimable(&v.meta, v.txn, spec, &next.Template, nil)
 	}
-	return t.refusal(demandOf(member, next, nil))
+	return t.refusal(t.demandOf(member, next, nil))
 }
 
 // StartAdmission is Admission for StartTaskCreate with that request. It returns CodeInvalid when
@@ -46,7 +46,7 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	if err := t.agentOfStart(userID, &request, s); err != nil {
 		return err
 	}
-	if err := t.mayGrow(userID, growthOf(nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
+	if err := t.mayGrow(userID, growthOf(&t.meta, nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
 		return err
 	}
 	if sandboxID == "" && t.grouped(userID) != nil {
@@ -54,14 +54,14 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	}
 	if sandboxID == "" {
 		if member := t.memberFor(userID, q); member != nil {
-			return t.refusal(demandOf(member, t.claimed(member, userID), nil))
+			return t.refusal(t.demandOf(member, t.claimed(member, userID), nil))
 		}
 		return t.refusal(t.reserve(userID).demand(userID))
 	}
 	if s == nil || s.Desired != DesiredPaused {
 		return t.refusal(t.demandOfRunning(userID))
 	}
-	return t.refusal(demandOf(s, s.withDesired(DesiredRunning, now), nil))
+	return t.refusal(t.demandOf(s, s.withDesired(DesiredRunning, now), nil))
 }
 
 // GrowthAdmission returns the error with which Apply would refuse what a command with secrets adds to
@@ -75,7 +75,7 @@ func (v *View) GrowthAdmission(c Command) *Error {
 	case *ProvidersReplaceBody:
 		return t.mayGrow(c.UserID, t.providersGrowth(c.UserID, b.Providers))
 	case *StartTaskCreateBody:
-		return t.mayGrow(c.UserID, growthOf(nil, &StartTask{UserID: c.UserID, Status: StartTaskWorking, Request: b.Request, Secrets: b.Secrets}))
+		return t.mayGrow(c.UserID, growthOf(&t.meta, nil, &StartTask{UserID: c.UserID, Status: StartTaskWorking, Request: b.Request, Secrets: b.Secrets}))
 	}
 	return nil
 }

@@ -155,7 +155,7 @@ type referrer interface {
 // rows' secrets and the usage that limits bound.
 func put[T any](t *transaction, table string, old, next *T) {
 	t.recount(refsOf(old), refsOf(next))
-	t.account(resourceUseOf(old), resourceUseOf(next))
+	t.account(resourceUseOf(&t.meta, old), resourceUseOf(&t.meta, next))
 	must(t.txn.Insert(table, next))
 	t.mark(table)
 }
@@ -163,7 +163,7 @@ func put[T any](t *transaction, table string, old, next *T) {
 // drop removes a stored row and releases its references and usage.
 func drop[T any](t *transaction, table string, old *T) {
 	t.recount(refsOf(old), refSet{})
-	t.account(resourceUseOf(old), resourceUse{})
+	t.account(resourceUseOf(&t.meta, old), resourceUse{})
 	must(t.txn.Delete(table, old))
 	t.mark(table)
 }

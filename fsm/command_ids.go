@@ -132,7 +132,7 @@ func (t *transaction) record(cmd Command, result Result, err *Error) {
 		}
 	}
 	must(t.txn.Insert(tableClientCommands, r))
-	t.account(resourceUse{}, resourceUseOf(r))
+	t.account(resourceUse{}, resourceUseOf(&t.meta, r))
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands++
 	u.clientWeight += r.weight()
@@ -223,7 +223,7 @@ func (r *commandRecord) blank() *commandRecord {
 // forget removes one client command.
 func (t *transaction) forget(r *commandRecord) {
 	must(t.txn.Delete(tableClientCommands, r))
-	t.account(resourceUseOf(r), resourceUse{})
+	t.account(resourceUseOf(&t.meta, r), resourceUse{})
 	u := t.store.usageOf(r.UserID)
 	u.clientCommands--
 	u.clientWeight -= r.weight()

@@ -74,7 +74,7 @@ func (t *transaction) applyConversationUpdate(b *ConversationUpdateBody) (Result
 	if git && c.SelectedRepository == nil && (c.SelectedBranch != nil || c.GitProvider != nil) {
 		return Result{}, Errorf(CodeInvalid, "a branch and a git provider need a repository")
 	}
-	if err := t.mayGrow(c.UserID, growthOf(old, &c)); err != nil {
+	if err := t.mayGrow(c.UserID, growthOf(&t.meta, old, &c)); err != nil {
 		return Result{}, err
 	}
 	c.UpdatedAt = t.now

@@ -21,8 +21,8 @@ type demand struct {
 
 // demandOf computes what storing next in place of old needs. A start task's reservation is already
 // counted.
-func demandOf(old, next *Sandbox, promised *Reservation) demand {
-	was, is := resourceUseOf(old), next.resourceUse()
+func (t *transaction) demandOf(old, next *Sandbox, promised *Reservation) demand {
+	was, is := resourceUseOf(&t.meta, old), next.resourceUse()
 	if was.user != is.user {
 		was.mine = Usage{}
 	}
@@ -31,9 +31,9 @@ func demandOf(old, next *Sandbox, promised *Reservation) demand {
 	switch {
 	case promised != nil:
 	case old != nil && old.UserID != next.UserID: // a claim
-		d.grow = growthOf(nil, next)
+		d.grow = growthOf(&t.meta, nil, next)
 	default:
-		d.grow = growthOf(old, next)
+		d.grow = growthOf(&t.meta, old, next)
 	}
 	return d
 }
@@ -79,7 +79,7 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 // pauses sandboxes to make room. promised is the reservation of the current start task; the caller
 // stores the task without it.
 func (t *transaction) start(old, next *Sandbox, promised *Reservation) *Error {
-	if err := t.makeRoom(demandOf(old, next, promised)); err != nil {
+	if err := t.makeRoom(t.demandOf(old, next, promised)); err != nil {
 		return err
 	}
 	put(t, tableSandboxes, old, next)

@@ -93,7 +93,7 @@ func recount(v *View) map[string]Usage {
 		sum[x.UserID] = sum[x.UserID].plus(Usage{starts: 1})
 	}
 	for _, row := range (&Snapshot{view: v}).rows() {
-		user, n := rowBytes(row)
+		user, n := v.meta.rowBytes(row)
 		u := Usage{StateBytes: n}
 		if task, ok := row.(*StartTask); ok && task.Done() {
 			u.doneBytes = n

@@ -54,7 +54,7 @@ func (t *transaction) providersGrowth(user string, list []Provider) (n int) {
 	for i := range list {
 		old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(list[i].Type)))
 		next := list[i].over(old)
-		n += growthOf(old, &next)
+		n += growthOf(&t.meta, old, &next)
 	}
 	return n
 }

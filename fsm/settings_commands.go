@@ -100,10 +100,10 @@ func (b *SettingsPutBody) over(old *Settings) *Settings {
 // settingsGrowth returns how much storing next in place of old, with the body's providers and
 // secrets, adds to the state.
 func (t *transaction) settingsGrowth(old, next *Settings, b *SettingsPutBody) int {
-	n := growthOf(old, next) + t.providersGrowth(next.UserID, b.Providers)
+	n := growthOf(&t.meta, old, next) + t.providersGrowth(next.UserID, b.Providers)
 	for i := range b.CustomSecrets {
 		c := &b.CustomSecrets[i]
-		n += growthOf(first[CustomSecret](t.txn, tableCustomSecrets, indexID, keyOf(next.UserID, c.Name)), c)
+		n += growthOf(&t.meta, first[CustomSecret](t.txn, tableCustomSecrets, indexID, keyOf(next.UserID, c.Name)), c)
 	}
 	return n
 }

@@ -178,7 +178,7 @@ func load(r io.Reader) (*loader, error) {
 	if err := l.readHeader(line); err != nil {
 		return nil, err
 	}
-	l.t = &transaction{store: l.store, txn: l.store.db.Txn(true)}
+	l.t = &transaction{store: l.store, txn: l.store.db.Txn(true), meta: l.header.Meta}
 	size := int64(0)
 	for rows := 0; ; rows++ {
 		sum.Write(line)

@@ -83,7 +83,7 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	if err := t.agentOfStart(user, &request, s); err != nil {
 		return Result{}, err
 	}
-	if err := t.mayGrow(user, growthOf(nil, task)); err != nil {
+	if err := t.mayGrow(user, growthOf(&t.meta, nil, task)); err != nil {
 		return Result{}, err
 	}
 	if err := t.startFor(task); err != nil {

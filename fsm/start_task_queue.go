@@ -74,7 +74,7 @@ func (t *transaction) applyStartTaskQueue(b *StartTaskQueueBody) (Result, *Error
 	task := *old
 	task.Pending = append(append([]PendingMessage(nil), old.Pending...), b.Message)
 	task.UpdatedAt = t.now
-	if err := t.mayGrow(task.UserID, growthOf(old, &task)); err != nil {
+	if err := t.mayGrow(task.UserID, growthOf(&t.meta, old, &task)); err != nil {
 		return Result{}, err
 	}
 	put(t, tableStartTasks, old, &task)

@@ -36,14 +36,82 @@ const (
 // providers, sandboxes, conversations, start tasks and results of commands, and the secrets that they
 // refer to. Other rows count for nothing, because only operators and the leader write them. It depends
 // on the row alone.
-func rowBytes(row any) (user string, bytes int) {
-	user, bytes = textBytesOf(row)
+func (m *meta) rowBytes(row any) (user string, bytes int) {
+	if !m.active(VersionRoom) {
+		return textBytesOf(row)
+	}
+	user, bytes = heapOfRow(row)
 	if r, ok := row.(referrer); ok {
 		for _, ref := range r.secretRefs() {
-			bytes += sized(ref.Bytes)
+			if !ref.IsZero() {
+				bytes += refHeap + len(ref.Path) + len(ref.Created) + ref.Bytes
+			}
 		}
 	}
-	return user, bytes
+	return user, sized(bytes)
+}
+
+// What the parts of a row take in the memory of a node, in bytes, as measured: its struct, its entries
+// in the indexes, and what its texts cost beside their letters. TestState_HeapIsWhatIsCounted compares.
+// They are constants, not sizes of types, because all versions of the program must count alike.
+const (
+	conversationHeap = 1450
+	sandboxHeap      = 3500
+	taskHeap         = 2300
+	settingsHeap     = 1200
+	secretHeap       = 550
+	providerHeap     = 1000
+	resultHeap       = 1250
+	errorHeap        = 100
+	// A result holds a row without the entries in the indexes.
+	resultSandboxHeap      = 1900
+	resultConversationHeap = 400
+	resultTaskHeap         = 800
+	// refHeap is what a reference costs, with its row of tableSecretRefs.
+	refHeap = 350
+)
+
+// heapOfRow returns what a row takes in memory without its references.
+func heapOfRow(row any) (user string, bytes int) {
+	switch row := row.(type) {
+	case *Settings:
+		return row.UserID, settingsHeap + textBytes(reflect.ValueOf(&row.Values))
+	case *CustomSecret:
+		return row.UserID, secretHeap + len(row.Name) + len(row.Description)
+	case *Provider:
+		return row.UserID, providerHeap + len(valueOr(row.Host, "")) + len(valueOr(row.ExternalUserID, ""))
+	case *Conversation:
+		return row.UserID, conversationHeap + textBytes(reflect.ValueOf(row))
+	case *Sandbox:
+		return row.UserID, sandboxHeap + row.textBytes()
+	case *StartTask:
+		bytes := taskHeap + row.textBytes()
+		if !row.Done() {
+			bytes += openTaskOverhead
+		}
+		return row.UserID, bytes
+	case *commandRecord:
+		return row.UserID, row.heap()
+	}
+	return "", 0
+}
+
+// heap returns what the result of a command takes in memory.
+func (r *commandRecord) heap() int {
+	n := resultHeap + len(r.ID) + len(r.Fingerprint)
+	if r.Err != nil {
+		n += errorHeap + len(r.Err.Message)
+	}
+	if s := r.Result.Sandbox; s != nil {
+		n += resultSandboxHeap + s.textBytes()
+	}
+	if c := r.Result.Conversation; c != nil {
+		n += resultConversationHeap + textBytes(reflect.ValueOf(c))
+	}
+	if t := r.Result.StartTask; t != nil {
+		n += resultTaskHeap + t.textBytes()
+	}
+	return n
 }
 
 func textBytesOf(row any) (user string, bytes int) {
@@ -71,15 +139,20 @@ func sized(bytes int) int { return (bytes + rowGranule - 1) / rowGranule * rowGr
 
 // bytes returns a sandbox's size.
 func (s *Sandbox) bytes() int {
+	return sized(sandboxOverhead + s.textBytes())
+}
+
+// textBytes returns the bytes of a sandbox's texts.
+func (s *Sandbox) textBytes() int {
 	p := &s.Template
-	n := sandboxOverhead + len(p.Image) + len(p.Command) + len(s.Status.Detail)
+	n := len(p.Image) + len(p.Command) + len(s.Status.Detail)
 	for _, a := range p.Args {
 		n += len(a) + elementOverhead
 	}
 	for k, v := range p.Env {
 		n += len(k) + len(v) + 2*elementOverhead
 	}
-	return sized(n)
+	return n
 }
 
 // StateBytes returns what the start task counts for in its user's state (Limits.StateBytes), in
@@ -88,14 +161,20 @@ func (t *StartTask) StateBytes() int { return t.bytes() }
 
 // bytes returns a start task's size.
 func (t *StartTask) bytes() int {
-	n := rowOverhead + textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL)
-	for i := range t.Pending {
-		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
-	}
+	n := rowOverhead + t.textBytes()
 	if !t.Done() {
 		n += openTaskOverhead
 	}
 	return sized(n)
+}
+
+// textBytes returns the bytes of a start task's texts.
+func (t *StartTask) textBytes() int {
+	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL)
+	for i := range t.Pending {
+		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
+	}
+	return n
 }
 
 // textBytes sums the texts in a value, and elementOverhead for each element of a list or a map.
@@ -197,7 +276,7 @@ func (t *transaction) over(user string, bytes, limit int) bool {
 			break
 		}
 		expired = append(expired, r)
-		if of, n := rowBytes(r); user == "" || of == user {
+		if of, n := t.meta.rowBytes(r); user == "" || of == user {
 			used -= n
 		}
 	}
@@ -214,10 +293,10 @@ func overState(scope, message string) *Error {
 }
 
 // growthOf returns how much storing next in place of old adds to the state. old may be nil.
-func growthOf[T any](old, next *T) int {
-	_, n := rowBytes(next)
+func growthOf[T any](m *meta, old, next *T) int {
+	_, n := m.rowBytes(next)
 	if old != nil {
-		_, was := rowBytes(old)
+		_, was := m.rowBytes(old)
 		n -= was
 	}
 	return n
@@ -242,7 +321,7 @@ func (v *View) LargestState() (most int) {
 
 // full reports whether the result of a command does not fit its user's state.
 func (t *transaction) full(r *commandRecord) bool {
-	user, bytes := rowBytes(r)
+	user, bytes := t.meta.rowBytes(r)
 	if user == "" {
 		return false
 	}

@@ -29,7 +29,7 @@ func TestStateBytes_AUserFillsItsOwnOnly(t *testing.T) {
 	f := newStateFixture(t)
 	start := func(user string, i int) (Result, error) {
 		id := fmt.Sprint(user, i)
-		cmd := f.command(user, &StartTaskCreateBody{ID: id, ConversationID: id, Request: messageOf(500 << 10)})
+		cmd := f.command(user, &StartTaskCreateBody{ID: id, ConversationID: id, Request: messageOf(490 << 10)})
 		cmd.Fingerprint = "f"
 		return f.apply(cmd)
 	}
@@ -48,7 +48,7 @@ func TestStateBytes_AUserFillsItsOwnOnly(t *testing.T) {
 		return n - 1
 	}
 	if n := fill("ada", "user_state_bytes"); n != 4 {
-		t.Errorf("ada has %d starts of 500 KiB in 2 MiB", n)
+		t.Errorf("ada has %d starts of 490 KiB in 2 MiB", n)
 	}
 	if n := fill("bob", "user_state_bytes"); n != 4 {
 		t.Errorf("bob has %d starts", n)
@@ -58,7 +58,7 @@ func TestStateBytes_AUserFillsItsOwnOnly(t *testing.T) {
 	}
 	before := f.store.View().Usage("ada").StateBytes
 	f.do("", &StartTaskFailBody{ID: "ada1", Detail: "no room"})
-	if left := before - f.store.View().Usage("ada").StateBytes; left < 500<<10 {
+	if left := before - f.store.View().Usage("ada").StateBytes; left < 490<<10 {
 		t.Errorf("the end of a task gave back %d bytes", left)
 	}
 	if _, err := start("ada", 9); err != nil {

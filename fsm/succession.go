@@ -244,7 +244,7 @@ func (t *transaction) forgetOutcomes(n Succession) int {
 			"the state was %s after this was first asked for: look what is there, and repeat it with another Idempotency-Key if need be", what)
 		u := t.store.usageOf(r.UserID)
 		u.clientWeight += r.weight() - old.weight()
-		t.account(resourceUseOf(old), resourceUseOf(&r))
+		t.account(resourceUseOf(&t.meta, old), resourceUseOf(&t.meta, &r))
 		must(t.txn.Insert(tableClientCommands, &r))
 	}
 	return len(all)

@@ -57,11 +57,11 @@ type resourceUse struct {
 }
 
 // resourceUseOf returns what a row adds; nil and rows of other tables add nothing.
-func resourceUseOf[T any](row *T) (use resourceUse) {
+func resourceUseOf[T any](m *meta, row *T) (use resourceUse) {
 	if row == nil {
 		return resourceUse{}
 	}
-	user, bytes := rowBytes(row)
+	user, bytes := m.rowBytes(row)
 	if user != "" {
 		use = resourceUse{user: user, mine: Usage{StateBytes: bytes}}
 	}
@@ -102,6 +102,25 @@ func (s *Sandbox) resourceUse() resourceUse {
 		return resourceUse{theirs: Usage{CPU: u.CPU, Memory: u.Memory}}
 	}
 	return resourceUse{user: s.UserID, mine: u, theirs: u}
+}
+
+// countAgain replaces what the rows counted for below VersionRoom with what they count for from it on.
+func (t *transaction) countAgain(version int) {
+	old := &meta{ProtocolVersion: version}
+	countTable[Settings](t, old, tableSettings)
+	countTable[CustomSecret](t, old, tableCustomSecrets)
+	countTable[Provider](t, old, tableProviders)
+	countTable[Conversation](t, old, tableConversations)
+	countTable[Sandbox](t, old, tableSandboxes)
+	countTable[StartTask](t, old, tableStartTasks)
+	countTable[commandRecord](t, old, tableClientCommands)
+}
+
+// countTable counts the rows of one table again.
+func countTable[T any](t *transaction, old *meta, table string) {
+	for row := range withPrefix[T](t.txn, table, indexID, nil) {
+		t.account(resourceUseOf(old, row), resourceUseOf(&t.meta, row))
+	}
 }
 
 // account replaces an old row's share of the usages with a new one's. Most writes do not change the

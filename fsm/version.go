@@ -149,6 +149,9 @@ func (t *transaction) applyProtocolRaise(b *ProtocolRaiseBody) (Result, *Error) 
 	if old < VersionAccess && t.meta.active(VersionAccess) {
 		t.giveRoles()
 	}
+	if old < VersionRoom && t.meta.active(VersionRoom) {
+		t.countAgain(old)
+	}
 	return Result{}, nil
 }
 
