@@ -31,29 +31,13 @@ var processVariables = []string{
 	"http.DefaultTransport", "http.DefaultClient", "http.DefaultServeMux",
 }
 
-// ownProcess lists test files whose functions run in processes of their own without
-// ownprocess.Enter, with the reason.
-var ownProcess = map[string]string{
-	"scheduler/agent/agentserver/bash_test.go":         "to be moved (issue 21)",
-	"scheduler/agent/agentserver/engines_test.go":      "to be moved (issue 21)",
-	"scheduler/agent/agentserver/file_browser_test.go": "to be moved (issue 21)",
-	"scheduler/agent/agentserver/kill_test.go":         "to be moved (issue 21)",
-	"scheduler/agent/agentserver/persistence_test.go":  "to be moved (issue 21)",
-	"scheduler/agent/agentserver/run_test.go":          "to be moved (issue 21)",
-	"scheduler/agent/agentserver/skills_test.go":       "to be moved (issue 21)",
-	"scheduler/agent/agentserver/story_acp_test.go":    "to be moved (issue 21)",
-	"scheduler/durable/durable_test.go":                "to be moved (issue 21)",
-	"scheduler/process/main_test.go":                   "to be moved (issue 21)",
-	"scheduler/process/runner_test.go":                 "to be moved (issue 21)",
-}
-
 // Process reports tests that change their whole process: a limit, the environment or GOMAXPROCS
 // that a test sets is its neighbours' too, and the test runner's. Allowed are TestMain, which sets
 // it for its binary, and functions that call ownprocess.Enter.
 func Process(files []*File) []string {
 	var found []string
 	for _, f := range files {
-		if _, own := ownProcess[f.Path]; !f.IsTest() || own {
+		if !f.IsTest() {
 			continue
 		}
 		for _, decl := range f.AST.Decls {

@@ -6,11 +6,20 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 )
 
+// dirVariable names the directory to the test that runs without a usable $TMPDIR.
+const dirVariable = "BIVOUAC_TEST_DURABLE_DIR"
+
 func TestReplace_SetsContentAndMode(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", filepath.Join(dir, "gone"))
+	dir := os.Getenv(dirVariable)
+	if dir == "" {
+		dir = t.TempDir()
+		ownprocess.Enter(t, "TMPDIR="+filepath.Join(dir, "gone"), dirVariable+"="+dir)
+		return
+	}
 	path := filepath.Join(dir, "key")
 	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -27,6 +28,9 @@ type Config struct {
 	AgentBinary string
 	AgentArgs   []string
 	Secrets     Secrets
+	// Environ is this program's environment, of which sandboxes get PATH, the language, the time
+	// zone and the like; nil is os.Environ().
+	Environ []string
 	// Env is added to every sandbox's environment and overrides its spec's. It must not contain
 	// secrets.
 	Env map[string]string
@@ -79,6 +83,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxLog <= 0 {
 		c.MaxLog = 4 << 20
+	}
+	if c.Environ == nil {
+		c.Environ = os.Environ()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,8 +29,9 @@ type launch struct {
 	command   string
 	args      []string
 	dir       string
-	// env is the runner's, for every sandbox.
-	env map[string]string
+	// inherited is this program's environment; env is the runner's, for every sandbox.
+	inherited []string
+	env       map[string]string
 	// key and sealKey are secret: they exist only here and in the task's environment.
 	key, sealKey string
 	// deferred: the task starts dormant without a key, also at every restart.
@@ -58,7 +58,7 @@ func (l *launch) give(entry map[string]string, deferred bool) error {
 
 // prepare resolves a template. A template that can't run is a *scheduler.Failure.
 func (r *Runner) prepare(id, dir string, t fsm.Template) (launch, error) {
-	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args, env: r.cfg.Env}
+	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args, inherited: r.cfg.Environ, env: r.cfg.Env}
 	if t.Driver != fsm.DriverProcess {
 		return l, specFailure("the driver %q needs Nomad; only %q runs here", t.Driver, fsm.DriverProcess)
 	}
@@ -108,8 +108,8 @@ func (l launch) expand(s string, ports map[string]int) string {
 // "Environment").
 func (l launch) environ(mark string, ports map[string]int) []string {
 	env := map[string]string{"HOME": l.workspace, "PATH": "/usr/local/bin:/usr/bin:/bin"}
-	for _, name := range []string{"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"} {
-		if v, ok := os.LookupEnv(name); ok {
+	for _, kv := range l.inherited {
+		if name, v, _ := strings.Cut(kv, "="); slices.Contains([]string{"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"}, name) {
 			env[name] = v
 		}
 	}

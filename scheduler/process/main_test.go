@@ -65,8 +65,7 @@ func task(mode string, args []string) int {
 		fmt.Println("to stdout")
 		fmt.Fprintln(os.Stderr, "to stderr")
 	case "stubborn":
-		signal.Ignore(syscall.SIGTERM)
-		ctx = context.Background()
+		ctx = context.Background() // SIGTERM ends nothing
 	case "loud":
 		line := make([]byte, 1023)
 		for i := range line {

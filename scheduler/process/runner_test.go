@@ -57,8 +57,8 @@ func TestRunner_PauseResumeKeepsFilesTwentyTimes(t *testing.T) {
 }
 
 func TestRunner_TaskGetsWhatItMust(t *testing.T) {
-	t.Setenv("BIVOUAC_API_KEY", "ours")
 	r := newRunner(t, t.TempDir(), "serve")
+	r.cfg.Environ = append(os.Environ(), "BIVOUAC_API_KEY=ours", "TZ=Europe/Berlin")
 	r.cfg.Env = map[string]string{"BIVOUAC_API_URLS": `["http://127.0.0.1:8440"]`, "OH_SECRET_KEY": "no"}
 	o := start(t, r, testJob("s1"))
 	ws := o.Placement.Workspace
@@ -67,7 +67,7 @@ func TestRunner_TaskGetsWhatItMust(t *testing.T) {
 		"BIVOUAC_API_URLS": `["http://127.0.0.1:8440"]`,
 		"P":                strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]), "AGENT_SERVER": strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]),
 		"WORKER_1": strconv.Itoa(o.Placement.Ports["WORKER_1"]), "OH_CONVERSATIONS_PATH": ws + "/conversations",
-		"OH_BASH_EVENTS_DIR": ws + "/bash_events", "BIVOUAC_API_KEY": "", "HOME": ws,
+		"OH_BASH_EVENTS_DIR": ws + "/bash_events", "BIVOUAC_API_KEY": "", "TZ": "Europe/Berlin", "HOME": ws,
 	} {
 		if got := ask(o, name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)

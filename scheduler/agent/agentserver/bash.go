@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"log/slog"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -38,8 +36,8 @@ var errBusy = errors.New("too many commands are running")
 // commands and loses the output. Their ids are on disk, so that a client that waits for one learns
 // of its end.
 type bash struct {
-	env map[string]string // added to every command's environment
-	as  *syscall.Credential
+	environ []string            // of every command
+	as      *syscall.Credential // nil is this process's user
 
 	mu       sync.Mutex
 	ids      *commandIDs
@@ -70,10 +68,9 @@ type command struct {
 	finished bool
 }
 
-// newBash creates a bash that stores ids in dir; an empty dir stores none. Commands run as a user;
-// nil is the process's own.
-func newBash(dir string, env map[string]string, as *syscall.Credential, logger *slog.Logger) *bash {
-	return &bash{env: env, as: as, ids: openCommandIDs(dir, logger), commands: map[string]*command{}}
+// newBash creates a bash with the environment, the user and the directory of command ids of cfg.
+func newBash(cfg Config) *bash {
+	return &bash{environ: commandEnv(cfg.Environ, cfg.Env), as: cfg.tools, ids: openCommandIDs(cfg.BashEventsDir, cfg.Logger), commands: map[string]*command{}}
 }
 
 // start runs text in a shell with its own process group, in dir, for at most timeout, with more in
@@ -98,7 +95,7 @@ func (b *bash) start(text string, dir *string, timeout time.Duration, more map[s
 
 	shell, err := findShell()
 	if err == nil {
-		err = c.spawn(shell, text, dir, commandEnv(commandEnv(os.Environ(), b.env), more), b.as)
+		err = c.spawn(shell, text, dir, commandEnv(b.environ, more), b.as)
 	}
 	if err != nil {
 		c.finish(noShellExit, "the command can't be started: "+err.Error()+"\n")

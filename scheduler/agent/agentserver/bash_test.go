@@ -85,9 +85,7 @@ func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
 }
 
 func TestBash_Commands(t *testing.T) {
-	t.Setenv(envSecretKey, "SEALCANARY")
-	t.Setenv("OH_SESSION_API_KEYS_0", testKey)
-	s := newServer(t)
+	s := serveAt(t, t.TempDir(), inherits(envSecretKey+"=SEALCANARY", "OH_SESSION_API_KEYS_0="+testKey, "GREETING=inherited"))
 	if code, out, errs := s.run(`{"command":"echo out; echo err >&2; exit 3"}`); code != 3 || out != "out\n" || errs != "err\n" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
@@ -97,8 +95,8 @@ func TestBash_Commands(t *testing.T) {
 	if code, _, _ := s.run(`{"command":"sleep 100 & sleep 100","timeout":1}`); code != killedExit {
 		t.Errorf("timeout: %d", code)
 	}
-	if _, out, _ := s.run(`{"command":"env"}`); strings.Contains(out, "CANARY") {
-		t.Error("a command sees the server's keys")
+	if _, out, _ := s.run(`{"command":"env"}`); strings.Contains(out, "CANARY") || !strings.Contains(out, "GREETING=inherited") {
+		t.Errorf("a command sees the server's keys, or not the rest: %s", out)
 	}
 	if code, out, _ := s.run(`{"command":"head -c 3000000 /dev/zero | tr '\\0' x"}`); code != 0 || len(out) != maxCommandBytes {
 		t.Errorf("long output: %d, %d bytes", code, len(out))
@@ -113,7 +111,7 @@ func TestBash_Commands(t *testing.T) {
 }
 
 func TestBash_CloseEndsCommands(t *testing.T) {
-	b := newBash("", nil, nil, slog.New(slog.DiscardHandler))
+	b := newBash(Config{Environ: os.Environ(), Logger: slog.New(slog.DiscardHandler)})
 	c, err := b.start("sleep 1000", nil, defaultTimeout, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,6 +31,9 @@ type Config struct {
 	// BashEventsDir is the directory of the command ids, by which a restarted server recognises
 	// commands that the restart killed. If empty, they are only in memory.
 	BashEventsDir string
+	// Environ is the environment that commands and agents inherit, and has the user's HOME;
+	// nil is this process's.
+	Environ []string
 	// Env is added to the commands' environment. Its values may be secret.
 	Env map[string]string
 	// Deferred makes the server start dormant and wait for POST /api/init.
@@ -83,7 +87,7 @@ func ConfigFromEnv(environ []string) (Config, error) {
 		}
 	}
 	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey], BashEventsDir: env[envBashDir],
-		ToolsUser: env[envToolsUser]}
+		ToolsUser: env[envToolsUser], Environ: commandEnv(environ, nil)}
 	if p := env[envPath]; p != "" {
 		cfg.ConversationsPath = p
 	}
@@ -175,6 +179,19 @@ func (c Config) validate() error {
 		}
 	}
 	return nil
+}
+
+// home is the user's directory, "" if there is none.
+func (c Config) home() (dir string) {
+	for _, kv := range c.Environ { // of duplicates the last counts, as for os/exec
+		if value, ok := strings.CutPrefix(kv, "HOME="); ok {
+			dir = value
+		}
+	}
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	return dir
 }
 
 // bindHost returns the host to bind. Without a key it is never all addresses unless Host says so. A

@@ -79,7 +79,7 @@ type told struct {
 
 func newTold(t *testing.T, kind, policy, message string) *told {
 	t.Helper()
-	e := &told{dir: t.TempDir()}
+	e, environ := &told{dir: t.TempDir()}, inherits()
 	settings := map[string]any{"agent_kind": "acp", "acp_server": "custom"}
 	write, hang := modeltest.Tool("terminal", map[string]any{"command": "echo done > done.txt"}), modeltest.Tool("terminal", map[string]any{"command": "touch begun; sleep 600"})
 	switch kind {
@@ -93,7 +93,7 @@ func newTold(t *testing.T, kind, policy, message string) *told {
 		settings["acp_command"], settings["acp_env"] = []string{self}, map[string]string{acptest.Env: acptest.Fine}
 	case "opencode":
 		settings["acp_server"] = "opencode"
-		onPath(t, "opencode-linux-x64/bin/opencode")
+		environ = withAgent(t, "opencode-linux-x64/bin/opencode")
 		write = modeltest.Tool("bash", map[string]any{"command": "echo done > done.txt", "description": "write"})
 		hang = modeltest.Tool("bash", map[string]any{"command": "touch begun; sleep 600", "description": "wait"})
 	}
@@ -112,13 +112,14 @@ func newTold(t *testing.T, kind, policy, message string) *told {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.s = serveAt(t, t.TempDir(), nativeEngine)
+	e.s = serveAt(t, t.TempDir(), func(c *Config) { nativeEngine(c); environ(c) })
 	e.s.want(201, "POST", "/api/conversations", string(b))
 	return e
 }
 
-// onPath puts an agent that make agents installs on PATH, or skips the test.
-func onPath(t *testing.T, program string) {
+// withAgent gives a server's agents a PATH with a program that make agents installs, and an empty
+// home. Without the program it skips the test.
+func withAgent(t *testing.T, program string) func(*Config) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -131,8 +132,7 @@ func onPath(t *testing.T, program string) {
 		}
 		t.Skipf("%s is not installed: make agents", program)
 	}
-	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
-	t.Setenv("HOME", t.TempDir())
+	return inherits("PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
 }
 
 // respond answers the confirmation that the conversation waits for.

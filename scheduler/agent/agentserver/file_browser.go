@@ -56,7 +56,7 @@ func (s *Server) handleFileHome(w http.ResponseWriter, r *http.Request) {
 		writeInvalid(w, problems.List)
 		return
 	}
-	dir, favorites := cmp.Or(home(), "/"), []labelled{}
+	dir, favorites := cmp.Or(s.cfg.home(), "/"), []labelled{}
 	list, err := subdirectories(dir, hidden)
 	if err != nil {
 		list = nil // a home that can't be read has no favourites

@@ -53,7 +53,8 @@ func TestFiles_PathInTheURL(t *testing.T) {
 }
 
 func TestFiles_HomeAndSubdirectories(t *testing.T) {
-	s, dir := newServer(t), t.TempDir()
+	dir := t.TempDir()
+	s := serveAt(t, t.TempDir(), inherits("HOME="+dir))
 	for _, name := range []string{"b", "A", "c", ".hidden"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -61,7 +62,6 @@ func TestFiles_HomeAndSubdirectories(t *testing.T) {
 	}
 	_ = os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
 	_ = os.Symlink("/", filepath.Join(dir, "link"))
-	t.Setenv("HOME", dir)
 	home := s.want(200, "GET", "/api/file/home", "")
 	if want := `{"favorites":[{"label":"A","path":"` + dir + `/A"},`; !strings.HasPrefix(home, want) || strings.Contains(home, "hidden") {
 		t.Error(home)

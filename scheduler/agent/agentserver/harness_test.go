@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -50,6 +51,11 @@ func serveAt(t *testing.T, dir string, edit func(*Config)) *server {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	return serveAt(t, t.TempDir(), nil)
+}
+
+// inherits gives a server's commands and agents this process's environment and more.
+func inherits(more ...string) func(*Config) {
+	return func(c *Config) { c.Environ = append(os.Environ(), more...) }
 }
 
 // send makes one call with the key and returns status and body.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
@@ -114,6 +115,9 @@ func TestPersistence_UnreadableConversationIsNotOverwritten(t *testing.T) {
 }
 
 func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	path := filepath.Join(t.TempDir(), eventsFile)
 	l, err := openEventLog(path)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
 )
@@ -238,6 +239,9 @@ func TestRun_RestartEndsIt(t *testing.T) {
 // TestRun_DiskFull fills the disk in a step: the status and the reason are told at once, and stored
 // when there is room.
 func TestRun_DiskFull(t *testing.T) {
+	if !ownprocess.Enter(t) {
+		return
+	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, convID, eventsFile)
 	var old syscall.Rlimit

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,9 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Environ == nil {
+		cfg.Environ = os.Environ()
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -77,7 +81,7 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	cfg.Env = marked(cfg.Env, st.dir)
 	ctx, stop := context.WithCancelCause(context.Background())
 	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
-		bash: newBash(cfg.BashEventsDir, cfg.Env, cfg.tools, cfg.Logger), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
+		bash: newBash(cfg), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
 	s.sockets.authTime = defaultAuthTime
 	s.webhooks = newWebhooks(cfg)
 	s.runs.Go(func() { s.webhooks.run(ctx) })

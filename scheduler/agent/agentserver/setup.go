@@ -3,7 +3,6 @@ package agentserver
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"slices"
 	"time"
 
@@ -81,7 +80,7 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 	setup := engine.Setup{
 		ID: c.id, Dir: dir, WorkingDir: m.Workspace.WorkingDir,
 		Agent: of, Secrets: r.secrets(),
-		Environ: besideProxies(commandEnv(os.Environ(), s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
+		Environ: besideProxies(commandEnv(s.cfg.Environ, s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
 }

@@ -2,7 +2,6 @@ package agentserver
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 
 	"bivouac.dev/bivouac/scheduler/agent/hooks"
@@ -35,7 +34,7 @@ func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
 		options.WorkingDir = filepath.Clean(*dir)
 	}
 	if user {
-		options.Home = home()
+		options.Home = s.cfg.home()
 	}
 	c := skills.Load(options)
 	for _, f := range c.Failures() {
@@ -46,15 +45,6 @@ func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
 		out.Skills = []skills.Skill{}
 	}
 	writeJSON(w, http.StatusOK, out)
-}
-
-// home is the user's directory, "" if there is none.
-func home() string {
-	dir, err := os.UserHomeDir()
-	if err != nil || !filepath.IsAbs(dir) {
-		return ""
-	}
-	return dir
 }
 
 // handleHooks handles POST /api/hooks: the hooks of a project and, if asked for, of the user.
@@ -68,7 +58,7 @@ func (s *Server) handleHooks(w http.ResponseWriter, r *http.Request) {
 	if o.BooleanOr("load_project", true) && dir != nil && filepath.IsAbs(*dir) {
 		dirs = append(dirs, filepath.Clean(*dir))
 	}
-	if home := home(); o.BooleanOr("load_user", false) && home != "" {
+	if home := s.cfg.home(); o.BooleanOr("load_user", false) && home != "" {
 		dirs = append(dirs, home)
 	}
 	if refused(w, o) {

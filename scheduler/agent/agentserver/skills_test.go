@@ -12,7 +12,6 @@ import (
 
 func TestSkillsAndHooks_OfProjectAndUser(t *testing.T) {
 	home, project := t.TempDir(), t.TempDir()
-	t.Setenv("HOME", home)
 	for path, text := range map[string]string{
 		filepath.Join(home, ".openhands/skills/mine.md"):       "---\ntriggers: [mine]\n---\nof the user",
 		filepath.Join(home, ".openhands/hooks.json"):           `{"stop":[{"hooks":[{"command":"user"}]}]}`,
@@ -30,7 +29,7 @@ func TestSkillsAndHooks_OfProjectAndUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newServer(t)
+	s := serveAt(t, t.TempDir(), inherits("HOME="+home))
 	body := func(dir string, more string) string { return `{"project_dir":` + quote(t, dir) + more + `}` }
 	for _, c := range []struct {
 		body string

@@ -2,9 +2,6 @@ package agentserver
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,19 +11,8 @@ import (
 // TestStory_Codex runs a real agent behind the whole server: it mends the repository, is loaded
 // again after a restart, and leaves the model's key in no file and no command's environment.
 func TestStory_Codex(t *testing.T) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(cache, "bivouac/agents/tested/node_modules/@zed-industries/codex-acp-linux-x64/bin/codex-acp")
-	if _, err := os.Stat(program); err != nil {
-		if slices.Contains(strings.Split(os.Getenv("BIVOUAC_TEST_REQUIRE"), ","), "agents") {
-			t.Fatalf("%s is not installed, and BIVOUAC_TEST_REQUIRE names agents", program)
-		}
-		t.Skipf("%s is not installed: make agents", program)
-	}
-	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
-	t.Setenv("HOME", t.TempDir())
+	environ := withAgent(t, "@zed-industries/codex-acp-linux-x64/bin/codex-acp")
+	serve := func(data string) *server { return serveAt(t, data, func(c *Config) { nativeEngine(c); environ(c) }) }
 	dir, data := brokenRepository(t), t.TempDir()
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{
@@ -44,7 +30,7 @@ func TestStory_Codex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serveAt(t, data, nativeEngine)
+	s := serve(data)
 	s.want(201, "POST", "/api/conversations", string(body))
 	if got := s.settled(convID); got != "finished" {
 		t.Fatalf("status %s: %q", got, s.kinds(convID))
@@ -54,7 +40,7 @@ func TestStory_Codex(t *testing.T) {
 	}
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
 	s.s.close()
-	s = serveAt(t, data, nativeEngine)
+	s = serve(data)
 	s.want(200, "POST", convPath+"/events", `{"content":"and now?","run":true}`)
 	if got := s.settled(convID); got != "finished" {
 		t.Fatalf("status %s after a restart: %q", got, s.kinds(convID))

@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -49,19 +51,22 @@ func capable(c uint) bool {
 	return unix.Capget(&header, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
 }
 
-// UseToolsUser makes commands, agents and files those of ToolsUser, if this process is root. It
-// changes the process's environment; it is called once, before New or NewDeferred.
+// UseToolsUser makes commands, agents and files those of ToolsUser, if this process is root. Call it
+// once, before New or NewDeferred.
 func (c *Config) UseToolsUser() error {
 	u, as, err := toolsUser(c.ToolsUser)
 	if as == nil || err != nil {
 		return err
 	}
-	for name, value := range map[string]string{"HOME": u.HomeDir, "USER": u.Username, "LOGNAME": u.Username} {
-		if err := os.Setenv(name, value); err != nil {
-			return err
-		}
+	if c.Environ == nil {
+		c.Environ = os.Environ()
 	}
-	c.tools = as
+	own := []string{"HOME=" + u.HomeDir, "USER=" + u.Username, "LOGNAME=" + u.Username}
+	inherited := slices.DeleteFunc(slices.Clone(c.Environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "HOME" || name == "USER" || name == "LOGNAME"
+	})
+	c.Environ, c.tools = append(inherited, own...), as
 	return nil
 }
 
