@@ -162,12 +162,12 @@ func newRunner(t *testing.T, dir, mode string) *Runner {
 	return r
 }
 
-// waitFor waits until cond holds, for at most 10 s.
+// waitFor waits until cond holds, for at most a minute.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !cond() {
 		select {
 		case <-tick.C:
@@ -186,7 +186,7 @@ func await(t *testing.T, r *Runner, id, what string, cond func(scheduler.Observe
 }
 
 // client keeps no connections, so that no goroutine leaks.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 
 // ask reads an environment variable of the running task, "" if the task does not respond.
 func ask(o scheduler.Observed, name string) string {
