@@ -68,7 +68,7 @@ func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWri
 
 func readSettings(o decode.Object) settingsInput {
 	in := settingsInput{keys: map[string]*string{}}
-	for _, row := range settingsTable() {
+	for _, row := range settingsTable {
 		if row.read != nil {
 			row.read(o, &in)
 		}
@@ -126,7 +126,7 @@ func (in settingsInput) command(user string) (*fsm.SettingsPutBody, secretWrites
 		Providers:     make([]fsm.Provider, len(in.tokens)),
 		CustomSecrets: make([]fsm.CustomSecret, len(in.custom)),
 	}
-	for _, row := range settingsTable() {
+	for _, row := range settingsTable {
 		if row.key != nil {
 			*row.key(body) = stageKey(&writes, user, row.name, in.keys[row.name])
 		}
@@ -192,5 +192,5 @@ func (s *Server) handleSettingsGet(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return ok(body)
+	return answer{status: http.StatusOK, body: encodedItems{items: []json.RawMessage{body}}}, nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
-	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -29,54 +28,57 @@ type storedSettings struct {
 	providers []*fsm.Provider
 }
 
-// settingsTable holds the members in the order of the answer (API.md, "Settings: read").
-func settingsTable() []settingsRow {
-	type values = fsm.SettingsValues
-	type body = fsm.SettingsPutBody
-	return []settingsRow{
-		textSetting("language", func(v *values) **string { return &v.Language }),
-		textSetting("agent", func(v *values) **string { return &v.Agent }),
-		integerSetting("max_iterations", func(v *values) **int64 { return &v.MaxIterations }),
-		textSetting("security_analyzer", func(v *values) **string { return &v.SecurityAnalyzer }),
-		flagSetting("confirmation_mode", func(v *values) **bool { return &v.ConfirmationMode }),
-		textSetting("llm_model", func(v *values) **string { return &v.LLMModel }),
-		keySetting("llm_api_key", func(b *body) **fsm.SecretRef { return &b.LLMAPIKey }),
-		valueSetting("llm_base_url", func(v *values) **string { return &v.LLMBaseURL },
-			func(o decode.Object, name string) *string { return o.Endpoint(name, fsm.MaxLine) }),
-		integerSetting("remote_runtime_resource_factor", func(v *values) **int64 { return &v.RemoteRuntimeResourceFactor }),
-		{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
-		switchSetting("enable_default_condenser", true, func(v *values) *bool { return &v.EnableDefaultCondenser }),
-		switchSetting("enable_sound_notifications", false, func(v *values) *bool { return &v.EnableSoundNotifications }),
-		switchSetting("enable_proactive_conversation_starters", true,
-			func(v *values) *bool { return &v.EnableProactiveConversationStarter }),
-		switchSetting("enable_solvability_analysis", true, func(v *values) *bool { return &v.EnableSolvabilityAnalysis }),
-		flagSetting("user_consents_to_analytics", func(v *values) **bool { return &v.UserConsentsToAnalytics }),
-		addressSetting("sandbox_base_container_image", func(v *values) **string { return &v.SandboxBaseContainerImage }),
-		addressSetting("sandbox_runtime_container_image", func(v *values) **string { return &v.SandboxRuntimeContainerImage }),
-		{
-			name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
-			show: func(s *storedSettings) any { return s.mcp },
-		},
-		keySetting("search_api_key", func(b *body) **fsm.SecretRef { return &b.SearchAPIKey }),
-		keySetting("sandbox_api_key", func(b *body) **fsm.SecretRef { return &b.SandboxAPIKey }),
-		numberSetting("max_budget_per_task", func(v *values) **float64 { return &v.MaxBudgetPerTask }),
-		textSetting("email", func(v *values) **string { return &v.Email }),
-		flagSetting("email_verified", func(v *values) **bool { return &v.EmailVerified }),
-		textSetting("git_user_name", func(v *values) **string { return &v.GitUserName }),
-		textSetting("git_user_email", func(v *values) **string { return &v.GitUserEmail }),
-		// 20 is upstream's bound.
-		boundedSetting("condenser_max_size", 20, func(v *values) **int64 { return &v.CondenserMaxSize }),
-		flagSetting("v1_enabled", func(v *values) **bool { return &v.V1Enabled }),
-		choiceSetting("agent_kind", []string{fsm.AgentOpenHands, fsm.AgentACP}, func(v *values) **string { return &v.AgentKind }),
-		agentSetting("acp_server", func(v *values) **string { return &v.ACPServer }),
-		valueSetting("acp_command", func(v *values) **[]string { return &v.ACPCommand }, readAgentCommand),
-		textSetting("acp_model", func(v *values) **string { return &v.ACPModel }),
-		choiceSetting("sandbox_grouping_strategy", fsm.Groupings(), func(v *values) **string { return &v.SandboxGroupingStrategy }),
-		flagSetting("git_full_clone", func(v *values) **bool { return &v.GitFullClone }),
-		{name: "llm_api_key_set", show: func(s *storedSettings) any { return !s.LLMAPIKey.IsZero() }},
-		{name: "provider_tokens_set", show: (*storedSettings).providerTokens},
-		{name: "search_api_key_set", show: func(s *storedSettings) any { return !s.SearchAPIKey.IsZero() }},
-	}
+// settingsValues and settingsPut are what the rows of settingsTable point into.
+type (
+	settingsValues = fsm.SettingsValues
+	settingsPut    = fsm.SettingsPutBody
+)
+
+// settingsTable holds the members in the order of the answer (API.md, "Settings: read"). Every read
+// walks it, so it is made once.
+var settingsTable = []settingsRow{ //nolint:gochecknoglobals // read-only
+	textSetting("language", func(v *settingsValues) **string { return &v.Language }),
+	textSetting("agent", func(v *settingsValues) **string { return &v.Agent }),
+	integerSetting("max_iterations", func(v *settingsValues) **int64 { return &v.MaxIterations }),
+	textSetting("security_analyzer", func(v *settingsValues) **string { return &v.SecurityAnalyzer }),
+	flagSetting("confirmation_mode", func(v *settingsValues) **bool { return &v.ConfirmationMode }),
+	textSetting("llm_model", func(v *settingsValues) **string { return &v.LLMModel }),
+	keySetting("llm_api_key", func(b *settingsPut) **fsm.SecretRef { return &b.LLMAPIKey }),
+	valueSetting("llm_base_url", func(v *settingsValues) **string { return &v.LLMBaseURL },
+		func(o decode.Object, name string) *string { return o.Endpoint(name, fsm.MaxLine) }),
+	integerSetting("remote_runtime_resource_factor", func(v *settingsValues) **int64 { return &v.RemoteRuntimeResourceFactor }),
+	{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
+	switchSetting("enable_default_condenser", true, func(v *settingsValues) *bool { return &v.EnableDefaultCondenser }),
+	switchSetting("enable_sound_notifications", false, func(v *settingsValues) *bool { return &v.EnableSoundNotifications }),
+	switchSetting("enable_proactive_conversation_starters", true,
+		func(v *settingsValues) *bool { return &v.EnableProactiveConversationStarter }),
+	switchSetting("enable_solvability_analysis", true, func(v *settingsValues) *bool { return &v.EnableSolvabilityAnalysis }),
+	flagSetting("user_consents_to_analytics", func(v *settingsValues) **bool { return &v.UserConsentsToAnalytics }),
+	addressSetting("sandbox_base_container_image", func(v *settingsValues) **string { return &v.SandboxBaseContainerImage }),
+	addressSetting("sandbox_runtime_container_image", func(v *settingsValues) **string { return &v.SandboxRuntimeContainerImage }),
+	{
+		name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
+		show: func(s *storedSettings) any { return s.mcp },
+	},
+	keySetting("search_api_key", func(b *settingsPut) **fsm.SecretRef { return &b.SearchAPIKey }),
+	keySetting("sandbox_api_key", func(b *settingsPut) **fsm.SecretRef { return &b.SandboxAPIKey }),
+	numberSetting("max_budget_per_task", func(v *settingsValues) **float64 { return &v.MaxBudgetPerTask }),
+	textSetting("email", func(v *settingsValues) **string { return &v.Email }),
+	flagSetting("email_verified", func(v *settingsValues) **bool { return &v.EmailVerified }),
+	textSetting("git_user_name", func(v *settingsValues) **string { return &v.GitUserName }),
+	textSetting("git_user_email", func(v *settingsValues) **string { return &v.GitUserEmail }),
+	// 20 is upstream's bound.
+	boundedSetting("condenser_max_size", 20, func(v *settingsValues) **int64 { return &v.CondenserMaxSize }),
+	flagSetting("v1_enabled", func(v *settingsValues) **bool { return &v.V1Enabled }),
+	choiceSetting("agent_kind", []string{fsm.AgentOpenHands, fsm.AgentACP}, func(v *settingsValues) **string { return &v.AgentKind }),
+	agentSetting("acp_server", func(v *settingsValues) **string { return &v.ACPServer }),
+	valueSetting("acp_command", func(v *settingsValues) **[]string { return &v.ACPCommand }, readAgentCommand),
+	textSetting("acp_model", func(v *settingsValues) **string { return &v.ACPModel }),
+	choiceSetting("sandbox_grouping_strategy", fsm.Groupings(), func(v *settingsValues) **string { return &v.SandboxGroupingStrategy }),
+	flagSetting("git_full_clone", func(v *settingsValues) **bool { return &v.GitFullClone }),
+	{name: "llm_api_key_set", show: func(s *storedSettings) any { return !s.LLMAPIKey.IsZero() }},
+	{name: "provider_tokens_set", show: (*storedSettings).providerTokens},
+	{name: "search_api_key_set", show: func(s *storedSettings) any { return !s.SearchAPIKey.IsZero() }},
 }
 
 // valueSetting is the row of a member of fsm.SettingsValues.
@@ -203,17 +205,24 @@ func (s *storedSettings) providerTokens() any {
 // newSettingsBody returns the response of GET /api/settings.
 func newSettingsBody(s *storedSettings) (json.RawMessage, error) {
 	var b bytes.Buffer
-	for i, row := range settingsTable() {
-		value, err := response.Encode(row.show(s))
-		if err != nil {
+	b.Grow(settingsBytes)
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	separator := byte('{')
+	for _, row := range settingsTable {
+		b.WriteByte(separator)
+		separator = ','
+		b.WriteByte('"')
+		b.WriteString(row.name) // a name needs no escape
+		b.WriteString(`":`)
+		if err := encoder.Encode(row.show(s)); err != nil {
 			return nil, fmt.Errorf("encoding the setting %s: %w", row.name, err)
 		}
-		separator := ","
-		if i == 0 {
-			separator = "{"
-		}
-		fmt.Fprintf(&b, "%s%q:%s", separator, row.name, value)
+		b.Truncate(b.Len() - 1) // the encoder's line feed
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
 }
+
+// settingsBytes is about the size of an answer with all settings.
+const settingsBytes = 1536

@@ -168,7 +168,7 @@ func TestSettings_RefusedBeforeSecretsAreWritten(t *testing.T) {
 func TestSettings_EveryValueHasARow(t *testing.T) {
 	doc := loadDescription(t)
 	rows := map[string]bool{}
-	for _, row := range settingsTable() {
+	for _, row := range settingsTable {
 		rows[row.name] = true
 		if doc.Components.Schemas["StoredSettings"].Value.Properties[row.name] == nil {
 			t.Errorf("the answer's description has no %s", row.name)

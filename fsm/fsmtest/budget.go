@@ -10,7 +10,9 @@ type Step struct {
 	Name string
 	// Allocs is how many allocations it makes, Bytes how many bytes it allocates at most.
 	Allocs, Bytes int
-	Run           func()
+	// Loose is by how many allocations a run may differ whose goroutines and sockets meet by chance.
+	Loose int
+	Run   func()
 }
 
 const (
@@ -29,10 +31,10 @@ func CheckBudget(t *testing.T, steps []Step) {
 		allocs, bytes := s.measure()
 		t.Logf("%-40s %4d allocations, %6d bytes (%d and %d)", s.Name, allocs, bytes, s.Allocs, s.Bytes)
 		switch {
-		case allocs > s.Allocs:
+		case allocs > s.Allocs+s.Loose:
 			t.Errorf("%s makes %d allocations, %d more than its budget: do without them, or raise the budget "+
 				"and say in the commit what they are spent on", s.Name, allocs, allocs-s.Allocs)
-		case allocs < s.Allocs:
+		case allocs < s.Allocs-s.Loose:
 			t.Errorf("%s makes %d allocations, %d fewer than its budget: lower the budget", s.Name, allocs, s.Allocs-allocs)
 		case bytes > s.Bytes:
 			t.Errorf("%s allocates %d bytes, %d more than its budget: do without them, or raise the budget "+
