@@ -37,6 +37,9 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	// What an earlier try left. It was listed before this try began, so it is no later one's. What
 	// can't be removed, as on a client that was lost, is no way there.
 	for _, w := range others {
+		if leftByLoss(sb, w) {
+			continue
+		}
 		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil {
 			log.Debug("removing a workspace of an earlier try failed", "peer", w.NodeID, "error", err)
 			avoid = append(avoid, w.NodeID)
@@ -109,6 +112,12 @@ func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next
 	return at, err
 }
 
+// leftByLoss reports whether the workspace is what a lost client still has. It may be the only holder
+// of what was written after the copy, so it stays until the sandbox is deleted.
+func leftByLoss(sb *fsm.Sandbox, w Workspace) bool {
+	return sb.Home != nil && sb.Home.Lost && w.NodeID == sb.Home.From
+}
+
 // giveUp ends a move whose client is no longer marked: the sandbox keeps what it has.
 func (c *carriers) giveUp(ctx context.Context, sb *fsm.Sandbox) error {
 	_, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, End: true}))
@@ -124,6 +133,9 @@ func (c *carriers) dropFormer(ctx context.Context, sb *fsm.Sandbox) error {
 	}
 	if now.ID == sb.Home.Volume {
 		for _, w := range slices.Backward(others) {
+			if leftByLoss(sb, w) {
+				continue
+			}
 			if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {
 				c.log.Warn("removing the workspace that a sandbox had before it moved failed", "sandbox", sb.ID, "address", w.NodeID, "error", err)
 			}

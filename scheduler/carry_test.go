@@ -32,6 +32,9 @@ type carrying struct {
 	// fails returns the error of a step.
 	fails func(step string) error
 	wrong []string
+	// starts has when each sandbox was started. ignores: the backend puts new ones on "a" all the same.
+	starts  map[string][]time.Time
+	ignores bool
 	// lost: the leader's calls of the store fail.
 	lost bool
 }
@@ -64,9 +67,14 @@ func (c *carrying) Start(ctx context.Context, job scheduler.Job) error {
 	c.mu.Lock()
 	list := c.volumes[job.SandboxID]
 	if len(list) == 0 {
-		list = []scheduler.Workspace{c.add(job.SandboxID, "a")}
+		to := "a"
+		if slices.Contains(job.Avoid, to) && !c.ignores {
+			to = "b"
+		}
+		list = []scheduler.Workspace{c.add(job.SandboxID, to)}
 		c.content[list[0].ID] = "of " + job.SandboxID
 	}
+	c.starts[job.SandboxID] = append(c.starts[job.SandboxID], time.Now())
 	use := list[0]
 	if job.Volume != "" {
 		i := slices.IndexFunc(list, func(w scheduler.Workspace) bool { return w.ID == job.Volume })
@@ -233,7 +241,7 @@ func inCarryingWorld(t *testing.T, fn func(w *world, c *carrying)) {
 	t.Helper()
 	c := &carrying{
 		volumes: map[string][]scheduler.Workspace{}, content: map[string]string{}, runs: map[string]scheduler.Workspace{}, copies: map[string]string{},
-		written: map[string]time.Time{},
+		written: map[string]time.Time{}, starts: map[string][]time.Time{},
 	}
 	o := options()
 	o.Client = c.client
@@ -257,6 +265,9 @@ func (w *world) onB(c *carrying, id string) *fsm.Sandbox {
 	})
 	w.until("one workspace of "+id, time.Minute, func() bool {
 		list, _ := c.ListWorkspaces(w.Context(), scheduler.Job{SandboxID: id})
+		if w.cluster.Sandbox(id).Home.Lost { // what the lost client has stays
+			return len(list) == 2 && list[0].NodeID == "a" && list[1].NodeID == "b"
+		}
 		return len(list) == 1 && list[0].NodeID == "b"
 	})
 	return w.cluster.Sandbox(id)

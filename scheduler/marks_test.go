@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler"
 )
 
 // A drain is carried out in a cluster in which nothing else happens: no row changes but those that
@@ -22,6 +23,66 @@ func TestDrain_NothingElseHappens(t *testing.T) {
 		w.elapse(10 * time.Minute)
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
 		w.onB(c, "sb")
+	})
+}
+
+// A sandbox that is made while a client is drained, or lost, goes to another. One that the backend puts
+// there all the same does not start and stop in a loop.
+func TestDrain_NewSandboxes(t *testing.T) {
+	t.Parallel()
+	for _, mark := range []string{fsm.ClientDraining, fsm.ClientLost} {
+		inCarryingWorld(t, func(w *world, c *carrying) {
+			w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: mark}, "operator")
+			w.create("new")
+			w.reach("new", fsm.SandboxRunning, time.Minute)
+			w.elapse(10 * time.Minute)
+			if n := len(c.starts["new"]); c.client("new") != "b" || n != 1 {
+				t.Errorf("%s: it runs on %s after %d starts", mark, c.client("new"), n)
+			}
+		})
+	}
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		c.ignores = true
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		w.create("new")
+		w.elapse(2 * time.Minute)
+		starts := c.starts["new"]
+		for i := 2; i < len(starts); i++ {
+			if pause := starts[i].Sub(starts[i-1]); pause < 5*time.Second {
+				t.Errorf("start %d came %s after the one before", i, pause)
+			}
+		}
+		if len(starts) > 7 {
+			t.Errorf("%d starts in two minutes", len(starts))
+		}
+	})
+}
+
+// What a client that was lost still has stays through changes of the leader: it may be the only
+// holder of what was written after the copy.
+func TestLost_WhatTheClientHasStays(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		w.create("sb")
+		w.reach("sb", fsm.SandboxRunning, time.Minute)
+		w.pause("sb")
+		w.until("a copy", time.Minute, func() bool { return w.cluster.Sandbox("sb").Copy != nil })
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientLost}, "operator")
+		w.resume("sb")
+		w.until("it runs on b", 10*time.Minute, func() bool { return c.client("sb") == "b" && w.cluster.Sandbox("sb").State() == fsm.SandboxRunning })
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: ""}, "operator")
+		for range 2 {
+			w.step()
+			w.cluster.NextTerm()
+			w.lead()
+			w.elapse(time.Hour)
+		}
+		list, _ := c.ListWorkspaces(t.Context(), scheduler.Job{SandboxID: "sb"})
+		if len(list) != 2 || c.content[list[0].ID] != "of sb" {
+			t.Errorf("left is %v", list)
+		}
+		w.delete("sb")
+		w.until("it is deleted", 10*time.Minute, func() bool { return w.cluster.Sandbox("sb") == nil })
 	})
 }
 

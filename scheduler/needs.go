@@ -202,6 +202,8 @@ type Job struct {
 	HasVersion bool
 	// Volume is the workspace of a sandbox that was moved, "" for the one that it began with.
 	Volume string
+	// Avoid are the clients that operators have marked: none of them gets a new workspace.
+	Avoid []string
 	// HasWorkspace says that the sandbox was RUNNING before. A missing workspace is then a
 	// Failure even where there is no version to revert to.
 	HasWorkspace bool

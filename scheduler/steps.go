@@ -46,7 +46,7 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if l.pausingConversations(ctx, sb, t, sit.Observed, d.Step) {
 		d.Step = StepNone
 	}
-	if d.Step != StepNone && l.mayStep(t, id, seen) {
+	if d.Step != StepNone && l.mayStep(t, sb, id, seen, d.Step) {
 		l.inTurn(id, d.Step, func() { l.step(ctx, clusterID, id, sb, t, sit.Observed, d.Step) })
 	}
 	if !d.Wake.IsZero() {
@@ -118,7 +118,7 @@ func (l *loop) note(t *track, sb *fsm.Sandbox, d Decision) {
 
 // mayStep reports whether a step planned from the observation o may be taken now: o is the
 // newest, the back-off is over, and the backend has shown the last step.
-func (l *loop) mayStep(t *track, id string, o Observed) bool {
+func (l *loop) mayStep(t *track, sb *fsm.Sandbox, id string, o Observed, step Step) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !observedEqual(t.observed, o) {
@@ -128,6 +128,10 @@ func (l *loop) mayStep(t *track, id string, o Observed) bool {
 	now := time.Now()
 	if now.Before(t.notBefore) {
 		l.queue.addAt(id, t.notBefore)
+		return false
+	}
+	if at := t.startAfter(sb); step == StepStart && now.Before(at) {
+		l.queue.addAt(id, at)
 		return false
 	}
 	if t.settle == nil {
@@ -198,6 +202,8 @@ func (l *loop) step(
 		*t = track{observed: Observed{SandboxID: id}, seq: l.seq, retry: t.retry}
 		l.queue.add(id)
 		return
+	case StepStop:
+		t.noteStop(sb, o)
 	case StepStart:
 		t.attempted = sb.Generation
 		seconds(l.s.metrics.start.WithLabelValues("accepted", startKind(sb)), sb.DesiredAt)
@@ -214,6 +220,9 @@ func (l *loop) step(
 // jobOf returns what the backend needs to know about the sandbox.
 func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm.View) Job {
 	job := Job{SandboxID: id, ClusterID: clusterID}
+	for _, m := range v.ClientMarks() {
+		job.Avoid = append(job.Avoid, m.ID)
+	}
 	if sb != nil {
 		job.Birth, job.Unstamped, job.KeepWorkspace = sb.Birth.String(), unstamped(v, sb), sb.KeepWorkspace
 		job.Template, job.KeyRef, job.CreatedAt = sb.Template, sb.KeyRef, sb.CreatedAt

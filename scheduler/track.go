@@ -38,6 +38,8 @@ type track struct {
 	away      *Failure
 	retry     *backoff.ExponentialBackOff
 	notBefore time.Time
+	// stops are the leader's own stops of a sandbox that should run.
+	stops stops
 	// awayFailures counts the removals in a row that failed because a client is away.
 	awayFailures int
 
@@ -141,4 +143,42 @@ func (t *track) noteStopping() {
 	case t.stoppingSince.IsZero():
 		t.stoppingSince = time.Now()
 	}
+}
+
+// stops counts the stops of one generation of a sandbox that should run, and says when it may start
+// again. A sandbox that is placed where it can't stay would start and stop as fast as the backend can.
+type stops struct {
+	generation uint64
+	count      int
+	startAt    time.Time
+}
+
+// The first start after a stop is not delayed: a drain may end at once. From the second on the pause
+// doubles from restartMin to restartMax, until restartCalm has passed without a stop.
+const restartMin, restartMax, restartCalm = 5 * time.Second, 2 * time.Minute, 10 * time.Minute
+
+// noteStop notes a stop. One that a request or a late key asks for does not count: a new key, what is
+// left of an earlier generation, and a task without its key, which has a pace of its own.
+func (t *track) noteStop(sb *fsm.Sandbox, o Observed) {
+	if sb == nil || sb.Desired != fsm.DesiredRunning || o.Rotations != sb.Rotations || t.attempted < sb.Generation ||
+		o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore {
+		return
+	}
+	now, s := time.Now(), &t.stops
+	if s.generation != sb.Generation || now.Sub(s.startAt) > restartCalm {
+		*s = stops{generation: sb.Generation}
+	}
+	s.startAt = now
+	if s.count > 0 {
+		s.startAt = now.Add(min(restartMin<<min(s.count-1, 8), restartMax))
+	}
+	s.count++
+}
+
+// startAfter is when the sandbox may start, zero for now.
+func (t *track) startAfter(sb *fsm.Sandbox) time.Time {
+	if sb == nil || t.stops.generation != sb.Generation {
+		return time.Time{}
+	}
+	return t.stops.startAt
 }

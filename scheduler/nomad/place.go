@@ -101,10 +101,21 @@ func (c *clientCapacity) share(rest load) float64 {
 }
 
 // chooseClient returns the client with the most free capacity. It is "" when Nomad may choose:
-// there is only one client, down and drained ones included, or nothing is known. Where there was
-// only one client lately, the start does not wait for a newer listing: later, if given, lists the
-// clients beside it.
-func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *errgroup.Group) string {
+// there is only one client, down and drained ones included, or nothing is known. Nomad knows no
+// marks, so it chooses nothing while there are any. Where there was only one client lately, the start
+// does not wait for a newer listing: later, if given, lists the clients beside it.
+func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *errgroup.Group) (string, error) {
+	client := r.choice(ctx, job, later)
+	if client == "" && len(job.Avoid) > 0 {
+		return "", &scheduler.Failure{
+			Reason: fsm.ReasonNoCapacity, Detail: "no Nomad client could run the sandbox but those that are drained or lost (bivouac operator client list)",
+		}
+	}
+	return client, nil
+}
+
+// choice is chooseClient's, "" for none.
+func (r *Runner) choice(ctx context.Context, job scheduler.Job, later *errgroup.Group) string {
 	age := capacityAge
 	r.capacity.mu.Lock()
 	if old := time.Since(r.capacity.read); later != nil && len(r.capacity.list) == 1 && !r.capacity.others && old > capacityAge && old < loneAge {
@@ -129,7 +140,7 @@ func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *err
 			return ""
 		}
 	}
-	if best == nil || len(r.capacity.list) == 1 && !r.capacity.others {
+	if best == nil || len(r.capacity.list) == 1 && !r.capacity.others && len(job.Avoid) == 0 {
 		return ""
 	}
 	if r.capacity.reserved == nil {
@@ -182,11 +193,14 @@ func (r *Runner) betterElsewhere(ctx context.Context, job scheduler.Job, clientI
 		return false
 	}
 	here := slices.IndexFunc(r.capacity.list, func(c *clientCapacity) bool { return c.id == clientID })
-	return here < 0 || several && r.capacity.list[here].left(needs(job.Template)) < 0
+	return here < 0 || slices.Contains(job.Avoid, clientID) || several && r.capacity.list[here].left(needs(job.Template)) < 0
 }
 
 // closed returns a description if the client takes no jobs as far as known, "" otherwise.
-func (r *Runner) closed(ctx context.Context, clientID string) string {
+func (r *Runner) closed(ctx context.Context, job scheduler.Job, clientID string) string {
+	if slices.Contains(job.Avoid, clientID) {
+		return "the Nomad client " + clientID + ", which has the sandbox's workspace, is drained or lost, and no other has room"
+	}
 	if !r.knowCapacity(ctx, capacityAge) {
 		return ""
 	}
@@ -232,7 +246,7 @@ func (r *Runner) leastLoaded(job scheduler.Job) (best *clientCapacity, several b
 		return x > y
 	}
 	for _, c := range r.capacity.list {
-		if !r.suits(c, t) {
+		if !r.suits(c, t) || slices.Contains(job.Avoid, c.id) {
 			continue
 		}
 		several = best != nil || several

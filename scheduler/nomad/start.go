@@ -112,8 +112,11 @@ func (r *Runner) undisturbed(ctx context.Context, was *api.Job) error {
 // index 0 means that there is none.
 func (r *Runner) startNew(ctx context.Context, job scheduler.Job) (done bool, err error) {
 	var known errgroup.Group
-	client := r.chooseClient(ctx, job, &known)
-	ws, err := r.createVolume(ctx, job, client)
+	client, err := r.chooseClient(ctx, job, &known)
+	var ws workspace
+	if err == nil {
+		ws, err = r.createVolume(ctx, job, client)
+	}
 	if err == nil && ws.ID != "" {
 		if ws, err = r.usable(ctx, job.Template, ws); err == nil {
 			err = r.registerNew(ctx, job, ws, 0, "")

@@ -35,7 +35,7 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 			return ws, err
 		}
 		if !move {
-			if words := r.closed(ctx, ws.NodeID); words != "" && !job.HasVersion && !job.HasWorkspace {
+			if words := r.closed(ctx, job, ws.NodeID); words != "" && !job.HasVersion && !job.HasWorkspace {
 				return ws, &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: words}
 			}
 			return r.usable(ctx, job.Template, ws)
@@ -50,7 +50,11 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad: bring it back and resume, or delete the sandbox",
 		}
 	}
-	if _, err := r.createVolume(ctx, job, r.chooseClient(ctx, job, nil)); err != nil {
+	client, err := r.chooseClient(ctx, job, nil)
+	if err != nil {
+		return workspace{}, err
+	}
+	if _, err := r.createVolume(ctx, job, client); err != nil {
 		return workspace{}, err
 	}
 	// Another leader may have made one too: the oldest counts.
