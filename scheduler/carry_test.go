@@ -221,7 +221,19 @@ func (s store) Remove(_ context.Context, _, sandbox string) error {
 
 // Unused implements scheduler.Copies.
 func (c *carrying) Unused(_ context.Context, _ string, before time.Time, known func(string) bool) ([]string, error) {
-	return slices.DeleteFunc(c.stored(), func(id string) bool { return known(id) || !c.written[id].Before(before) }), nil
+	return slices.DeleteFunc(c.stored(), func(id string) bool { return known(id) || !c.writtenAt(id).Before(before) }), nil
+}
+
+func (c *carrying) writtenAt(id string) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written[id]
+}
+
+func (c *carrying) startsOf(id string) []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.starts[id])
 }
 
 // stored lists the sandboxes that the store has something of.

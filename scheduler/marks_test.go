@@ -36,17 +36,19 @@ func TestDrain_NewSandboxes(t *testing.T) {
 			w.create("new")
 			w.reach("new", fsm.SandboxRunning, time.Minute)
 			w.elapse(10 * time.Minute)
-			if n := len(c.starts["new"]); c.client("new") != "b" || n != 1 {
+			if n := len(c.startsOf("new")); c.client("new") != "b" || n != 1 {
 				t.Errorf("%s: it runs on %s after %d starts", mark, c.client("new"), n)
 			}
 		})
 	}
 	inCarryingWorld(t, func(w *world, c *carrying) {
+		c.mu.Lock()
 		c.ignores = true
+		c.mu.Unlock()
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
 		w.create("new")
 		w.elapse(2 * time.Minute)
-		starts := c.starts["new"]
+		starts := c.startsOf("new")
 		for i := 2; i < len(starts); i++ {
 			if pause := starts[i].Sub(starts[i-1]); pause < 5*time.Second {
 				t.Errorf("start %d came %s after the one before", i, pause)
