@@ -14,7 +14,6 @@ import (
 
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/fsm/fsmtest"
 )
 
 // TestBudget holds the allocations of a command on its way through the log, and of what a follower
@@ -51,7 +50,7 @@ func TestBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fsmtest.CheckBudget(t, []fsmtest.Step{
+	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "propose: check and encode", Allocs: 10, Bytes: 768, Run: func() { _, _, _, _ = encodeFor(context.Background(), cmd) }},
 		{Name: "propose: queue, batch, answer", Allocs: 9, Bytes: 576, Run: func() {
 			if a := b.send(context.Background(), &proposal{}); a.status != committed {

@@ -10,7 +10,6 @@ import (
 
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/fsm/fsmtest"
 )
 
 // budgetSettings is the body of a settings.put of typical size.
@@ -70,7 +69,7 @@ func TestBudget(t *testing.T) {
 			}
 		}
 	}
-	fsmtest.CheckBudget(t, []fsmtest.Step{
+	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "encode a command", Allocs: 6, Bytes: 1552, Run: func() { _, _ = cmd.Encode() }},
 		{Name: "decode a command", Allocs: 15, Bytes: 696, Run: func() { _, _ = fsm.DecodeCommand(raw) }},
 		{Name: "apply a command", Allocs: 112, Bytes: 7700, Run: apply(make([]fsm.Entry, 1))},

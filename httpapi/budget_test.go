@@ -15,7 +15,6 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/fsm/fsmtest"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -76,7 +75,7 @@ func TestBudget(t *testing.T) {
 	w := &sink{header: http.Header{}}
 	sandbox, behind := newProxyHarness(t, quiet)
 	behind.serve(func(string, http.ResponseWriter, *http.Request) bool { return false })
-	fsmtest.CheckBudget(t, []fsmtest.Step{
+	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "a stale read of settings", Allocs: 85, Bytes: 5248, Run: h.requests(h.alice, http.MethodGet, "/api/settings?stale", "")},
 		{Name: "a linearizable read of settings", Allocs: 82, Bytes: 4832, Run: h.requests(h.alice, http.MethodGet, "/api/settings", "")},
 		{Name: "settings: show", Allocs: 4, Bytes: 1656, Run: func() { _, _ = newSettingsBody(stored) }},

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
-	"bivouac.dev/bivouac/fsm/fsmtest"
 )
 
 // repeated is an answer's body that sends the same chunk again and again.
@@ -37,7 +36,7 @@ func TestBudget(t *testing.T) {
 	}
 	const event = `data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"some words"}}]}` + "\n\n"
 	const usage = `data: {"id":"c","choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":100,"completion_tokens":200}}` + "\n\n"
-	fsmtest.CheckBudget(t, []fsmtest.Step{
+	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "an event of a stream", Allocs: 0, Bytes: 0, Run: chunk(true, event)},
 		{Name: "the event with the usage", Allocs: 13, Bytes: 608, Run: chunk(true, usage)},
 		{Name: "a chunk of an answer in one piece", Allocs: 0, Bytes: 0, Run: chunk(false, event)},

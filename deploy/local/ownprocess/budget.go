@@ -1,4 +1,4 @@
-package fsmtest
+package ownprocess
 
 import (
 	"runtime"
