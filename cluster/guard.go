@@ -115,9 +115,6 @@ func (n *Node) lastIndex() (uint64, error) {
 	return last, nil
 }
 
-// diskRunbook tells the operator what to do about an objection.
-const diskRunbook = "bivouac runbook disk"
-
 func (n *Node) objected(o opinion) error {
 	return fmt.Errorf(
 		"the member at %s objects to the start of this node: %s; %s", o.address, o.objection,

@@ -236,11 +236,10 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 // leader that forges one is seen on the others. A start repeats those of the log's entries that are in
 // no snapshot: the index is the same.
 func (n *Node) logOperated(e fsm.Entry, refusal *fsm.Error) {
-	number := 0
+	attrs := []any{"index", e.Index, "type", e.Command.Type}
 	if key := n.store.View().APIKeyByLookup(e.Command.Credential.Lookup); key != nil {
-		number = key.ID
+		attrs = append(attrs, "key", strconv.Itoa(key.ID))
 	}
-	attrs := []any{"index", e.Index, "type", e.Command.Type, "key", number}
 	if refusal != nil {
 		attrs = append(attrs, "error", refusal)
 	}

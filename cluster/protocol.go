@@ -85,11 +85,7 @@ func (n *Node) SetProtocol(ctx context.Context, version int) error {
 	if _, err := n.Propose(ctx, cmd); err != nil {
 		return err
 	}
-	number := 0
-	if key := v.APIKeyByLookup(operatorOf(ctx).Lookup); key != nil {
-		number = key.ID
-	}
-	n.logger.Info("cluster: an operator set the protocol version", "version", version, "key", number)
+	n.logger.Info("cluster: an operator set the protocol version", "version", version)
 	return nil
 }
 

@@ -134,6 +134,10 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 // has run, for which nobody shall wait to be accepted.
 func (c *connections) drop(conn net.Conn) {
 	c.metrics.dropped.Inc()
+	if c.closing.Load() {
+		_ = conn.Close() // ended may be waited for already; nobody is accepted any more
+		return
+	}
 	select {
 	case c.closers <- struct{}{}:
 		c.ended.Go(func() {

@@ -26,7 +26,7 @@ func TestRepository_HoldsNoCredential(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"CANARY@host.example/owner/name", "CANARY@host/a/b", " CANARY@host/a", "me:CANARY@host/a/b", "https://CANARY@host/a/b",
-		"https://host/a/b?private_token=CANARY", "host/a/b#CANARY", "host/a/b?CANARY",
+		"https://host/a/b?private_token=CANARY", "https://host/a/b#CANARY", "host/a/b?token=CANARY",
 	} {
 		got := faults(bad, func(o Object) { o.Repository("x", 200) })
 		if len(got) != 1 || strings.Contains(fmt.Sprint(got), "CANARY") {

@@ -101,7 +101,7 @@ func (o Object) Address(name string, limit int) *string {
 
 // Repository reads a repository's address of at most limit characters: a path, with or without its
 // host, or a URL. What may hold a credential is refused and not echoed: user information, a login
-// before the host (TOKEN@host/owner/name), and a query.
+// before the host (TOKEN@host/owner/name), and the query of a URL.
 func (o Object) Repository(name string, limit int) *string {
 	s, ok := o.Value(name).(string)
 	first, _, _ := strings.Cut(strings.TrimSpace(s), "/")
@@ -111,8 +111,8 @@ func (o Object) Repository(name string, limit int) *string {
 	case HasUserinfo(s), hasLogin && login != "git":
 		o.Masked().Rule(name, userinfoRule)
 		return nil
-	case strings.ContainsAny(s, "?#"):
-		o.Masked().Rule(name, "a repository's address has no query: store a credential as a secret")
+	case strings.Contains(s, "://") && strings.ContainsAny(s, "?#"), urlSecret.MatchString(s):
+		o.Masked().Rule(name, "a repository's URL has no query: store a credential as a secret")
 		return nil
 	}
 	return o.Text(name, limit)

@@ -37,7 +37,7 @@ var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
 		var answer GreetingAnswer
 		return readGreeting(c, &answer)`},
 	{"cluster/identity.go", "Welcome", "return peernet.GreetingAnswer{Greeting: n.greet(\"\"), Index: n.store.Index()}"},
-	{"cluster/raft_transport.go", "mayVote", "return true"},
+	{"cluster/senders.go", "admitCandidate", "return nil"},
 }}
 
 // LateSnapshots passes every received snapshot to Raft, also one behind the node's state
