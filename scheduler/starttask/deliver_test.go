@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http/httptest"
-	"net/url"
-	"strconv"
+	"net"
 	"strings"
 	"testing"
 
@@ -32,21 +30,27 @@ func (w *taskWorld) realAgents() (client *agent.Client, events func(*fsm.StartTa
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	at := httptest.NewServer(server.Handler())
-	w.t.Cleanup(at.Close)
-	u, err := url.Parse(at.URL)
+	w.dir = w.t.TempDir()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.port, err = strconv.Atoi(u.Port()); err != nil {
-		w.t.Fatal(err)
-	}
-	w.dir = w.t.TempDir()
+	w.port = ln.Addr().(*net.TCPAddr).Port
+	// Its conversations and commands end before their folders are removed.
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, ln) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
 	client = agent.New(agent.Config{})
 	w.t.Cleanup(client.Close)
 	return client, func(task *fsm.StartTask) string {
 		w.t.Helper()
-		body, err := client.Request(w.t.Context(), at.URL, "", "GET", "/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
+		body, err := client.Request(w.t.Context(), "http://"+ln.Addr().String(), "", "GET", "/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
 		if err != nil {
 			w.t.Fatal(err)
 		}
