@@ -212,18 +212,22 @@ func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
 	}
 }
 
+// TestLife_RunningBeforeNomadSaysSo: a sandbox is RUNNING once its agent server has answered. On a busy
+// machine Nomad may have said so by then; if RUNNING waited for it, it would have each time.
 func TestLife_RunningBeforeNomadSaysSo(t *testing.T) {
 	l := newLife(t)
-	begin := time.Now()
-	id := l.create(l.template(fsm.DriverRawExec))
-	st := l.reach(id, fsm.SandboxRunning)
-	took := time.Since(begin)
-	a, _, err := l.s.client.Allocations().Info(st.Placement.AllocID, nil)
-	l.must(err)
-	t.Logf("RUNNING after %s; Nomad's client status is %q", took, a.ClientStatus)
-	if a.ClientStatus != api.AllocClientStatusPending {
-		t.Errorf("Nomad says %q: RUNNING waited for it", a.ClientStatus)
+	for range 5 {
+		begin := time.Now()
+		st := l.reach(l.create(l.template(fsm.DriverRawExec)), fsm.SandboxRunning)
+		took := time.Since(begin)
+		a, _, err := l.s.client.Allocations().Info(st.Placement.AllocID, nil)
+		l.must(err)
+		t.Logf("RUNNING after %s; Nomad's client status is %q", took, a.ClientStatus)
+		if a.ClientStatus == api.AllocClientStatusPending {
+			return
+		}
 	}
+	t.Error("Nomad never says \"pending\": RUNNING waits for it")
 }
 
 func TestLife_JobPurgedByHand_IsRegisteredAgainWithItsWorkspace(t *testing.T) {
