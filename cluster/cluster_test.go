@@ -36,7 +36,7 @@ func newKey(i int) fsm.Command {
 	})
 }
 
-// histories is how many random histories a test tries: few in make test, many in make e2e, which
+// histories is how many random histories a test tries: few in make test, many in make large, which
 // sets BIVOUAC_DRILL=long for these tests. Each run of either draws new ones.
 func histories(few, many int) int {
 	if os.Getenv("BIVOUAC_DRILL") == "long" {

@@ -14,7 +14,7 @@ import (
 func TestReal_AFloodOfStrangersKeepsNobodyOut(t *testing.T) {
 	rounds := histories(0, 2)
 	if rounds == 0 {
-		t.Skip("the flood takes the CPU that an election needs beside other packages; make e2e runs it")
+		t.Skip("the flood takes the CPU that an election needs beside other packages; make large runs it")
 	}
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()

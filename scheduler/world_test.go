@@ -133,7 +133,7 @@ func (w *world) until(what string, limit time.Duration, cond func() bool) {
 }
 
 // scale divides both the sandboxes that crowd the scheduler and the scheduler's slots, whose ratio
-// decides what a test shows. make e2e sets BIVOUAC_DRILL=long: the full size.
+// decides what a test shows. make large sets BIVOUAC_DRILL=long: the full size.
 func scale() int {
 	if os.Getenv("BIVOUAC_DRILL") == "long" {
 		return 1

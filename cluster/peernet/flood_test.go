@@ -56,7 +56,7 @@ func TestPeerPort_PeersGetInThroughAFloodOfStrangers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(flood.Say) == len(first) && os.Getenv("BIVOUAC_DRILL") != "long" {
-				t.Skip("its handshakes take the CPU that the peer's needs beside other packages; make e2e runs it")
+				t.Skip("its handshakes take the CPU that the peer's needs beside other packages; make large runs it")
 			}
 			now, ca := time.Now(), authorityFor(t)
 			port := openPort(t, write(t, t.TempDir(), ca, issue(t, ca, "a", now, time.Hour)), echo)
