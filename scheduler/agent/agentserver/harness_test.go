@@ -34,6 +34,8 @@ func serveAt(t *testing.T, dir string, edit func(*Config)) *server {
 	cfg := Config{
 		Keys: []string{"other", testKey}, ConversationsPath: dir, Version: "test", SecretKey: "SEALCANARY",
 		Logger: slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		// The start file of whoever runs the tests may take seconds for each shell.
+		Environ: append(os.Environ(), "HOME="+t.TempDir()),
 	}
 	stepping(nil, nil)(&cfg)
 	if edit != nil {

@@ -20,7 +20,11 @@ import (
 func opened(t *testing.T, change func(*Config)) (*Set, string) {
 	t.Helper()
 	dir := t.TempDir()
-	c := Config{WorkingDir: dir, StateDir: t.TempDir(), Environ: os.Environ(), SoftTimeout: 2 * time.Second}
+	// The start file of whoever runs the tests may take seconds for each shell.
+	c := Config{
+		WorkingDir: dir, StateDir: t.TempDir(), SoftTimeout: 2 * time.Second,
+		Environ: append(os.Environ(), "HOME="+t.TempDir()),
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -149,7 +153,7 @@ func TestTerminal_LongCommand(t *testing.T) {
 
 // TestTerminal_SoftTimeoutAndInput starts a program that is silent and reads, and talks to it.
 func TestTerminal_SoftTimeoutAndInput(t *testing.T) {
-	s, _ := opened(t, func(c *Config) { c.SoftTimeout = 300 * time.Millisecond })
+	s, _ := opened(t, func(c *Config) { c.SoftTimeout = 1500 * time.Millisecond })
 	if o := s.sh(t, args{"command": ""}); !o.IsError || !strings.Contains(o.out(), "No previous running command to retrieve") {
 		t.Errorf("without a command: %s", o.raw)
 	}
@@ -157,7 +161,7 @@ func TestTerminal_SoftTimeoutAndInput(t *testing.T) {
 		t.Errorf("input without a command: %s", o.raw)
 	}
 	o := s.sh(t, args{"command": "echo begun; read a; echo got $a; read b; echo end $b"})
-	if o.code() != -1 || o.out() != "begun" || !strings.Contains(o.Meta.Suffix, "no new output after 0.3 seconds") || o.Timeout {
+	if o.code() != -1 || o.out() != "begun" || !strings.Contains(o.Meta.Suffix, "no new output after 1.5 seconds") || o.Timeout {
 		t.Fatalf("a silent command: %s", o.raw)
 	}
 	if o := s.sh(t, args{"command": "echo other"}); o.code() != -1 || !strings.Contains(o.Meta.Suffix, "NOT executed") {
@@ -388,7 +392,7 @@ func TestTerminal_MarkerCantBeForged(t *testing.T) {
 func TestTerminal_Secrets(t *testing.T) {
 	values := map[string]string{"MY_TOKEN": "s3cr'et\"\\value\nwith two lines", "OTHER": "other-value", "SHORT": "x"}
 	s, _ := opened(t, func(c *Config) {
-		c.SoftTimeout = 300 * time.Millisecond
+		c.SoftTimeout = 1500 * time.Millisecond // a busy machine may be silent for less
 		c.Secrets = func() map[string]string { return values }
 		c.Environ = append(c.Environ, "OH_SESSION_API_KEYS_0=the-key", "OH_SECRET_KEY=the-key", "SESSION_API_KEY=the-key")
 	})
@@ -400,7 +404,7 @@ func TestTerminal_Secrets(t *testing.T) {
 		t.Errorf("a secret: %s", o.raw)
 	}
 	// Byte by byte, and with the call's end in the middle.
-	o = s.sh(t, args{"command": "v=$OTHER; for ((i=0; i<${#v}; i++)); do printf %s \"${v:i:1}\"; sleep 0.02; done; printf 'oth'; sleep 0.7; printf 'er-value|'; printf other-valu"})
+	o = s.sh(t, args{"command": "v=$OTHER; for ((i=0; i<${#v}; i++)); do printf %s \"${v:i:1}\"; sleep 0.02; done; printf 'oth'; sleep 3; printf 'er-value|'; printf other-valu"})
 	if o.out() != "<secret-hidden>" || o.code() != -1 {
 		t.Errorf("the first half: %s", o.raw)
 	}
