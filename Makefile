@@ -92,7 +92,7 @@ e2e: tools build ## the drills (ops/e2e) on the real stack in their short form, 
 	$(GO) run ./ops/drills $(if $(DRILLS),-run '$(DRILLS)') $(if $(RACE),-race) -raced '$(RACED)' $(if $(RECORD),-record ops/drills/times.txt)
 
 # The drills whose nodes have the race detector in make e2e: together they use every part of a node.
-RACED := TestFirstSlice|TestWork|TestWarmPool
+RACED := TestFirstSlice|TestWarmPool
 
 # What has a larger form than the one that make test runs: more random histories, bigger crowds.
 # TestOpen_DamagedFiles (cluster/raftstore) has one too, of tens of minutes, which no target runs.

@@ -211,7 +211,8 @@ func (w *work) say(text string) {
 // becomes waits until the conversation has the status.
 func (w *work) becomes(status string) {
 	w.t.Helper()
-	testcluster.Eventually(w.t, "the conversation is "+status, func() error {
+	// An agent of Node's takes a minute and more to begin beside other drills.
+	err := testcluster.Await(4*testcluster.Patience, func() error {
 		var info struct {
 			Status string `json:"execution_status"`
 		}
@@ -223,6 +224,9 @@ func (w *work) becomes(status string) {
 		}
 		return nil
 	})
+	if err != nil {
+		w.t.Fatalf("the conversation is not %s: %v", status, err)
+	}
 }
 
 // says checks the last answer.
