@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -31,8 +32,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Every goroutine that a test began has ended. At most as many tests run at once as there are
-	// processors: with more, Raft's timers run out on real sockets (ops/decisions/0018).
+	// The tests run one at a time: Raft's timers run out beside others (ops/decisions/0018), and the
+	// race detector blames whichever test runs for a race of another one's Raft.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "1"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m)
 }
 
