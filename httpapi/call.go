@@ -205,9 +205,11 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	if upload {
 		return nil
 	}
+	if !decode.InUTF8(c.r.Header.Get("Content-Type")) {
+		return response.Error(http.StatusUnsupportedMediaType, "Unsupported charset: send JSON in UTF-8")
+	}
 	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
 	if c.r.ContentLength > limit {
-		w.Header().Set("Connection", "close")
 		return tooLarge
 	}
 	body, err := c.readBody(http.MaxBytesReader(w, c.r.Body, limit), coded, limit)

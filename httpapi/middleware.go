@@ -49,6 +49,9 @@ func (w *recorder) WriteHeader(status int) {
 		if w.status = status; status >= http.StatusBadRequest && w.client != nil && !w.client.admitted.Load() {
 			_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalTime)) // the server's own is left
 		}
+		if status == http.StatusRequestEntityTooLarge {
+			w.Header().Set("Connection", "close") // the rest of the body is no request
+		}
 		if w.Header().Get(response.HeaderIndex) == "" {
 			w.Header().Set(response.HeaderIndex, strconv.FormatUint(w.index(), 10))
 		}
@@ -68,6 +71,27 @@ func (w *recorder) Write(b []byte) (int, error) {
 func (w *recorder) NoteStatus(status int) {
 	if w.status == 0 {
 		w.status = status
+	}
+}
+
+// linger reads what the client still sends of a body that was too large. Most clients read no response
+// before they have sent all, and to close a connection with unread bytes resets it.
+func (w *recorder) linger(r *http.Request) {
+	if w.status != http.StatusRequestEntityTooLarge || r.ProtoMajor != 1 || w.client == nil || !w.client.admitted.Load() {
+		return
+	}
+	connection := http.NewResponseController(w.ResponseWriter)
+	if connection.Flush() != nil {
+		return // the client has left
+	}
+	end := time.Now().Add(lingerTime)
+	for part := make([]byte, 32<<10); time.Now().Before(end); {
+		if connection.SetReadDeadline(time.Now().Add(lingerPause)) != nil {
+			return
+		}
+		if _, err := r.Body.Read(part); err != nil {
+			return
+		}
 	}
 }
 
@@ -97,6 +121,7 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 				rec.client = b
 			}
 		}
+		defer rec.linger(r)
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
 		// Aborted requests are logged too.

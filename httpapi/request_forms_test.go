@@ -1,9 +1,13 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -106,4 +110,72 @@ func TestBody_NullCharacter(t *testing.T) {
 	}
 	// An escaped backslash before the digits is not a null character.
 	h.do(h.alice, "PATCH", "/api/v1/app-conversations/"+id, `{"title":"a\\u0000b"}`).want(t, 200)
+}
+
+// Two readers of one text must find the same value: one takes the first of two members of a name,
+// another the last, and each puts something else for half of a surrogate pair.
+func TestBody_TwoReadingsAreRefused(t *testing.T) {
+	h := newHarness(t)
+	for _, tt := range []struct{ body, loc, text string }{
+		{`{"language":"de","language":"fr"}`, `["body","17"]`, "Duplicate member"},
+		{`{"language":"de","l\u0061nguage":"fr"}`, `["body","17"]`, "Duplicate member"},
+		{`{"a":{"b":[{"c":1,"c":2}]}}`, `["body","18"]`, "Duplicate member"},
+		{`{"language":"\ud800"}`, `["body","13"]`, "Lone surrogate"},
+		{`{"language":"\udc00\ud800"}`, `["body","13"]`, "Lone surrogate"},
+		{`{"\ud83d":"de"}`, `["body","2"]`, "Lone surrogate"},
+	} {
+		res := h.do(h.alice, "POST", "/api/settings", tt.body).want(t, 422)
+		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, tt.text) || !strings.Contains(text, "json_invalid") {
+			t.Errorf("%s: %s", tt.body, text)
+		}
+	}
+	h.do(h.alice, "POST", "/api/settings", `{"language":"\ud83d\ude00","a":{"a":1},"b":[{"a":1},{"a":2}]}`).want(t, 200)
+}
+
+func TestBody_Charset(t *testing.T) {
+	h := newHarness(t)
+	for _, name := range []string{"utf-8", "UTF-8", `"utf-8"`, "us-ascii", "utf8"} {
+		h.do(h.alice, "POST", "/api/settings", `{}`, "Content-Type", "application/json; charset="+name).want(t, 200)
+	}
+	for _, name := range []string{"utf-16", "UTF-16LE", "utf-32", "iso-8859-1", "shift_jis", "x"} {
+		res := h.do(h.alice, "POST", "/api/settings", `{"language":"de"}`, "Content-Type", "application/json; charset="+name).want(t, 415)
+		if !strings.Contains(string(res.body), "UTF-8") {
+			t.Errorf("%s: %s", name, res.body)
+		}
+	}
+}
+
+// An ordinary client reads the response when it has sent the whole body: closing the connection
+// before that resets it.
+func TestServer_TooLargeABodyIsAnswered(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.MaxBodyBytes = 1 << 20 })
+	address, _ := served(t, h)
+	piece := bytes.Repeat([]byte("x"), 1<<20)
+	const pieces = 64 // more than the kernel keeps for a connection
+	for name, framing := range map[string]string{"length": fmt.Sprintf("Content-Length: %d", pieces<<20), "chunks": "Transfer-Encoding: chunked"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := dial(t, address)
+			head := "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer " + h.alice + "\r\n" + framing + "\r\n\r\n"
+			if _, err := io.WriteString(c, head); err != nil {
+				t.Fatal(err)
+			}
+			for n := range pieces {
+				text := piece
+				if name == "chunks" {
+					text = slices.Concat([]byte("100000\r\n"), piece, []byte("\r\n"))
+				}
+				if _, err := c.Write(text); err != nil {
+					t.Fatalf("after %d MiB: %v", n, err)
+				}
+			}
+			if name == "chunks" {
+				_, _ = io.WriteString(c, "0\r\n\r\n") // the response may end the wait before
+			}
+			reply, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || reply.StatusCode != http.StatusRequestEntityTooLarge || !reply.Close {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Limits of one JSON document besides its size in bytes.
@@ -55,6 +57,19 @@ func isJSON(contentType string) bool {
 	return t == "application/json" || strings.HasPrefix(t, "application/") && strings.HasSuffix(t, "+json")
 }
 
+// InUTF8 reports whether a Content-Type leaves a text in UTF-8, as JSON has to be. ASCII is UTF-8.
+func InUTF8(contentType string) bool {
+	if !strings.Contains(contentType, ";") {
+		return true
+	}
+	_, params, _ := mime.ParseMediaType(contentType) // what is no media type is no JSON either
+	switch strings.ToLower(params["charset"]) {
+	case "", "utf-8", "utf8", "us-ascii", "ascii":
+		return true
+	}
+	return false
+}
+
 // byteOrderMark may precede a JSON text (RFC 8259, 8.1).
 const byteOrderMark = "\ufeff"
 
@@ -78,7 +93,24 @@ func decodeJSON(p *Problems, body []byte) (any, bool) {
 	if rest := bytes.TrimLeft(body[end:], " \t\r\n"); len(rest) > 0 {
 		return nil, jsonInvalid(p, len(body)-len(rest), "Extra data")
 	}
+	if !jsontext.Value(body).IsValid() {
+		return nil, ambiguous(p, body)
+	}
 	return v, true
+}
+
+// ambiguous adds a problem for JSON that readers understand differently: a member that comes twice,
+// half of a surrogate pair (RFC 7493). It always returns false.
+func ambiguous(p *Problems, body []byte) bool {
+	_, err := jsontext.NewDecoder(bytes.NewReader(body)).ReadValue()
+	offset, text := len(body), "Lone surrogate"
+	if at := new(jsontext.SyntacticError); errors.As(err, &at) {
+		offset = int(at.ByteOffset)
+	}
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		text = "Duplicate member"
+	}
+	return jsonInvalid(p, offset, text)
 }
 
 // hasNull adds a problem for every string with a null character: environment variables, command

@@ -89,7 +89,7 @@ var ours = map[string][]string{
 // owners maps a dependency, by prefix, to the only folder that may import it.
 var owners = map[string][]string{
 	"github.com/hashicorp/go-memdb":       {"fsm"},
-	"github.com/go-json-experiment/json":  {"fsm", "scheduler"},
+	"github.com/go-json-experiment/json":  {"fsm", "scheduler", "httpapi"},
 	"github.com/hashicorp/vault/api":      {"secrets", "deploy"},
 	"github.com/hashicorp/raft":           {"cluster"},
 	"github.com/hashicorp/raft-boltdb":    {"cluster"},
