@@ -188,6 +188,11 @@ func (t *transaction) needed(s *Sandbox) bool {
 	if firstWithPrefix[Conversation](t.txn, tableConversations, indexSandbox, prefixOf(s.ID)) != nil {
 		return true
 	}
+	return t.starting(s)
+}
+
+// starting reports whether an unfinished start task uses the sandbox or is going to.
+func (t *transaction) starting(s *Sandbox) bool {
 	for task := range withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil) {
 		named := task.SandboxID == "" && task.UserID == s.UserID && t.meta.active(VersionHistory) && valueOr(task.Request.SandboxID, "") == s.ID
 		if task.SandboxID == s.ID || named {

@@ -49,6 +49,9 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 			if len(oldest) == over {
 				break
 			}
+			if t.meta.active(VersionRoom) && t.starting(s) {
+				continue // an accepted start has its sandbox until it ends
+			}
 			oldest = append(oldest, s)
 			freed := Usage{Running: 1, CPU: s.Template.CPU, Memory: s.Template.Memory}
 			mine, theirs = mine.minus(freed), theirs.minus(freed)

@@ -405,3 +405,30 @@ func BenchmarkCreate(b *testing.B) {
 		})
 	}
 }
+
+// TestLimit_PauseOldestSparesAcceptedStarts: a start that was accepted has its sandbox until it ends,
+// and a start that needs its place is refused.
+func TestLimit_PauseOldestSparesAcceptedStarts(t *testing.T) {
+	t.Parallel()
+	f := raised(t)
+	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, OnLimit: OnLimitPauseOldest}})
+	f.do("ada", &StartTaskCreateBody{ID: "t1", ConversationID: "c1"})
+	f.do("", &StartTaskBindBody{ID: "t1", SandboxID: "sb1", Create: newSandboxBody("sb1")})
+	f.sandbox("ada", "sb2")
+	f.do("ada", &StartTaskCreateBody{ID: "t2", ConversationID: "c2"})
+	if first, second := f.desired("sb1"), f.desired("sb2"); first != DesiredRunning || second != DesiredPaused {
+		t.Fatalf("the sandbox of the accepted start is to be %s and the other %s", first, second)
+	}
+	f.do("", &StartTaskBindBody{ID: "t2", SandboxID: "sb3", Create: newSandboxBody("sb3")})
+	if err := f.fails(CodeLimit, "ada", newSandboxBody("sb4")); err.Limit != LimitOfUser+LimitRunning {
+		t.Errorf("refused by %q", err.Limit)
+	}
+	f.do("", &StartTaskFinishBody{ID: "t1", Conversation: Conversation{ID: "c1", AgentKind: "openhands"}})
+	f.do("ada", &StartTaskCreateBody{ID: "t3", ConversationID: "c3", Request: StartRequest{SandboxID: ptr("sb1")}})
+	f.fails(CodeLimit, "ada", newSandboxBody("sb4"))
+	f.do("", &StartTaskFailBody{ID: "t3", Detail: "x"})
+	f.sandbox("ada", "sb4")
+	if first, third := f.desired("sb1"), f.desired("sb3"); first != DesiredPaused || third != DesiredRunning {
+		t.Errorf("the sandbox without a start is to be %s, the one with a start %s", first, third)
+	}
+}

@@ -54,7 +54,8 @@ const (
 	// VersionStarts: messages wait for the conversation that is being started.
 	VersionStarts = 8
 	// VersionRoom: the state is counted as the memory that it takes, expired results of commands and
-	// keys that are revoked for long give their room back, and a deleted user leaves no result.
+	// keys that are revoked for long give their room back, and a deleted user leaves no result. A limit
+	// pauses no sandbox of an accepted start.
 	VersionRoom = 9
 	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
 	VersionPeers = 9
