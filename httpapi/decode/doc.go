@@ -5,6 +5,6 @@
 // Readers collect every fault of a request with its location in a Problems. Echoed input is
 // truncated and masked: a fault shows neither a secret nor a text of unbounded length.
 //
-// It imports only the standard library, because it is part of the program that runs in every
-// sandbox.
+// It imports only what the program in every sandbox has without it: the standard library and
+// go-json-experiment/json.
 package decode

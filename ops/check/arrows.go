@@ -33,7 +33,7 @@ var mayImportToo = map[string][]string{
 var narrow = map[string][]string{
 	"cluster/raftfix":   {"github.com/hashicorp/raft"},
 	"ops/runbooks":      {},
-	"httpapi/decode":    {}, // it runs in every sandbox
+	"httpapi/decode":    {"github.com/go-json-experiment/json"}, // it runs in every sandbox, which has it
 	"httpapi/client":    {},
 	"httpapi/places":    {},
 	"httpapi/requestid": {},
