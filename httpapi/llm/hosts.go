@@ -16,6 +16,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/publicaddr"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // errHost is the error of a connection that the operator does not allow.
@@ -86,9 +87,9 @@ func newHosts(list []string) hosts {
 }
 
 func vendorHosts() (list []string) {
-	for _, v := range vendors() {
-		for _, base := range v.bases {
-			if u, err := url.Parse(base); err == nil {
+	for _, v := range preset.Vendors() {
+		for _, api := range []wire{wireOpenAI, wireAnthropic, wireGemini} {
+			if u, err := url.Parse(api.baseOf(v)); err == nil && u.Host != "" {
 				list = append(list, u.Host)
 			}
 		}

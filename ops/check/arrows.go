@@ -24,7 +24,7 @@ var mayImportToo = map[string][]string{
 	"cmd":       {"ops/runbooks"},                                            // the program ships them
 	"ops":       {"httpapi/client", "scheduler/agent/modeltest"},             // drills call the API, and script a model
 	"cluster":   {"httpapi/requestid"},                                       // a request keeps its id on every node
-	"httpapi":   {"scheduler/agent/preset"},                                  // agents of specs, as data
+	"httpapi":   {"scheduler/agent/preset"},                                  // agents of specs and vendors of models, as data
 	"scheduler": {"httpapi/decode", "httpapi/requestid", "httpapi/llmtoken"}, // validation of the agent server; tokens of start tasks
 }
 
@@ -55,7 +55,7 @@ var ours = map[string][]string{
 	"httpapi/git":         {"fsm", "httpapi/decode", "httpapi/publicaddr", "httpapi/response"},
 	"httpapi/legacy":      {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
 	"httpapi/proxy":       {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
-	"httpapi/llm":         {"fsm", "cluster", "httpapi/apikey", "httpapi/llmtoken", "httpapi/proxy", "httpapi/publicaddr", "httpapi/response"},
+	"httpapi/llm":         {"fsm", "cluster", "httpapi/apikey", "httpapi/llmtoken", "httpapi/proxy", "httpapi/publicaddr", "httpapi/response", "scheduler/agent/preset"},
 	"httpapi/llmtoken":    {"fsm"},
 	"scheduler":           {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
 	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/llmtoken", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/agent/preset", "scheduler/fault", "scheduler/slots"},
@@ -78,7 +78,7 @@ var ours = map[string][]string{
 	"scheduler/agent/tools":      {"scheduler/agent/credential", "scheduler/agent/event"},
 	"scheduler/agent/mcp":        {"scheduler/agent/event", "scheduler/agent/tools"},
 	"scheduler/agent/skills":     {"scheduler/agent/event", "scheduler/agent/tools"},
-	"scheduler/agent/native":     {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/skills", "scheduler/agent/tools"},
+	"scheduler/agent/native":     {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/hooks", "scheduler/agent/mcp", "scheduler/agent/preset", "scheduler/agent/skills", "scheduler/agent/tools"},
 	"scheduler/agent/acp":        {"scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/preset"},
 	"scheduler/agent/preset":     {},
 	"scheduler/agent/modeltest":  {},

@@ -46,6 +46,7 @@ var rules = []struct {
 	{"runbooks/quotes", RunbookQuotes, "fsm/x.go", "package fsm", `no message of the program is "the disk does not answer`},
 	{"runbooks/metrics", RunbookQuotes, "fsm/x.go", "package fsm\nvar e = \"bivouac_hold_of_another\"", `no name in the program is "bivouac_hold"`},
 	{"runbooks/unnamed", Runbooks, "fsm/x.go", "package fsm", `no message names the runbook "disk"`},
+	{"vendors/none", Vendors, "fsm/x.go", "package fsm", "has no vendor of models"},
 }
 
 func TestTree_KeepsTheRules(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 
 	"bivouac.dev/bivouac/scheduler/agent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/event"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 const (
@@ -128,7 +129,7 @@ func retryable(s *session, err error) bool {
 
 // ready returns a session of the agent that the settings ask for now.
 func (e *Engine) ready(ctx context.Context) (*session, error) {
-	v := values{llm: e.llm(), dataDir: e.dataDir(), ask: e.mayAsk()}
+	v := values{llm: e.llm(), named: e.named(), dataDir: e.dataDir(), ask: e.mayAsk()}
 	c, err := v.command(e.preset, e.environ())
 	if err != nil {
 		return nil, e.initFailure(err)
@@ -406,8 +407,15 @@ func (e *Engine) llm() engine.LLM {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.setup.Agent.LLM
-	l.Model = bareModel(cmp.Or(e.setup.Agent.ACP.Model, l.Model))
+	l.Model = preset.BareModel(cmp.Or(e.setup.Agent.ACP.Model, l.Model))
 	return l
+}
+
+// named returns the model that tells the vendor of the key.
+func (e *Engine) named() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.setup.Agent.LLM.Model
 }
 
 // wantedModel is the model to choose in the session: none where the command line names it.

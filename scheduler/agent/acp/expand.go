@@ -1,7 +1,6 @@
 package acp
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -12,6 +11,7 @@ import (
 	"unicode"
 
 	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // placeholder is what may stand in a command line: {{name}}, and {{ask?yes:no}} for a value that
@@ -20,7 +20,10 @@ var placeholder = regexp.MustCompile(`\{\{(ask\?[^:{}]*:[^{}]*|[a-z_]+)\}\}`) //
 
 // values are what the placeholders stand for.
 type values struct {
-	llm     engine.LLM
+	llm engine.LLM
+	// named is the model that tells the vendor of the key: that of the settings or of the start, with
+	// its prefix. An agent may be asked for another one.
+	named   string
 	dataDir string
 	ask     bool
 }
@@ -38,10 +41,10 @@ func (v values) expand(s string) (string, error) {
 			}
 			return no
 		}
-		text, known := v.named(name)
+		text, err := v.value(name)
 		switch {
-		case !known:
-			bad = fmt.Errorf("there is no placeholder %s", m)
+		case err != nil:
+			bad = err
 		case strings.ContainsFunc(text, func(r rune) bool { return r == '"' || r == '\\' || unicode.IsControl(r) }):
 			bad = fmt.Errorf("the value of %s has a quote, a backslash or a control character in it", m)
 		}
@@ -50,29 +53,50 @@ func (v values) expand(s string) (string, error) {
 	return out, bad
 }
 
-func (v values) named(name string) (string, bool) {
+// value returns what a placeholder stands for.
+func (v values) value(name string) (string, error) {
 	switch name {
 	case "llm_model":
-		return v.llm.Model, true
+		return v.llm.Model, nil
 	case "llm_base_url":
-		return cmp.Or(v.llm.BaseURL, "https://api.openai.com/v1"), true
+		return v.baseURL("OpenAI", func(p preset.Vendor) string { return p.OpenAI }, "")
 	case "llm_anthropic_url":
-		return vendorURL(v.llm.BaseURL, "anthropic"), true
+		return v.baseURL("Anthropic", func(p preset.Vendor) string { return strings.TrimSuffix(p.Anthropic, "/v1") }, "anthropic")
 	case "llm_gemini_url":
-		return vendorURL(v.llm.BaseURL, "gemini"), true
+		return v.baseURL("Gemini", func(p preset.Vendor) string { return strings.TrimSuffix(p.Gemini, "/v1beta") }, "gemini")
 	case "llm_api_key":
-		return v.llm.APIKey, true
+		return v.llm.APIKey, nil
 	case "data_dir":
-		return v.dataDir, true
+		return v.dataDir, nil
 	}
-	return "", false
+	return "", fmt.Errorf("there is no placeholder {{%s}}", name)
+}
+
+// baseURL returns where an API is served: at the settings' base URL, else by the model's vendor. A key
+// goes to no vendor but its own, so that an API which that one does not serve is an error. Where no
+// model tells the vendor, the Anthropic and Gemini URLs are empty, and an agent uses its own default.
+func (v values) baseURL(api string, of func(preset.Vendor) string, path string) (string, error) {
+	switch {
+	case v.llm.BaseURL != "" && path == "":
+		return v.llm.BaseURL, nil
+	case v.llm.BaseURL != "":
+		return vendorURL(v.llm.BaseURL, path), nil
+	case v.named == "" && path != "":
+		return "", nil
+	}
+	vendor, _ := preset.VendorOf(v.named)
+	base := of(vendor)
+	if base == "" && v.llm.APIKey != "" {
+		return "", fmt.Errorf("the vendor of the model %s is not known to serve the %s API: choose a model of its vendor, or set llm_base_url in the settings", v.named, api)
+	}
+	return base, nil
 }
 
 // vendorURL returns the base of another vendor's protocol. The gateway has it beside OpenAI's,
 // below /llm; another endpoint is the vendor's own or speaks both at its root.
 func vendorURL(base, vendor string) string {
 	u, err := url.Parse(base)
-	if err != nil || base == "" {
+	if err != nil {
 		return base
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
@@ -120,19 +144,4 @@ func (p Preset) namesModel() bool {
 	const name = "{{llm_model}}"
 	has := func(s string) bool { return strings.Contains(s, name) }
 	return slices.ContainsFunc(p.Args, has) || slices.ContainsFunc(slices.Collect(maps.Values(p.Env)), has)
-}
-
-// bareModel removes a provider's prefix, which the model's server does not know. A name such as
-// Qwen/Qwen3-Coder stays.
-func bareModel(model string) string {
-	prefix, rest, found := strings.Cut(model, "/")
-	if !found {
-		return model
-	}
-	switch prefix {
-	case "anthropic", "cerebras", "custom_openai", "deepseek", "fireworks_ai", "gemini", "groq", "hosted_vllm", "litellm_proxy",
-		"lm_studio", "mistral", "moonshot", "ollama", "ollama_chat", "openai", "openhands", "openrouter", "together_ai", "vllm", "xai":
-		return rest
-	}
-	return model
 }

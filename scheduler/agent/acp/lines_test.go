@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"bivouac.dev/bivouac/scheduler/agent/engine"
 )
 
 // A line of 11 MiB passes with its strings shortened, between characters; an update never reaches
@@ -60,6 +62,24 @@ func TestExpand_Placeholders(t *testing.T) {
 	for _, in := range []string{"{{llm_model}}", "{{unknown}}"} {
 		if got, err := v.expand(in); err == nil {
 			t.Errorf("%s: %q, want an error", in, got)
+		}
+	}
+}
+
+// A key goes to no vendor but its own, whatever API the agent speaks.
+func TestExpand_TheKeyGoesToTheModelsVendor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ model, in, want string }{
+		{"deepseek/deepseek-chat", "{{llm_base_url}} {{llm_anthropic_url}}", "https://api.deepseek.com/v1 https://api.deepseek.com/anthropic"},
+		{"claude-opus-4-5", "{{llm_base_url}} {{llm_anthropic_url}}", "https://api.anthropic.com/v1 https://api.anthropic.com"},
+		{"gemini/gemini-3-pro", "{{llm_gemini_url}}", "https://generativelanguage.googleapis.com"},
+		{"", "{{llm_base_url}} {{llm_anthropic_url}}{{llm_gemini_url}}", "https://api.openai.com/v1 "},
+		{"openai/gpt-5", "{{llm_anthropic_url}}", ""}, {"openai/gpt-5", "{{llm_gemini_url}}", ""}, {"bedrock/claude", "{{llm_base_url}}", ""},
+	} {
+		v := values{named: c.model, llm: engine.LLM{APIKey: "sk-owner"}}
+		got, err := v.expand(c.in)
+		if c.want != "" && (err != nil || got != c.want) || c.want == "" && (err == nil || !strings.Contains(err.Error(), "llm_base_url")) {
+			t.Errorf("%s with the model %q: %q, %v, want %q", c.in, c.model, got, err, c.want)
 		}
 	}
 }

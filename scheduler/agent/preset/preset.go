@@ -1,5 +1,6 @@
-// Package preset has the agents whose command lines are known, as data. The engine that runs them
-// is package acp; the API and the command line check specs with it. It imports nothing of ours.
+// Package preset has, as data, the agents whose command lines are known and the vendors of models.
+// Package acp runs the agents; the API and the command line check specs with them. The engines and
+// the model gateway find a model's server by the vendors. It imports nothing of ours.
 package preset
 
 import (
