@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // The files of a sealed store, in its directory.
@@ -43,6 +43,8 @@ const (
 // Version numbers belong to the store and not to the path. They are never reused, not even after an
 // entry is deleted.
 type Sealed struct {
+	// mu is held by readers and writers of db, exclusively by what replaces it.
+	mu               sync.RWMutex
 	db               *bbolt.DB
 	dir              string
 	sealer           *sealer
@@ -58,7 +60,8 @@ type SealedOptions struct {
 }
 
 // OpenSealed opens the store in dir and creates it if it does not exist. It returns an error when
-// another process has the store open, and when the key is missing or does not match.
+// another process has the store open, when the key is missing or does not match, when others can read
+// or replace a file, and when the file is damaged.
 func OpenSealed(dir string, o SealedOptions) (*Sealed, error) {
 	s := &Sealed{dir: dir, grace: o.Grace, retention: o.Retention, now: time.Now}
 	if s.grace == 0 {
@@ -77,20 +80,22 @@ func (s *Sealed) open(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	if err := private(dir); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, compactedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	path := filepath.Join(dir, sealedFile)
 	_, err := os.Stat(path)
 	fresh := errors.Is(err, os.ErrNotExist)
 	if s.sealer, err = loadSealer(filepath.Join(dir, sealedKeyFile), fresh); err != nil {
 		return err
 	}
-	s.db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return fmt.Errorf("another process has %s open", sealedFile)
+	if s.db, err = openFile(path); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", sealedFile, err)
-	}
-	if err := s.db.Update(s.check); err != nil {
+	if err := contain(func() error { return s.db.Update(s.check) }); err != nil {
 		return errors.Join(err, s.db.Close())
 	}
 	return nil
@@ -126,7 +131,11 @@ func (s *Sealed) check(tx *bbolt.Tx) error {
 }
 
 // Close closes the files. Later operations return ErrUnavailable.
-func (s *Sealed) Close() error { return s.db.Close() }
+func (s *Sealed) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.db.Close()
+}
 
 // Health implements Store.
 func (s *Sealed) Health(ctx context.Context) error {
@@ -137,14 +146,22 @@ func (s *Sealed) update(ctx context.Context, bucket []byte, fn func(*bbolt.Bucke
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return sealedError(s.db.Update(func(tx *bbolt.Tx) error { return fn(tx.Bucket(bucket)) }))
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return sealedError(contain(func() error {
+		return s.db.Update(func(tx *bbolt.Tx) error { return fn(tx.Bucket(bucket)) })
+	}))
 }
 
 func (s *Sealed) view(ctx context.Context, bucket []byte, fn func(*bbolt.Bucket) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return sealedError(s.db.View(func(tx *bbolt.Tx) error { return fn(tx.Bucket(bucket)) }))
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return sealedError(contain(func() error {
+		return s.db.View(func(tx *bbolt.Tx) error { return fn(tx.Bucket(bucket)) })
+	}))
 }
 
 // sealedError reports a disk that is full or failing as ErrUnavailable.

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Collect implements Store. It is one transaction.
+// Collect implements Store. It is one transaction. What it destroys gives its room in the file back.
 func (s *Sealed) Collect(ctx context.Context, birth Birth, judge func(Entry) Verdict) (Collected, error) {
 	if err := checkBirth(birth); err != nil {
 		return Collected{}, fmt.Errorf("collecting secrets: %w", err)
@@ -32,6 +32,9 @@ func (s *Sealed) Collect(ctx context.Context, birth Birth, judge func(Entry) Ver
 		return Collected{}, fmt.Errorf("collecting secrets: %w", err)
 	}
 	total.trim()
+	if err := s.compact(ctx); err != nil {
+		return total, fmt.Errorf("compacting %s: %w", sealedFile, err)
+	}
 	return total, nil
 }
 
