@@ -1,9 +1,20 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+
+	"github.com/google/uuid"
+
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/legacy"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // handleV0Start handles POST /api/conversations.
@@ -20,6 +31,7 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		}
 		in.conversation, in.v0ID = legacy.MapID(c.who.user, *wished)
 	}
+	made := "" // the task of this start, "" for a request that an Idempotency-Key repeats
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		v, err := c.viewWith(cluster.Linearizable)
 		if err != nil {
@@ -43,10 +55,78 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		if len(in.v0ID) > fsm.MaxCommandID && !v.Active(fsm.VersionCharacters) {
 			stored.v0ID = ""
 		}
-		return stored.command(c.who.user)
+		body, writes, err := stored.command(c.who.user)
+		if err == nil {
+			made = body.ID
+		}
+		return body, writes, err
 	}, func(res fsm.Result) (answer, error) {
+		if err := c.joinWithMessage(in, res, made); err != nil {
+			return answer{}, err
+		}
 		return newV0Start(in, res)
 	})
+}
+
+// joinWithMessage queues the message of a start that joined another. The message that began the
+// conversation is not sent again: the request may be a repetition. made is the start's own task.
+func (c *call) joinWithMessage(in startInput, res fsm.Result, made string) error {
+	if !in.join || in.request.InitialMessage == nil || res.StartTask != nil && res.StartTask.ID == made {
+		return nil
+	}
+	if res.StartTask == nil {
+		return errReady()
+	}
+	v, err := c.after()
+	if err != nil {
+		return err
+	}
+	task := v.StartTask(c.who.user, res.StartTask.ID)
+	message := *in.request.InitialMessage
+	switch {
+	case task == nil || task.Done():
+		if made == "" {
+			return nil // the first request queued it
+		}
+		return errReady()
+	case task.Request.InitialMessage != nil && reflect.DeepEqual(message, *task.Request.InitialMessage):
+		return nil
+	case !v.Active(fsm.VersionStarts):
+		return fsm.NeedsVersion("a message for a conversation that is being started", fsm.VersionStarts, v.ProtocolVersion())
+	}
+	message.Run = true
+	return c.queueJoined(task, message)
+}
+
+// queueJoined proposes the message under an id that follows from its content, so that it waits once.
+func (c *call) queueJoined(task *fsm.StartTask, message fsm.Message) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encoding the message: %w", err)
+	}
+	made := uuid.NewSHA1(uuid.NameSpaceOID, append([]byte(task.ID), text...))
+	id := hex.EncodeToString(made[:])
+	cmd := c.command(&fsm.StartTaskQueueBody{ID: task.ID, Message: fsm.PendingMessage{ID: id, Message: message}})
+	sum := sha256.Sum256([]byte(cmd.ID + " joins")) // the start has the key's own id
+	cmd.ID = "idem#" + hex.EncodeToString(sum[:])
+	_, err = c.server.cluster.Propose(c.ctx(), cmd)
+	if fsm.CodeOf(err) != fsm.CodeConflict {
+		return err
+	}
+	v, viewErr := c.after()
+	if viewErr != nil {
+		return viewErr
+	}
+	now := v.StartTask(c.who.user, task.ID)
+	if now == nil || !slices.ContainsFunc(now.Pending, func(m fsm.PendingMessage) bool { return m.ID == id }) {
+		return errReady()
+	}
+	return nil
+}
+
+// errReady is the 409 for a message that waits for the start of a conversation which has ended.
+func errReady() *response.HTTPError {
+	return response.Error(http.StatusConflict, "The conversation is ready: use send-message.")
 }
 
 // joins reports whether the start joins a conversation that exists or is being started, and so

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +107,7 @@ func TestV0Start_Refusals(t *testing.T) {
 
 func TestV0Start_ConversationID(t *testing.T) {
 	h := newHarness(t).withSettings()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionStarts})
 	for id, detail := range map[string]string{
 		strings.Repeat("x", 101): "Conversation ID is too long",
 		"a..b":                   "Conversation ID contains invalid path characters",
@@ -138,6 +140,48 @@ func TestV0Start_ConversationID(t *testing.T) {
 	h.do(h.bob, "POST", "/api/conversations", `{"conversation_id":"my talk"}`).want(t, 200)
 	if len(h.openTasks()) != before+1 {
 		t.Error("bob joined alice's conversation")
+	}
+}
+
+// A start that joins another brings its message along: it waits with the others, once for its content.
+func TestV0Start_JoinKeepsTheMessage(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionStarts})
+	start := func(text, key string) reply {
+		headers := []string{}
+		if key != "" {
+			headers = []string{headerIdempotencyKey, key}
+		}
+		return h.do(h.alice, "POST", "/api/conversations", sprint(`{"conversation_id":"talk","initial_user_msg":%q}`, text), headers...)
+	}
+	waiting := func() (texts []string) {
+		for _, m := range h.openTasks()[0].Pending {
+			texts = append(texts, m.Message.Content[0].Text)
+		}
+		return texts
+	}
+	start("first", "one").want(t, 200)
+	for _, text := range []string{"first", "second", "second", "third"} {
+		start(text, "").want(t, 200)
+	}
+	start("fourth", "k").want(t, 200)
+	start("fourth", "k").want(t, 200)
+	if got := waiting(); !slices.Equal(got, []string{"second", "third", "fourth"}) {
+		t.Errorf("%q wait", got)
+	}
+	task := h.openTasks()[0]
+	h.apply("", &fsm.StartTaskBindBody{ID: task.ID, SandboxID: h.createSandbox(h.alice)})
+	for range task.Pending {
+		now := h.openTasks()[0]
+		h.apply("", &fsm.StartTaskAdvanceBody{ID: task.ID, Status: now.Status, Delivered: now.Pending[0].ID})
+	}
+	h.apply("", &fsm.StartTaskFinishBody{ID: task.ID, Conversation: fsm.Conversation{ID: task.ConversationID, AgentKind: "openhands"}})
+	start("first", "one").want(t, 200)
+	start("fourth", "k").want(t, 200)
+	h.do(h.alice, "POST", "/api/conversations", `{"conversation_id":"talk"}`).want(t, 200)
+	res := start("fifth", "").want(t, 409)
+	if !strings.Contains(string(res.body), "send-message") {
+		t.Errorf("%s", res.body)
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *Server) handlePendingMessage(c *call) (answer, error) {
 		task := v.StartTask(c.who.user, id)
 		if !ofTask {
 			if v.Conversation(c.who.user, id) != nil {
-				return nil, secretWrites{}, response.Error(http.StatusConflict, "The conversation is ready: use send-message.")
+				return nil, secretWrites{}, errReady()
 			}
 			task = v.StartTaskByConversation(c.who.user, id)
 		}

@@ -69,7 +69,7 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 }
 
 // command builds the command and lists the secrets to store.
-func (in startInput) command(user string) (fsm.Body, secretWrites, error) {
+func (in startInput) command(user string) (*fsm.StartTaskCreateBody, secretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
 		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
 	}
