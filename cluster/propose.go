@@ -161,9 +161,17 @@ func (n *Node) proposeOnce(
 		return n.apply(ctx, cmd, e)
 	}
 	if n.store.View().Active(fsm.VersionAccess) { // an older leader knows no proofs
-		e.data = withProof(e.data, e.proof)
+		return n.forward(ctx, l, withProof(e.data, e.proof))
 	}
-	return n.forward(ctx, l, e.data)
+	a := n.forward(ctx, l, e.data)
+	if len(e.proof) == 0 || a.err == nil || a.err.Code != fsm.CodeForbidden {
+		return a
+	}
+	// The leader's state may be ahead of the one above, and want the proof.
+	if v, err := n.View(ctx, Linearizable); err != nil || !v.Active(fsm.VersionAccess) {
+		return a
+	}
+	return n.forward(ctx, l, withProof(e.data, e.proof))
 }
 
 // apply appends the command to the log while this node believes that it leads.

@@ -10,11 +10,11 @@ import (
 // TestCreate_OneReader: an engine is set up from what was validated. A member whose name differs in
 // case, or that comes twice, is no other way to hand over hooks, secrets or a model.
 func TestCreate_OneReader(t *testing.T) {
-	var got engine.Setup
+	setUp := make(chan engine.Setup, 1)
 	s := serveAt(t, t.TempDir(), func(cfg *Config) {
 		then := cfg.newEngine
 		cfg.newEngine = func(setup engine.Setup, c engine.Conversation) (engine.Engine, error) {
-			got = setup
+			setUp <- setup
 			return then(setup, c)
 		}
 	})
@@ -33,6 +33,7 @@ func TestCreate_OneReader(t *testing.T) {
 	if status, body := s.send("POST", "/api/conversations/"+convUID+"/run", ""); status/100 != 2 {
 		t.Fatalf("%d %s", status, body)
 	}
+	got := <-setUp
 	if got.Agent.LLM.Model != "openai/first" || got.Agent.Hooks != nil || got.Agent.MCPConfig != nil {
 		t.Errorf("model %q, hooks %s, MCP %s", got.Agent.LLM.Model, got.Agent.Hooks, got.Agent.MCPConfig)
 	}
