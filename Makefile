@@ -4,6 +4,9 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
+# What is compiled names no folder, so that every clone uses what another one compiled.
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
+
 # The linter is pinned, and built once into the cache.
 LINT_VERSION := v2.13.2
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bivouac
@@ -71,11 +74,15 @@ tests e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 .PHONY: test
 test: check tests module-tests ## check, then all tests but the drills
 
+LONGEST := ./scheduler/nomad ./cluster ./cmd/bivouac ./httpapi ./scheduler/agent/agentserver ./scheduler/agent/acp
+
 .PHONY: tests
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
-	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
+	@# The longest begin first, so that none is left alone at the end.
+	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m \
+	  $$({ $(GO) list $(LONGEST); $(GO) list ./...; } | grep -v -e '/ops/e2e$$' -e '/ops/check$$' | awk '!seen[$$0]++')
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: this one runs without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_TheLargestCommands' ./cluster

@@ -81,7 +81,7 @@ func (b *built) buildPrograms(ctx context.Context, o options, progress io.Writer
 	if err := local.BuildGo(ctx, "./cmd/sandbox-agent", filepath.Join(b.raced, "sandbox-agent")); err != nil {
 		return err
 	}
-	// Without -trimpath it shares what `go test -race` has compiled.
+	// With the flags of the environment it shares what `make tests` compiles.
 	return goCommand(ctx, "build", "-race", "-o", filepath.Join(b.raced, "bivouac"), "bivouac.dev/bivouac/cmd/bivouac")
 }
 

@@ -163,9 +163,10 @@ func (p *pkg) keep(e event) {
 	}
 }
 
-// end forgets what a test printed, unless it failed.
+// end forgets what a test printed, unless it failed or has a report of the race detector, which go
+// test gives to whichever test printed last.
 func (p *pkg) end(e event) {
-	if b := p.unfinished[e.Test]; b != nil && e.Action == "fail" {
+	if b := p.unfinished[e.Test]; b != nil && (e.Action == "fail" || strings.Contains(b.String(), "WARNING: DATA RACE\n")) {
 		p.failures.WriteString(b.String())
 	}
 	delete(p.unfinished, e.Test)

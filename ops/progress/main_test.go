@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os/exec"
 	"strings"
@@ -38,6 +39,33 @@ func TestRun_ShowsWhatCrashes(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "panic: a panicking test says this") || !strings.Contains(out.String(), "FAIL\t"+sample) {
 		t.Errorf("the output is:\n%s", out.String())
+	}
+}
+
+// The detector's report is shown although the test that go test gives it to passes.
+func TestReport_KeepsRaces(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	r := &report{out: &out, packages: map[string]*pkg{}, total: 1}
+	for _, e := range []event{
+		{Action: "output", Test: "TestQuiet", Output: "a passing test says this\n"},
+		{Action: "pass", Test: "TestQuiet"},
+		{Action: "output", Test: "TestPasses", Output: "WARNING: DATA RACE\n"},
+		{Action: "output", Test: "TestPasses", Output: "Previous write at 0x1\n"},
+		{Action: "pass", Test: "TestPasses"},
+		{Action: "output", Test: "TestFails", Output: "race detected during execution of test\n"},
+		{Action: "fail", Test: "TestFails"},
+		{Action: "fail"},
+	} {
+		e.Package = sample
+		line, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.line(line)
+	}
+	if got := out.String(); !strings.HasPrefix(got, "WARNING: DATA RACE\nPrevious write at 0x1\nrace detected") {
+		t.Errorf("the output is:\n%s", got)
 	}
 }
 
