@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -71,6 +72,11 @@ func (b *addressBook) lookup(id raft.ServerID) string {
 	return ""
 }
 
+// configuredAt reports whether a configuration has a member at the address.
+func configuredAt(servers []raft.Server, address string) bool {
+	return slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == address })
+}
+
 func (n *Node) addressOf(l *leadership) string {
 	if l.address != "" {
 		return peernet.AddressFor(l.id, l.address)
@@ -110,11 +116,23 @@ func knownAddress(address raft.ServerAddress) string {
 	return string(address)
 }
 
+// confirmMove returns nil if a member answers at the address to which it is said to have moved. Its
+// certificate proves that it is the member, whoever asks for the change.
+func (n *Node) confirmMove(ctx context.Context, m member) error {
+	switch hello, err := n.hello(ctx, m.Address); {
+	case err != nil:
+		return fsm.Errorf(fsm.CodeConflict, "the leader does not reach node %q at its new address %s: %v", m.Name, m.Address, err)
+	case hello.Member.ID != m.ID:
+		return fsm.Errorf(fsm.CodeConflict, "node %q answers at the new address %s of node %q", hello.Member.Name, m.Address, m.Name)
+	}
+	return nil
+}
+
 // reassignAddress gives a member's address to another node that answers there. The former owner
-// stays a member, so the tolerance is unchanged. It gets its address back when it is heard
-// elsewhere.
+// stays a member, so the tolerance is unchanged. It gets an address back when it is heard elsewhere,
+// and when it took that of another member, once that one has a new one: Raft takes no address twice.
 func (n *Node) reassignAddress(
-	ctx context.Context, r *raft.Raft, former raft.Server, m member,
+	ctx context.Context, r *raft.Raft, servers []raft.Server, former raft.Server, m member,
 ) error {
 	name := peernet.NodeName(former.ID)
 	switch hello, err := n.hello(ctx, m.Address); {
@@ -133,7 +151,7 @@ func (n *Node) reassignAddress(
 		)
 	}
 	next := raft.ServerAddress(noAddressPrefix + former.ID)
-	if a := n.currentAddress(former); a != "" && a != m.Address {
+	if a := n.currentAddress(former); a != "" && a != m.Address && !configuredAt(servers, a) {
 		if hello, err := n.hello(ctx, a); err == nil && hello.Member.ID == string(former.ID) {
 			next = raft.ServerAddress(a)
 		}

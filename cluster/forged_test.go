@@ -323,6 +323,32 @@ func TestReal_ForgedRecords_StopNobody(t *testing.T) {
 	r.want(2)
 }
 
+// TestReal_ForgedJoin_MovesNobody: neither a stranger nor a member moves another member to its own
+// address, or takes a member's name.
+func TestReal_ForgedJoin_MovesNobody(t *testing.T) {
+	t.Parallel()
+	r := formed(t)
+	leader := r.leader()
+	term, before := r.nodes[0].node.Status().Term, fmt.Sprint(r.nodes[leader].node.Status().Servers)
+	other := (leader + 2) % 3
+	for _, id := range []string{"eve.0123456789abc", r.memberID((leader + 1) % 3)} {
+		f := r.forge(id)
+		for _, claimed := range []string{r.memberID(leader), r.memberID(other), fmt.Sprintf("n%d.0123456789abc", other)} {
+			request := fmt.Sprintf(`{"member":{"id":%q,"name":%q,"address":%q},"protocol":%d}`,
+				claimed, peernet.NodeName(raft.ServerID(claimed)), f.port.Addr(), fsm.ProtocolVersion)
+			for i := range r.nodes {
+				if answer, err := f.call(i, "join", request); err == nil && !strings.Contains(answer, `"error"`) {
+					t.Errorf("n%d takes the join of %s by %s", i, claimed, id)
+				}
+			}
+		}
+	}
+	if now := fmt.Sprint(r.nodes[leader].node.Status().Servers); now != before {
+		t.Errorf("the members were %s, and are %s", before, now)
+	}
+	r.unharmed(term, 2)
+}
+
 // TestReal_Hello_OfAStranger_TeachesNothing: addresses and processes are known of members alone.
 func TestReal_Hello_OfAStranger_TeachesNothing(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // The roles of Member.Role.
@@ -63,7 +65,7 @@ func (n *Node) Members(ctx context.Context) []Member {
 		wg.Go(func() {
 			var err error
 			begin := n.clock()
-			answers[i], err = n.helloAsking(ctx, server.Address, helloRequest{Report: true})
+			answers[i], err = n.helloAsking(ctx, n.addresses.lookup(raft.ServerID(server.ID)), helloRequest{Report: true})
 			took := n.clock().Sub(begin)
 			if err != nil {
 				members[i].Error = err.Error()

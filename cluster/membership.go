@@ -105,7 +105,8 @@ func (n *Node) changed(err error) error {
 	}
 }
 
-// handleJoin answers callJoin and forwards it to the leader. A node may only join as itself.
+// handleJoin answers callJoin and forwards it to the leader. A node may only join as itself, and only
+// members forward.
 func (n *Node) handleJoin(
 	ctx context.Context, from string, request joinRequest,
 ) (changeResponse, error) {
@@ -114,7 +115,7 @@ func (n *Node) handleJoin(
 		return changeResponse{}, fmt.Errorf("node id %q does not belong to the name %q", m.ID, m.Name)
 	}
 	l, _ := n.leaders.get()
-	if from != m.Name && l.id != n.id {
+	if _, member := serverNamed(n.servers(), from); from != m.Name && (l.id != n.id || !member) {
 		return changeResponse{}, fmt.Errorf("node %q can't join as %q", from, m.Name)
 	}
 	err := n.atLeader(ctx, callJoin, request, func(ctx context.Context, r *raft.Raft) error {
@@ -134,7 +135,6 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 			m.Name, request.Protocol, has,
 		)
 	}
-	n.addresses.learn(m)
 	servers, _, err := n.configuration(r)
 	if err != nil {
 		return n.changed(err)
@@ -143,13 +143,18 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 	if own >= 0 && servers[own].Address == address {
 		return nil
 	}
+	if own >= 0 {
+		if err := n.confirmMove(ctx, m); err != nil {
+			return err
+		}
+	}
 	for _, s := range servers {
 		switch {
 		case s.ID == id:
 		case peernet.NodeName(s.ID) == m.Name:
 			err = n.replace(ctx, r, s)
 		case s.Address == address:
-			err = n.reassignAddress(ctx, r, s, m)
+			err = n.reassignAddress(ctx, r, servers, s, m)
 		}
 		if err != nil {
 			return err
