@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster"
-	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -48,9 +46,8 @@ func newWalked(t *testing.T) *walked {
 	w.forgers[theLeader] = r.forge(r.memberID(leader))
 	for _, kind := range []int{removed, nonvoter} {
 		f := w.forgers[kind]
-		request := fmt.Sprintf(`{"member":{"id":%q,"name":%q,"address":%q},"protocol":%d}`, f.id, peernet.NodeName(raft.ServerID(f.id)), f.port.Addr(), fsm.ProtocolVersion)
-		if answer, err := f.call(leader, "join", request); err != nil || strings.Contains(answer, "error") {
-			t.Fatalf("joining: %q, %v", answer, err)
+		if err := f.Join(t.Context(), r.nodes[leader].cfg.PeerAddress, f.ID); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := r.nodes[leader].node.RemoveServer(t.Context(), "n8", cluster.RemoveOptions{}); err != nil {
@@ -79,21 +76,21 @@ func (w *walked) call(kind int, name string) bool {
 func (w *walked) message(kind int, name string) bool {
 	const counter = "bivouac_raft_refused_messages_total"
 	f, term := w.forgers[kind], w.nodes[w.asked].node.Status().Term
-	to, at, header := raft.ServerID(w.memberID(w.asked)), f.address(w.asked), f.header(f.id)
+	to, at, header := raft.ServerID(w.memberID(w.asked)), f.address(w.asked), f.Header(f.ID)
 	before := w.count(w.asked, counter)
 	var err error
 	switch name {
 	case "AppendEntries":
-		err = f.wire.AppendEntries(to, at, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{})
+		err = f.Wire.AppendEntries(to, at, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{})
 	case "InstallSnapshot": // of what the node has
 		request := &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: 1, Term: term, LastLogIndex: 1, LastLogTerm: 1}
-		err = f.wire.InstallSnapshot(to, at, request, &raft.InstallSnapshotResponse{}, bytes.NewReader(nil))
+		err = f.Wire.InstallSnapshot(to, at, request, &raft.InstallSnapshotResponse{}, bytes.NewReader(nil))
 	case "RequestVote":
-		err = f.wire.RequestVote(to, at, &raft.RequestVoteRequest{RPCHeader: header, Term: term}, &raft.RequestVoteResponse{})
+		err = f.Wire.RequestVote(to, at, &raft.RequestVoteRequest{RPCHeader: header, Term: term}, &raft.RequestVoteResponse{})
 	case "RequestPreVote":
-		err = f.wire.(raft.WithPreVote).RequestPreVote(to, at, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{})
+		err = f.Wire.(raft.WithPreVote).RequestPreVote(to, at, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{})
 	case "TimeoutNow":
-		err = f.wire.TimeoutNow(to, at, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+		err = f.Wire.TimeoutNow(to, at, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
 	}
 	return err == nil && w.count(w.asked, counter) == before
 }

@@ -4,18 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/forgetest"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -23,56 +21,19 @@ import (
 // forger speaks to the peer ports of a cluster with a certificate of the cluster's CA.
 type forger struct {
 	*real
-	// id is the member that the forger's greeting names, of the certificate's node.
-	id   string
-	wire raft.Transport
-	port *peernet.Port
+	*forgetest.Forger
 }
 
-// Greet implements peernet.Host.
-func (f *forger) Greet(to raft.ServerID) peernet.Greeting {
-	return peernet.Greeting{From: f.id, To: string(to)}
-}
-
-// Welcome implements peernet.Host.
-func (f *forger) Welcome(peernet.Greeting) peernet.GreetingAnswer {
-	return peernet.GreetingAnswer{Greeting: f.Greet("")}
-}
-
-// Met implements peernet.Host.
-func (f *forger) Met(raft.ServerID, string, peernet.GreetingAnswer) {}
-
-// SpeaksOlder implements peernet.Host.
-func (f *forger) SpeaksOlder() bool { return false }
-
-// asRaft is what Raft has of an address.
-type asRaft struct{}
-
-func (asRaft) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	return "", fmt.Errorf("%s is called by its whole address", id)
-}
-
-// forge opens a port with a certificate for the node of the id.
+// forge makes a forger with a certificate for the node of the id.
 func (r *real) forge(id string) *forger {
 	r.t.Helper()
 	name := peernet.NodeName(raft.ServerID(id))
-	logger := slog.New(slog.DiscardHandler)
-	creds, err := peernet.LoadCredentials(r.issue("forged-"+uuid.NewString()[:8], name, r.ca, time.Hour), "", logger)
+	f, err := forgetest.New(r.issue("forged-"+uuid.NewString()[:8], name, r.ca, time.Hour), "127.0.0.1", id)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	f := &forger{real: r, id: id}
-	if f.port, err = peernet.Open(peernet.Options{Listener: l, Logger: logger}, creds); err != nil {
-		r.t.Fatal(err)
-	}
-	f.port.Identify(f)
-	f.wire = f.port.Transport(asRaft{}, hclog.NewNullLogger())
-	r.t.Cleanup(func() { _ = f.port.Close() })
-	return f
+	r.t.Cleanup(func() { _ = f.Close() })
+	return &forger{r, f}
 }
 
 // address is where the forger finds node i.
@@ -82,22 +43,15 @@ func (f *forger) address(i int) raft.ServerAddress {
 
 func (r *real) memberID(i int) string { return r.nodes[i].node.Status().ID }
 
-// header is a header that names the forger, or whom it poses as.
-func (f *forger) header(id string) raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(f.port.Addr())}
-}
-
 // call makes a peer call to node i.
 func (f *forger) call(i int, name, request string) (string, error) {
-	raw, err := f.port.Call(f.t.Context(), f.nodes[i].cfg.PeerAddress, name, []byte(request))
-	return string(raw), err
+	return f.Call(f.t.Context(), f.nodes[i].cfg.PeerAddress, name, request)
 }
 
 // entry is a log entry behind the last one of node i, by which an operator's key is made.
 func (f *forger) entry(i int, term uint64) *raft.Log {
 	f.t.Helper()
-	_, key := testKey("thief", true)
-	data, err := fsm.NewCommand(uuid.NewString(), time.Now(), "", key).Encode()
+	data, err := forgetest.Key()
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -108,10 +62,10 @@ func (f *forger) entry(i int, term uint64) *raft.Log {
 func (f *forger) append(i int, as string, term uint64) (raft.AppendEntriesResponse, error) {
 	entry := f.entry(i, term)
 	request := &raft.AppendEntriesRequest{
-		RPCHeader: f.header(as), Term: term, Entries: []*raft.Log{entry}, LeaderCommitIndex: entry.Index,
+		RPCHeader: f.Header(as), Term: term, Entries: []*raft.Log{entry}, LeaderCommitIndex: entry.Index,
 	}
 	var response raft.AppendEntriesResponse
-	err := f.wire.AppendEntries(raft.ServerID(f.memberID(i)), f.address(i), request, &response)
+	err := f.Wire.AppendEntries(raft.ServerID(f.memberID(i)), f.address(i), request, &response)
 	return response, err
 }
 
@@ -119,7 +73,7 @@ func (f *forger) append(i int, as string, term uint64) (raft.AppendEntriesRespon
 func (r *real) stolenKeys() (count int) {
 	for _, n := range r.nodes {
 		for _, k := range n.store.View().APIKeys() {
-			if k.UserID == "thief" {
+			if k.UserID == forgetest.Thief {
 				count++
 			}
 		}
@@ -172,11 +126,11 @@ func formed(t *testing.T) *real {
 // the member that they pose as.
 func (r *real) senders() map[string]func() (*forger, string) {
 	return map[string]func() (*forger, string){
-		"a stranger": func() (*forger, string) { f := r.forge("eve.0123456789abc"); return f, f.id },
+		"a stranger": func() (*forger, string) { f := r.forge("eve.0123456789abc"); return f, f.ID },
 		"a stranger with a member's id": func() (*forger, string) {
 			return r.forge("eve.0123456789abc"), r.memberID(1)
 		},
-		"a former disk of a member": func() (*forger, string) { f := r.forge("n1.0123456789abc"); return f, f.id },
+		"a former disk of a member": func() (*forger, string) { f := r.forge("n1.0123456789abc"); return f, f.ID },
 	}
 }
 
@@ -211,14 +165,14 @@ func TestReal_ForgedSnapshot_IsTakenByNobody(t *testing.T) {
 		f, as := sender()
 		for i, n := range r.nodes {
 			configuration := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{
-				{ID: raft.ServerID(f.id), Address: raft.ServerAddress(f.port.Addr())},
+				{ID: raft.ServerID(f.ID), Address: raft.ServerAddress(f.Port.Addr())},
 			}})
 			request := &raft.InstallSnapshotRequest{
-				RPCHeader: f.header(as), SnapshotVersion: 1, Term: term + 1, LastLogIndex: n.node.Status().CommitIndex + 1000,
+				RPCHeader: f.Header(as), SnapshotVersion: 1, Term: term + 1, LastLogIndex: n.node.Status().CommitIndex + 1000,
 				LastLogTerm: term + 1, Configuration: configuration, ConfigurationIndex: 1, Size: int64(content.Len()),
 			}
 			var response raft.InstallSnapshotResponse
-			err := f.wire.InstallSnapshot(raft.ServerID(r.memberID(i)), f.address(i), request, &response, bytes.NewReader(content.Bytes()))
+			err := f.Wire.InstallSnapshot(raft.ServerID(r.memberID(i)), f.address(i), request, &response, bytes.NewReader(content.Bytes()))
 			if err == nil && response.Success {
 				t.Errorf("n%d takes the snapshot of %s", i, name)
 			}
@@ -237,9 +191,9 @@ func TestReal_AbsurdTerm_EndsNoElections(t *testing.T) {
 	for _, id := range []string{"eve.0123456789abc", r.memberID((leader + 2) % 3), r.memberID(leader)} {
 		f := r.forge(id)
 		_, _ = f.append(follower, id, math.MaxUint64-1)
-		request := &raft.RequestVoteRequest{RPCHeader: f.header(id), Term: math.MaxUint64 - 1, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
+		request := &raft.RequestVoteRequest{RPCHeader: f.Header(id), Term: math.MaxUint64 - 1, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
 		var vote raft.RequestVoteResponse
-		if err := f.wire.RequestVote(raft.ServerID(r.memberID(follower)), f.address(follower), request, &vote); err == nil && vote.Granted {
+		if err := f.Wire.RequestVote(raft.ServerID(r.memberID(follower)), f.address(follower), request, &vote); err == nil && vote.Granted {
 			t.Errorf("%s gets a vote in the last term", id)
 		}
 	}
@@ -261,12 +215,12 @@ func TestReal_ForgedVoteRequest_MovesNoTerm(t *testing.T) {
 		f, as := sender()
 		for i := range r.nodes {
 			var vote raft.RequestVoteResponse
-			request := &raft.RequestVoteRequest{RPCHeader: f.header(as), Term: term + 7, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
-			if err := f.wire.RequestVote(raft.ServerID(r.memberID(i)), f.address(i), request, &vote); err == nil && vote.Granted {
+			request := &raft.RequestVoteRequest{RPCHeader: f.Header(as), Term: term + 7, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
+			if err := f.Wire.RequestVote(raft.ServerID(r.memberID(i)), f.address(i), request, &vote); err == nil && vote.Granted {
 				t.Errorf("n%d votes for %s", i, name)
 			}
 			var now raft.TimeoutNowResponse
-			_ = f.wire.TimeoutNow(raft.ServerID(r.memberID(i)), f.address(i), &raft.TimeoutNowRequest{RPCHeader: f.header(as)}, &now)
+			_ = f.Wire.TimeoutNow(raft.ServerID(r.memberID(i)), f.address(i), &raft.TimeoutNowRequest{RPCHeader: f.Header(as)}, &now)
 		}
 	}
 	r.unharmed(term, 2)
@@ -282,7 +236,7 @@ func TestReal_MemberWithoutVotes_WritesNothing(t *testing.T) {
 	f := r.forge(r.memberID((leader + 1) % 3))
 	for _, i := range []int{leader, (leader + 2) % 3} {
 		for _, of := range []uint64{term, term + 1} {
-			if got, err := f.append(i, f.id, of); err == nil && got.Success {
+			if got, err := f.append(i, f.ID, of); err == nil && got.Success {
 				t.Errorf("n%d takes an entry of term %d from a follower", i, of)
 			}
 		}
@@ -306,7 +260,6 @@ func TestReal_ForgedRecords_StopNobody(t *testing.T) {
 	}
 	for _, id := range []string{"eve.0123456789abc", "n0.0123456789abc", r.memberID((leader + 1) % 3)} {
 		f := r.forge(id)
-		f.port.Identify(f)
 		for i := range r.nodes {
 			if _, err := f.call(i, "witness", string(request)); err == nil && r.memberID(i) != id {
 				t.Errorf("n%d takes the records of %s", i, id)
@@ -334,10 +287,8 @@ func TestReal_ForgedJoin_MovesNobody(t *testing.T) {
 	for _, id := range []string{"eve.0123456789abc", r.memberID((leader + 1) % 3)} {
 		f := r.forge(id)
 		for _, claimed := range []string{r.memberID(leader), r.memberID(other), fmt.Sprintf("n%d.0123456789abc", other)} {
-			request := fmt.Sprintf(`{"member":{"id":%q,"name":%q,"address":%q},"protocol":%d}`,
-				claimed, peernet.NodeName(raft.ServerID(claimed)), f.port.Addr(), fsm.ProtocolVersion)
-			for i := range r.nodes {
-				if answer, err := f.call(i, "join", request); err == nil && !strings.Contains(answer, `"error"`) {
+			for i, n := range r.nodes {
+				if f.Join(t.Context(), n.cfg.PeerAddress, claimed) == nil {
 					t.Errorf("n%d takes the join of %s by %s", i, claimed, id)
 				}
 			}
@@ -361,7 +312,7 @@ func TestReal_Hello_OfAStranger_TeachesNothing(t *testing.T) {
 		if answer, err := f.call(0, "hello", hello); err != nil || !strings.Contains(answer, `"formed":true`) {
 			t.Fatalf("a newcomer gets the answer %q, %v", answer, err)
 		}
-		_ = f.port.Close()
+		_ = f.Port.Close()
 		if i == 0 {
 			continue
 		}

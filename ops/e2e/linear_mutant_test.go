@@ -13,7 +13,7 @@ import (
 
 // TestLinearizable_NoticesMutations tests the checker. It must detect a program that reads
 // without a leadership check, one that forgets command ids, one that counts votes of the wrong
-// members, and listings with gaps or of two states.
+// members, one that believes strangers, and listings with gaps or of two states.
 func TestLinearizable_NoticesMutations(t *testing.T) {
 	if !long() {
 		t.Skip("one of the long drills")
@@ -31,6 +31,10 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 		"answers of other members": {
 			mutations: []chaos.Mutation{chaos.AnyAnswer}, kinds: []chaos.Kind{chaos.EmptyDisk},
 			clients: workload.Crowd{Settings: 4}, duration: 40 * time.Second,
+		},
+		"messages of strangers": {
+			mutations: []chaos.Mutation{chaos.AnySender}, kinds: []chaos.Kind{chaos.Forged},
+			clients: workload.Crowd{Settings: 4}, duration: 15 * time.Second,
 		},
 		"late snapshots": {
 			// raft-wal serves deleted entries for a while, so it needs few snapshots.

@@ -217,7 +217,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	for _, two := range figures.TwoLeaders {
 		v.wrong = append(v.wrong, "two leaders: "+two)
 	}
-	v.wrong = append(v.wrong, figures.Ended...)
+	v.wrong = append(append(v.wrong, figures.Ended...), figures.Taken...)
 	say("requests:\n%s", work.Summary())
 	say("nemesis: %v", figures)
 	gap, at := work.Gap()
@@ -225,11 +225,14 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	say("linearizability: %d requests about %d objects checked in %s; %d stale reads, %d of them behind; a restarted node fell back by at most %d entries",
 		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind, v.history.Backwards)
 	say("exactly once: %d POSTs answered %d times: %v", v.once.Requests, v.once.Answers, v.once.Counts)
-	keepEvidence(t, keep, f, ops, v.wrong)
 	if recovered == nil {
-		index, sum := f.SameState(t)
-		say("all nodes have one state at index %d: %.12s", index, sum)
+		index, sum, err := f.OneState(t.Context())
+		if err != nil {
+			v.wrong = append(v.wrong, err.Error())
+		}
+		say("the nodes' state at index %d: %.12s; %v", index, sum, err)
 	}
+	keepEvidence(t, keep, f, ops, v.wrong)
 	verdict := "LINEARIZABLE AND EXACTLY ONCE"
 	if len(v.wrong) > 0 {
 		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)

@@ -1,8 +1,8 @@
 // Package chaos injects faults into a test cluster on a schedule that a seed decides. It
 // kills, pauses and restarts nodes; it cuts, delays and drops their network traffic; it moves
 // their clocks; it delays and repeats Raft's messages; and it empties, rolls back, clones and
-// replaces the disks of a minority, several at once. With StackKinds it kills and pauses nodes,
-// Nomad and Vault.
+// replaces the disks of a minority, several at once. Strangers send forged messages meanwhile. With
+// StackKinds it kills and pauses nodes, Nomad and Vault.
 //
 // A disk counts as touched until its node is a voter again that has everything committed, under
 // whatever name and id. Never more than a minority is touched, so no acknowledged write may be

@@ -40,6 +40,12 @@ var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
 	{"cluster/senders.go", "admitCandidate", "return nil"},
 }}
 
+// AnySender believes Raft's messages and peer calls of whoever has a certificate.
+var AnySender = Mutation{"messages of strangers count", []mutatedBody{
+	{"cluster/senders.go", "admitSender", "return nil, nil"},
+	{"cluster/callers.go", "admitCaller", "return nil"},
+}}
+
 // LateSnapshots passes every received snapshot to Raft, also one behind the node's state
 // (hashicorp/raft issue 697).
 var LateSnapshots = Mutation{"snapshots that come late are taken", []mutatedBody{

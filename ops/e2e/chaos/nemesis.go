@@ -38,8 +38,9 @@ type Nemesis struct {
 	watch    *watch
 	lives    []atomic.Uint64
 	// hands has a lock per node, held while the node is stopped or started.
-	hands []sync.Mutex
-	disks disks
+	hands   []sync.Mutex
+	disks   disks
+	forgers forgers
 
 	mu     sync.Mutex
 	counts map[Kind]int
@@ -87,6 +88,9 @@ type Figures struct {
 	// themselves on a good disk, and those that ran on a bad one.
 	Refused, Adopted, Away int
 	Ended                  []string
+	// Forged counts the forged messages sent. Taken lists those that a node took.
+	Forged int64
+	Taken  []string
 }
 
 // String returns the figures on one line.
@@ -97,8 +101,8 @@ func (f Figures) String() string {
 		kinds = append(kinds, fmt.Sprintf("%s %d", k, f.Faults[k]))
 		total += f.Faults[k]
 	}
-	return fmt.Sprintf("%d faults (%s), %d starts refused for the disk, %d disks adopted, %d not taken back, %d elections in %d terms, packets between the nodes: %d passed, %d lost, %d delayed",
-		total, strings.Join(kinds, ", "), f.Refused, f.Adopted, f.Away, f.Elections, f.Terms, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
+	return fmt.Sprintf("%d faults (%s), %d starts refused for the disk, %d disks adopted, %d not taken back, %d elections in %d terms, %d forged messages, packets between the nodes: %d passed, %d lost, %d delayed",
+		total, strings.Join(kinds, ", "), f.Refused, f.Adopted, f.Away, f.Elections, f.Terms, f.Forged, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
 }
 
 // Figures returns the results so far.
@@ -110,6 +114,7 @@ func (n *Nemesis) Figures() Figures {
 		f.Packets = n.net.Packets()
 	}
 	f.Elections, f.Terms, f.TwoLeaders = n.watch.figures()
+	f.Forged, f.Taken = n.forgers.figures()
 	n.disks.mu.Lock()
 	defer n.disks.mu.Unlock()
 	f.Refused, f.Adopted, f.Away, f.Ended = n.disks.refused, n.disks.adopted, n.disks.away, slices.Clone(n.disks.ended)
@@ -125,6 +130,14 @@ func (n *Nemesis) Run(ctx context.Context) error {
 	watcher.Go(func() { n.repair(watching) })
 	defer watcher.Wait()
 	defer stop()
+	if n.schedule.Has(Forged) {
+		if err := n.forge(ctx); err != nil {
+			return err
+		}
+		n.startForgers(watching)
+		defer n.stopForgers()
+		defer stop()
+	}
 	begin := time.Now()
 	for ctx.Err() == nil {
 		r := n.schedule.Next()
@@ -224,6 +237,9 @@ func (n *Nemesis) begin(ctx context.Context, f Fault) (string, func() error) {
 		return n.late(chance)
 	case LateSnapshot:
 		return n.lateSnapshot(ctx, any)
+	case Forged:
+		n.forgers.flood.Store(true)
+		return "all of them", func() error { n.forgers.flood.Store(false); return nil }
 	case EmptyDisk, SameName, NewName:
 		return n.tamper(ctx, f.Kind, any, chance)
 	case OldDisk:

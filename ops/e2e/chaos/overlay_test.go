@@ -29,7 +29,7 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []Mutation{StaleReads, NoCommandIDs, AnyAnswer, MissingItems, MixedListings} {
+	for _, m := range []Mutation{StaleReads, NoCommandIDs, AnyAnswer, AnySender, MissingItems, MixedListings} {
 		if err := m.apply(o); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 // TestMutations_Build: every mutation finds its functions, and the program builds with all of
 // them. A renamed function would show in the long drills only.
 func TestMutations_Build(t *testing.T) {
-	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, LateSnapshots, MissingItems, MixedListings)
+	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, AnySender, LateSnapshots, MissingItems, MixedListings)
 	if err != nil {
 		t.Fatal(err)
 	}

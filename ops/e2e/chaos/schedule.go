@@ -40,6 +40,7 @@ const (
 	CloneDisk      Kind = "clone-disk"      // a copy runs beside the original
 	SameName       Kind = "same-name"       // a new machine takes a member's name
 	NewName        Kind = "new-name"        // a new machine replaces a member under a new name
+	Forged         Kind = "forged"          // strangers send all the time, in its rounds a flood
 	KillTwo        Kind = "kill-two"        // the leader and another node
 	KillNomad      Kind = "kill-nomad"      // SIGKILL of Nomad, started again at the end
 	KillVault      Kind = "kill-vault"      // the same of Vault
@@ -59,6 +60,7 @@ const (
 	messages
 	clocks
 	stack
+	strangers
 )
 
 // stackClasses are the kinds that kindClasses does not have and that need Nomad or Vault.
@@ -73,7 +75,7 @@ var kindClasses = map[Kind][]class{
 	RollingRestart: {processes}, Bounce: {processes},
 	IsolateLeader: {cuts}, Minority: {cuts}, DeafNode: {cuts}, MuteNode: {cuts}, Bridge: {cuts},
 	Slow: {packets}, Lossy: {packets}, Late: {messages}, LateSnapshot: {processes, messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
-	EmptyDisk: {processes}, SameName: {processes}, NewName: {processes},
+	Forged: {strangers}, EmptyDisk: {processes}, SameName: {processes}, NewName: {processes},
 	// A member that can't be reached can't object to a disk that went back or runs twice.
 	OldDisk: {processes, cuts, packets}, RolledBack: {processes, cuts, packets}, CloneDisk: {processes, cuts, packets},
 }
@@ -132,6 +134,9 @@ func NewSchedule(seed uint64, kinds ...Kind) *Schedule {
 	}
 	return &Schedule{seed: seed, rand: rand.New(rand.NewPCG(seed, 0x6e656d65736973)), kinds: kinds}
 }
+
+// Has reports whether a kind is among the schedule's.
+func (s *Schedule) Has(k Kind) bool { return slices.Contains(s.kinds, k) }
 
 // Seed returns the schedule's seed.
 func (s *Schedule) Seed() uint64 { return s.seed }

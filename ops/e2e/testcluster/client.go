@@ -121,8 +121,8 @@ type Status struct {
 	Applied           uint64 `json:"applied_index"`
 	Protocol          int    `json:"protocol_version"`
 	Servers           []struct {
-		Name, ID string
-		Voter    bool
+		Name, ID, Address string
+		Voter             bool
 	}
 }
 

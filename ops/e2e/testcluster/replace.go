@@ -27,7 +27,7 @@ func (n *Node) Configure(change func(*nodeconfig.Config)) error {
 		return err
 	}
 	// Other goroutines read these: they are written only when they change.
-	tls := memberTLS(c.TLS, c.Name)
+	tls := MemberTLS(c.TLS, c.Name)
 	for field, value := range map[*string]string{
 		&n.Base: "http://" + c.HTTP, &n.Peer: c.Peer, &n.Data: c.Data, &n.TLS.CAFile: tls.CAFile, &n.TLS.CertFile: tls.CertFile, &n.TLS.KeyFile: tls.KeyFile,
 	} {
@@ -52,8 +52,8 @@ func (f *Cluster) TellPeers() error {
 	return errors.Join(errs...)
 }
 
-// memberTLS names the files of a member's certificate.
-func memberTLS(dir, member string) peernet.TLSFiles {
+// MemberTLS names the files of a member's certificate.
+func MemberTLS(dir, member string) peernet.TLSFiles {
 	return peernet.TLSFiles{
 		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, member+".pem"), KeyFile: filepath.Join(dir, member+"-key.pem"),
 	}
