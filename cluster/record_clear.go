@@ -43,6 +43,9 @@ func (n *Node) handleRecordsOf(ctx context.Context, r recordsOfRequest) (respons
 		if !n.provesHere(ctx, r.proven()) {
 			return recordsOfResponse{Error: errNoOperator()}, nil
 		}
+		if r.Spread && !n.records.named(r.Clear) {
+			return recordsOfResponse{Error: fsm.Errorf(fsm.CodeNotFound, "this node has no record of node %q", r.Clear)}, nil
+		}
 		n.logger.Warn("cluster: an operator clears what is known of a member's disk", "peer", r.Clear)
 		if r.Spread {
 			response.Asked = n.spreadClear(ctx, r)
@@ -102,6 +105,18 @@ func (n *Node) spreadClear(ctx context.Context, r recordsOfRequest) (asked []str
 		}
 	}
 	return asked
+}
+
+// named reports whether there is a record of a node with the name.
+func (m *memberRecords) named(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.records {
+		if peernet.NodeName(id) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // clear forgets the disks of the node with a name.
