@@ -12,8 +12,9 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// maxModels bounds the label of models: clients choose the names.
-const maxModels = 64
+// maxModels bounds the label of models, maxUserModels those that one user adds: clients choose the
+// names, and an endpoint of their own answers to any.
+const maxModels, maxUserModels = 64, 8
 
 // otherModel is the label of what is above maxModels, or no name for a label.
 const otherModel = fsm.OtherModel
@@ -30,6 +31,8 @@ type metrics struct {
 
 	mu     sync.Mutex
 	models map[string]bool
+	// added counts the models by the user whose request was the first for it.
+	added map[string]int
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -63,7 +66,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "bivouac_llm_requests_open",
 			Help: "Requests to models that are in progress on this node.",
 		}),
-		models: map[string]bool{},
+		models: map[string]bool{}, added: map[string]int{},
 	}
 	for _, reason := range reasons() {
 		m.refused.WithLabelValues(reason)
@@ -86,8 +89,8 @@ func (m *metrics) start(model string) {
 	m.duration.WithLabelValues(model)
 }
 
-// label returns the label of a model: its name if it is among the first maxModels that answered.
-func (m *metrics) label(model string, answered bool) string {
+// label returns the label of a model: its name if it is among the first that answered (maxModels).
+func (m *metrics) label(user, model string, answered bool) string {
 	if len(model) > 128 || model == "" || slices.ContainsFunc([]byte(model), func(b byte) bool { return b < '!' || b > '~' }) {
 		return otherModel
 	}
@@ -96,17 +99,18 @@ func (m *metrics) label(model string, answered bool) string {
 	if m.models[model] {
 		return model
 	}
-	if !answered || len(m.models) >= maxModels {
+	if !answered || len(m.models) >= maxModels || m.added[user] >= maxUserModels {
 		return otherModel
 	}
+	m.added[user]++
 	m.models[model] = true
 	m.start(model)
 	return model
 }
 
 // answered counts a request that was sent, and returns the model's label.
-func (m *metrics) answered(model string, status int, used tokens, dollars float64, first, took time.Duration) (label string) {
-	label = m.label(model, status/100 == 2) // only an answer shows that there is such a model
+func (m *metrics) answered(user, model string, status int, used tokens, dollars float64, first, took time.Duration) (label string) {
+	label = m.label(user, model, status/100 == 2) // only an answer shows that there is such a model
 	class := "none"
 	if status > 0 {
 		class = strconv.Itoa(status/100) + "xx"

@@ -25,7 +25,7 @@ func (q *request) count(o outcome) {
 	}
 	q.counted = true
 	took := time.Since(q.began)
-	label := q.gateway.metrics.answered(q.name, o.status, o.used, float64(o.cost)/fsm.Dollar, o.first, took)
+	label := q.gateway.metrics.answered(q.row.UserID, q.name, o.status, o.used, float64(o.cost)/fsm.Dollar, o.first, took)
 	if !q.generates {
 		return
 	}
