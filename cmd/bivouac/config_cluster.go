@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -215,12 +214,12 @@ func (c configInfo) hcl() string {
 	var b strings.Builder
 	never := func(s *string) string {
 		if s == nil {
-			return strconv.Quote(policyNever)
+			return hclText(policyNever)
 		}
-		return strconv.Quote(*s)
+		return hclText(*s)
 	}
-	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %q\n",
-		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter), c.Limits.OnLimit)
+	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %s\n",
+		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter), hclText(c.Limits.OnLimit))
 	for _, of := range []struct {
 		name string
 		l    userLimits

@@ -180,6 +180,7 @@ func TestConfigInfo_PrintsWhatItReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants := cfg.installation()
+	wants.LLM.Models = append(wants.LLM.Models, "a${b}", "%{if}", `d\e`, "$${f}", "é")
 	path := filepath.Join(t.TempDir(), "cluster.hcl")
 	if err := os.WriteFile(path, []byte(configOf(wants).hcl()), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
 
 	"bivouac.dev/bivouac/fsm"
@@ -154,7 +155,7 @@ func (i *llmInfo) hcl() string {
 	amount := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 	fmt.Fprintf(&b, "llm {\n  gateway = %t\n  hosts   = %s\n  models  = %s\n  prices = [", i.Gateway, hclList(i.Hosts), hclList(i.Models))
 	for _, p := range i.Prices {
-		fmt.Fprintf(&b, "\n    { model = %q, input = %s, output = %s", p.Model, amount(p.Input), amount(p.Output))
+		fmt.Fprintf(&b, "\n    { model = %s, input = %s, output = %s", hclText(p.Model), amount(p.Input), amount(p.Output))
 		if p.CachedInput != nil {
 			fmt.Fprintf(&b, ", cached_input = %s", amount(*p.CachedInput))
 		}
@@ -170,5 +171,16 @@ func (i *llmInfo) hcl() string {
 	return b.String()
 }
 
+// hclText is a text in a file: as Go quotes it, "${" would begin a template.
+func hclText(s string) string {
+	return string(hclwrite.TokensForValue(cty.StringVal(s)).Bytes())
+}
+
 // hclList is a list of texts in a file.
-func hclList(of []string) string { return "[" + quotedList(of) + "]" }
+func hclList(of []string) string {
+	texts := make([]string, len(of))
+	for i, s := range of {
+		texts[i] = hclText(s)
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}

@@ -66,6 +66,7 @@ func (i *inspection) all(c Config, configFile string) {
 	i.nomad(c.Nomad)
 	i.vault(c.Vault)
 	i.limits(c.Limits)
+	i.proxies(c.Limits.TrustedProxies)
 	if c.Metrics != "" { // without a warning: metrics have numbers and no secrets
 		i.add(checkOK, "metrics.address", "%s", c.Metrics)
 	}
@@ -226,6 +227,25 @@ func (i *inspection) http(c HTTPConfig) {
 		return
 	}
 	i.add(checkOK, "http.address", "%s", c.Address)
+}
+
+// proxies refuses networks that are too wide to hold load balancers alone: whoever is in one says which
+// address its requests come from, and has no limit of connections.
+func (i *inspection) proxies(trusted []string) {
+	for _, text := range trusted {
+		prefix, err := parsePrefix(text)
+		if err != nil {
+			continue // loadConfig has refused it
+		}
+		least := 8
+		if prefix.Addr().Is6() {
+			least = 16
+		}
+		if prefix.Bits() < least {
+			i.add(checkFail, "limits.trusted_proxies",
+				"%s has nearly every address: any client could choose the one it is counted by; name the load balancers", text)
+		}
+	}
 }
 
 // peer checks the files as the peer port does, which also finds another node's or cluster's.

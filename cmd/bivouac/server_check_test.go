@@ -75,6 +75,12 @@ func newCheckedNode(t *testing.T) *checkedNode {
 	return n
 }
 
+// trust sets trusted_proxies.
+func (n *checkedNode) trust(list string) {
+	n.t.Helper()
+	n.edit("rate_per_second = 100", "rate_per_second = 100\n  trusted_proxies = ["+list+"]")
+}
+
 // issue writes a pair that is twenty days old and lives until left from now.
 func (n *checkedNode) issue(name string, left time.Duration) {
 	n.t.Helper()
@@ -160,6 +166,10 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		{"plain_nomad", func(n *checkedNode) { n.edit("https://nomad", "http://nomad") }, []string{"warn  nomad.address: "}},
 		{"docker_bridge", func(n *checkedNode) { n.edit(`docker_network = "bivouac"`, "") }, []string{"warn  nomad.docker_network: "}},
 		{"plain_on_loopback", func(n *checkedNode) { n.edit("https://vault.example.org", "http://127.0.0.1") }, nil},
+		{"everybody_is_a_proxy", func(n *checkedNode) { n.trust(`"0.0.0.0/0"`) }, []string{"fail  limits.trusted_proxies: 0.0.0.0/0 "}},
+		{"half_of_everybody", func(n *checkedNode) { n.trust(`"10.1.2.3", "128.0.0.0/1", "::/0"`) },
+			[]string{"fail  limits.trusted_proxies: 128.0.0.0/1 ", "fail  limits.trusted_proxies: ::/0 "}},
+		{"private_proxies", func(n *checkedNode) { n.trust(`"10.0.0.0/8", "192.168.1.4", "fd00:1::/48"`) }, nil},
 		{"no_limits", func(n *checkedNode) { n.edit("rate_per_second = 100", "rate_per_second = 0") }, []string{"warn  limits: "}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
