@@ -53,6 +53,9 @@ type Config struct {
 	RatePerSecond float64
 	// TrustedProxies are the proxies whose X-Forwarded-* headers are believed.
 	TrustedProxies []netip.Prefix
+	// Hosts are the names, beside those of the loopback, that the Host of a request may have; nil is any.
+	// They keep out a page whose name leads to this machine.
+	Hosts []string
 	// CORSOrigins are the web origins that may call the API with credentials. Empty means any port
 	// of localhost and 127.0.0.1. They, and the hosts and the check of Git, count until the cluster
 	// has a configuration of its own.

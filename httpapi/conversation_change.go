@@ -54,7 +54,7 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 
 func readConversationUpdate(o decode.Object) *fsm.ConversationUpdateBody {
 	body := &fsm.ConversationUpdateBody{
-		Title:              o.Text(memberTitle, maxTitle),
+		Title:              o.Title(memberTitle, maxTitle),
 		Public:             o.Boolean(memberPublic),
 		SelectedRepository: o.Repository(memberRepository, fsm.MaxPath),
 		SelectedBranch:     o.Address(memberBranch, fsm.MaxPath),

@@ -18,6 +18,19 @@ func (h *harness) withOwnSecrets() (id, key string) {
 	return id, h.secrets.last(fsm.SandboxKeyPath(id))["key"]
 }
 
+// The values of a store that was lost are no fault of this program without words.
+func TestSecrets_LostValueSaysSo(t *testing.T) {
+	h := newHarness(t).newest().withSpec()
+	h.do(h.alice, "POST", "/api/settings", `{"mcp_config":{"sse_servers":[{"url":"https://mcp.example.org"}]}}`).want(t, 200)
+	h.secrets.set(func(s *fakeSecrets) { clear(s.entries) })
+	for _, path := range []string{"/api/settings"} {
+		res := h.do(h.alice, "GET", path, "").want(t, 500)
+		if text := string(res.body); !strings.Contains(text, "save it again") || strings.Contains(text, "users/") {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+}
+
 func TestSandboxSecrets_ListAndValue(t *testing.T) {
 	h := newHarness(t).withSpec()
 	id, key := h.withOwnSecrets()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"golang.org/x/sync/errgroup"
 
@@ -110,7 +111,11 @@ func (s *Server) readEntry(ctx context.Context, ref fsm.SecretRef) (map[string]s
 
 // errSecretGone is the failure of an entry that a row refers to and the store does not have.
 func errSecretGone(ref fsm.SecretRef, err error) error {
-	return fsm.Errorf(fsm.CodeInternal, "secret %s version %d is gone: %v", ref.Path, ref.Version, err)
+	return &response.HTTPError{
+		Status: http.StatusInternalServerError,
+		Text:   "The secret store has lost a secret that this needs: save it again, or have the operator bring the store's data back",
+		Cause:  fmt.Errorf("secret %s version %d is gone: %v", ref.Path, ref.Version, err),
+	}
 }
 
 // sandboxEntry returns the entry of a sandbox's key. When another key, or a deletion, took the entry

@@ -60,7 +60,9 @@ type Server struct {
 	downloads sync.Map
 	// admission bounds the requests of one user.
 	admission *admission
-	started   time.Time
+	// titles bounds how often sandboxes change titles.
+	titles  titleLimits
+	started time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
 	// draining is set by Drain.
@@ -81,7 +83,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), refused: newSampler(), started: time.Now(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
-		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), titles: newTitleLimits(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 	}
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
@@ -93,7 +95,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	if s.models, err = llm.New(cfg.LLM, s.forModels()); err != nil {
 		return nil, fmt.Errorf("registering the model gateway's metrics: %w", err)
 	}
-	s.handler = s.accessLog(s.keepHealth(s.front(s.cors(s.limitRate(s.router)))))
+	s.handler = s.accessLog(s.checkHost(s.keepHealth(s.front(s.cors(s.limitRate(s.router))))))
 	return s, nil
 }
 

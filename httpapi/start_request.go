@@ -94,7 +94,7 @@ func readStart(o decode.Object) startInput {
 		SelectedBranch:        o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:           (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SuggestedTask:         git.ReadSuggestedTask(o),
-		Title:                 o.Text("title", fsm.MaxLine),
+		Title:                 o.Title("title", fsm.MaxLine),
 		Trigger:               o.Enum("trigger", triggers()),
 		PRNumber:              readIntegers(o, "pr_number"),
 		ParentConversationID:  o.UUID("parent_conversation_id"),

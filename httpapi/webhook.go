@@ -2,6 +2,10 @@ package httpapi
 
 import (
 	"net/http"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -21,7 +25,7 @@ func (s *Server) handleWebhookConversation(c *call) (answer, error) {
 	}
 	o := c.object()
 	o.Require("id")
-	id, title := decode.OrZero(o.UUID("id")), o.Text(memberTitle, maxTitle)
+	id, title := decode.OrZero(o.UUID("id")), o.Title(memberTitle, maxTitle)
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
@@ -36,10 +40,48 @@ func (s *Server) handleWebhookConversation(c *call) (answer, error) {
 	if err := fsm.Validate(body); err != nil {
 		return answer{}, err
 	}
+	if !c.server.titles.allow(sandbox.ID) {
+		c.server.metrics.limits.WithLabelValues(limitRate).Inc()
+		return answer{}, &response.HTTPError{
+			Status: http.StatusTooManyRequests, Text: "This sandbox changes titles too often", RetryAfter: titlePause,
+		}
+	}
 	if _, err := c.propose(body); err != nil {
 		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
 	return ok(success{Success: true})
+}
+
+// A sandbox changes titleBurst titles at once, as one with many conversations does, and then one each
+// titlePause: each is an entry of the log.
+const (
+	titlePause = 10 * time.Second
+	titleBurst = 20
+)
+
+// titleLimits has a limiter for each sandbox that changed a title, of those that did so last.
+type titleLimits struct {
+	sandboxes *lru.Cache[string, *rate.Limiter]
+}
+
+func newTitleLimits() titleLimits {
+	sandboxes, err := lru.New[string, *rate.Limiter](maxClients)
+	if err != nil {
+		panic("the size of the titles' memory is a constant: " + err.Error())
+	}
+	return titleLimits{sandboxes}
+}
+
+// allow reports whether the sandbox may change a title now, and counts it.
+func (l titleLimits) allow(sandbox string) bool {
+	if limit, found := l.sandboxes.Get(sandbox); found {
+		return limit.Allow()
+	}
+	fresh := rate.NewLimiter(rate.Every(titlePause), titleBurst)
+	if limit, found, _ := l.sandboxes.PeekOrAdd(sandbox, fresh); found {
+		return limit.Allow()
+	}
+	return fresh.Allow()
 }
 
 // presentedSandbox returns the sandbox whose key a request has, as far as this node knows, before

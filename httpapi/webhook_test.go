@@ -9,6 +9,53 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 )
 
+// A title change is an entry of the log: a sandbox has a limiter of its own.
+func TestWebhook_TitlesOfOneSandboxAreLimited(t *testing.T) {
+	h := newHarness(t).newest().withSpec()
+	send := func(sandbox, id string, n int) reply {
+		key := h.secrets.last(fsm.SandboxKeyPath(sandbox))["key"]
+		return h.do(key, "POST", pathWebhooks+"/conversations", fmt.Sprintf(`{"id":%q,"title":"title %d"}`, decode.Dashed(id), n))
+	}
+	busy, calm := h.createSandbox(h.alice), h.createSandbox(h.alice)
+	first, second := h.conversation("alice", busy), h.conversation("alice", calm)
+	taken := 0
+	for n := range 1000 {
+		res := send(busy, first, n)
+		if res.status == 200 {
+			taken++
+		} else if res.want(t, 429).header.Get("Retry-After") != "10" {
+			t.Fatalf("%v", res.header)
+		}
+	}
+	if taken < titleBurst || taken > 2*titleBurst {
+		t.Errorf("%d of 1000 changes are taken", taken)
+	}
+	send(calm, second, 1).want(t, 200)
+	send(calm, second, 1).want(t, 200) // no change is none
+}
+
+// A title stands among others in lists and on terminals.
+func TestTitles_HaveNoControlsOfDirection(t *testing.T) {
+	h := newHarness(t).newest().withSpec().withSettings()
+	sb := h.createSandbox(h.alice)
+	id := h.conversation("alice", sb)
+	key := h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
+	for _, control := range []string{`\u202e`, `\u2066`, `\u200f`, `\u061c`, "\u202d"} {
+		for _, tt := range []struct{ key, method, path, body string }{
+			{h.alice, "PATCH", pathConversations + "/" + id, `{"title":"a%sb"}`},
+			{h.alice, "POST", pathConversations, `{"title":"a%sb"}`},
+			{h.alice, "POST", "/api/conversations", `{"create_microagent":{"repo":"a/b","title":"a%sb"}}`},
+			{key, "POST", pathWebhooks + "/conversations", `{"id":"` + id + `","title":"a%sb"}`},
+		} {
+			res := h.do(tt.key, tt.method, tt.path, fmt.Sprintf(tt.body, control)).want(t, 422)
+			if !strings.Contains(string(res.body), "direction") {
+				t.Errorf("%s %s: %s", tt.method, tt.path, res.body)
+			}
+		}
+	}
+	h.do(h.alice, "PATCH", pathConversations+"/"+id, `{"title":"שלום 👩‍💻"}`).want(t, 200)
+}
+
 // TestWebhook_Title: an agent server names its own conversation, unless a user has.
 func TestWebhook_Title(t *testing.T) {
 	h := newHarness(t).newest().withSpec()

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,21 +15,21 @@ import (
 // NewerHistoryError ends a term: a store's mark says that the cluster continued elsewhere, in a
 // history that began after this node's.
 type NewerHistoryError struct {
-	// Store is the one that has the mark, as fsm names it.
-	Store string
-	Mark  fsm.Mark
+	// Store is the one that has the mark, as fsm names it, and Place where that is.
+	Store, Place string
+	Mark         fsm.Mark
 }
 
 // Error implements error.
 func (e *NewerHistoryError) Error() string {
 	return fmt.Sprintf("the mark in %s is of the history %s of %s, which began after this node's: the cluster went on elsewhere; see bivouac runbook hold",
-		storeName(e.Store), e.Mark.History, e.Mark.Time.Format(time.RFC3339))
+		e.Place, e.Mark.History, e.Mark.Time.Format(time.RFC3339))
 }
 
-// storeName returns a store's name for messages.
-func storeName(store string) string {
+// placeOf returns where a store is, for messages.
+func (s *Scheduler) placeOf(store string) string {
 	if store == fsm.StoreVault {
-		return "the secret store"
+		return cmp.Or(s.cfg.SecretPlace, "the secret store")
 	}
 	return "the backend of the sandboxes"
 }
@@ -191,7 +192,7 @@ func (g *markGuard) logOnce(err error) {
 	g.lastError = text
 	g.mu.Unlock()
 	if news && err != nil {
-		g.log.Warn("the mark can't be read or written; nothing is removed there until it can; see bivouac runbook hold", "reason", storeName(g.store), "error", err)
+		g.log.Warn("the mark can't be read or written; nothing is removed there until it can; see bivouac runbook hold", "reason", g.s.placeOf(g.store), "error", err)
 	}
 }
 
@@ -241,7 +242,7 @@ func (g *markGuard) judge(ctx context.Context) (found, error) {
 	case fsm.MarkAbsent:
 		return f, nil
 	case fsm.MarkNewer:
-		return found{}, &NewerHistoryError{Store: g.store, Mark: *f.mark}
+		return found{}, &NewerHistoryError{Store: g.store, Place: g.s.placeOf(g.store), Mark: *f.mark}
 	}
 	return f, g.s.hold(ctx, g.log, func(v *fsm.View) []fsm.Finding {
 		if again := g.verdict(g.known(v), v, f.mark); again != verdict {
@@ -283,22 +284,22 @@ func (g *markGuard) finding(verdict fsm.MarkVerdict, m *fsm.Mark) fsm.Finding {
 	switch verdict {
 	case fsm.MarkLost:
 		f.Kind = fsm.FindingMarkLost
-		f.Detail = "the mark in " + storeName(g.store) + " is gone: it was emptied or is another one"
+		f.Detail = "the mark in " + g.s.placeOf(g.store) + " is gone: it was emptied or is another one"
 		return f
 	case fsm.MarkForeign:
 		f.Kind, f.ID = fsm.FindingMarkForeign, m.Cluster
-		f.Detail = "the mark in " + storeName(g.store) + " is that of another cluster: give this one a place of its own"
+		f.Detail = "the mark in " + g.s.placeOf(g.store) + " is that of another cluster: give this one a place of its own"
 		return f
 	}
 	if verdict == fsm.MarkBehind {
 		f.Kind = fsm.FindingMarkBehind
 		f.Detail = fmt.Sprintf("the mark in %s is that of %s, and a later one was written: its data went back in time",
-			storeName(g.store), m.Time.Format(time.RFC3339))
+			g.s.placeOf(g.store), m.Time.Format(time.RFC3339))
 		return f
 	}
 	f.ID, f.Birth = m.Nonce, fsm.Birth{Cluster: m.Cluster, Nonce: m.Nonce, Index: m.Index}.String()
 	f.Detail = fmt.Sprintf("the mark in %s of %s is not in this history: this state is older than what was done there",
-		storeName(g.store), m.Time.Format(time.RFC3339))
+		g.s.placeOf(g.store), m.Time.Format(time.RFC3339))
 	return f
 }
 
@@ -351,7 +352,7 @@ func (s *Scheduler) CheckMarks(ctx context.Context) error {
 		case err != nil:
 			return err
 		case ok && v.JudgeMark(store, &mark) == fsm.MarkNewer:
-			return &NewerHistoryError{Store: store, Mark: mark}
+			return &NewerHistoryError{Store: store, Place: s.placeOf(store), Mark: mark}
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 func (w *world) secretMarks() *nomadtest.Nomad {
 	w.step()
 	store := nomadtest.NewNomad(w.T, options(), w.secrets, nil)
-	w.cfg.SecretMarks = store
+	w.cfg.SecretMarks, w.cfg.SecretPlace = store, "the secret store in /here"
 	w.lead()
 	w.until("the first marks", 5*time.Second, func() bool {
 		return w.view().Marked(fsm.StoreNomad) && w.view().Marked(fsm.StoreVault)

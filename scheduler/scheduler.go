@@ -51,6 +51,8 @@ type Config struct {
 	MarkInterval time.Duration
 	// SecretMarks keeps the mark in the secret store; nil for none.
 	SecretMarks Marks
+	// SecretPlace says in messages where the secrets are; "" is "the secret store".
+	SecretPlace string
 	// ClocksAgree returns nil when the clocks of a majority agree. While it returns an error,
 	// policies pause and delete nothing. A nil function counts as agreement.
 	ClocksAgree func(context.Context) error

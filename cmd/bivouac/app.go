@@ -112,7 +112,7 @@ func newApp(p parts) (*app, error) {
 	}
 	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
-	p.scheduler.ClocksAgree = node.ClocksAgree
+	p.scheduler.SecretPlace, p.scheduler.ClocksAgree = p.secrets.Place(), node.ClocksAgree
 	taskConfig := starttask.DefaultConfig()
 	taskConfig.Logger, taskConfig.APIURLs = log, p.apiURLs
 	p.api.APIURLs = p.apiURLs

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // devOptions are the flags of `bivouac dev`.
@@ -18,6 +20,8 @@ type devOptions struct {
 	logLevel string
 	// logFormat is "text", which "" means too, or "json".
 	logFormat string
+	// allowHosts are names in a request's Host beside those of the loopback.
+	allowHosts []string
 	// restore is a saved state to start from, "" for none. keys says what happens to the API
 	// keys in it.
 	restore, keys string
@@ -57,6 +61,7 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".bivouac", "where everything is kept")
 	cmd.Flags().IntVar(&o.httpPort, "http-port", 8440, "the first node's port; the others follow at +10, +20, ...; 0 takes free ones")
 	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "how many nodes: 1, 3, 5, 7 or 9")
+	cmd.Flags().StringSliceVar(&o.allowHosts, "allow-host", nil, "a name, beside localhost, by which browsers and programs may call the nodes")
 	cmd.Flags().StringVar(&o.restore, "restore", "", "begin with the state of this file of \"operator snapshot save\"")
 	cmd.Flags().StringVar(&o.keys, "keys", "", "what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "what goes to the log file: debug, info, warn or error")
@@ -74,6 +79,11 @@ func (o devOptions) check() error {
 	}
 	if o.dataDir == "" {
 		return usagef("--data-dir must not be empty")
+	}
+	for _, host := range o.allowHosts {
+		if err := fsm.CheckHost(host); err != nil || strings.Contains(host, ":") {
+			return usagef("--allow-host: %q must be a host name without a port", host)
+		}
 	}
 	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {
 		return usagef("--log-level: %w", err)

@@ -52,6 +52,7 @@ type devCluster struct {
 	key    apikey.Key
 	specs  []fsm.Spec
 	nodes  []*devNode
+	hosts  []string   // httpapi.Config.Hosts
 	life   *lifecycle // the shared resources, stopped after the nodes
 
 	// apiPorts are the nodes' HTTP ports, bound before the sandboxes get their addresses.
@@ -75,7 +76,7 @@ func openDev(o devOptions) (*devCluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the data directory can't be used: %w", err)
 	}
-	c := &devCluster{layout: devLayout{dir}, life: newLifecycle()}
+	c := &devCluster{layout: devLayout{dir}, hosts: append([]string{}, o.allowHosts...), life: newLifecycle()}
 	if err := c.open(o); err != nil {
 		return nil, errors.Join(err, c.stop())
 	}
@@ -190,6 +191,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	web := httpapi.DefaultConfig()
 	web.Git.VerifyTokens = false // a development cluster calls no git provider
 	web.Proxy.Domain, web.RatePerSecond = proxy.DomainLocal, defaultRate
+	web.Hosts = c.hosts
 	sched := scheduler.DefaultConfig()
 	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
 	sched.Installation.Git.Unverified = !web.Git.VerifyTokens

@@ -140,6 +140,14 @@ func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 	r := startDev(t, t.TempDir())
 	for _, n := range r.all {
 		open := caller{base: n.base}
+		rebound, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.base+"/alive", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rebound.Host = "rebound.example"
+		if res, err := http.DefaultClient.Do(rebound); err != nil || res.StatusCode != http.StatusMisdirectedRequest || res.Body.Close() != nil {
+			t.Errorf("a name that only leads here: %+v, %v", res, err)
+		}
 		for _, path := range []string{"/alive", "/health", "/server_info", "/metrics"} {
 			open.do(t, http.StatusOK, http.MethodGet, path, nil)
 		}

@@ -3,6 +3,8 @@ package decode
 import (
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 // Limits of one member.
@@ -110,6 +112,16 @@ func (o Object) Text(name string, limit int) *string {
 		return nil
 	}
 	return &s
+}
+
+// Title reads a text that is shown in one line among others. Controls of direction would reorder what
+// stands around it.
+func (o Object) Title(name string, limit int) *string {
+	s := o.Text(name, limit)
+	if s != nil && strings.ContainsFunc(*s, func(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }) {
+		o.Rule(name, "must not hold controls of the text's direction")
+	}
+	return s
 }
 
 // MustText reads a required string.

@@ -86,7 +86,7 @@ func readMessage(o decode.Object) *fsm.Message {
 func readMicroagent(m decode.Object, q *fsm.StartRequest) {
 	repo := m.MustRepository("repo", fsm.MaxPath)
 	provider := (*fsm.ProviderType)(m.Enum("git_provider", git.Providers()))
-	q.Title = m.Text("title", fsm.MaxLine)
+	q.Title = m.Title("title", fsm.MaxLine)
 	if q.SelectedRepository == nil && repo != "" {
 		q.SelectedRepository = &repo
 	}
