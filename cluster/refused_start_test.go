@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hashicorp/raft"
 
@@ -34,6 +35,10 @@ func (r remembering) Call(_ context.Context, _, _ string, raw []byte) ([]byte, e
 // starts it, its list of starts stays as it was, and the true disk starts after it.
 func TestNode_Guard_ARefusedDiskStaysRefused(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, aRefusedDiskStaysRefused) // each start waits seconds for the peers
+}
+
+func aRefusedDiskStaysRefused(t *testing.T) {
 	n := lonely(t)
 	known := new(record)
 	n.network, n.cfg.RetryJoin = remembering{known: known}, []string{"b:1"}
