@@ -326,8 +326,12 @@ func TestTerminal_Interrupt(t *testing.T) {
 	}
 }
 
-// TestTerminal_100MB prints 100 MB. The ends are kept, in bounded memory.
-func TestTerminal_100MB(t *testing.T) {
+// TestTerminal_LargeOutput prints 20 MB, 100 MB in its large form. The ends are kept, in bounded memory.
+func TestTerminal_LargeOutput(t *testing.T) {
+	size := 20_000_000
+	if os.Getenv("BIVOUAC_DRILL") == "long" {
+		size *= 5
+	}
 	s, _ := opened(t, func(c *Config) {
 		c.SoftTimeout = time.Minute
 		c.Secrets = func() map[string]string { return map[string]string{"A": "012345678secret"} }
@@ -336,7 +340,7 @@ func TestTerminal_100MB(t *testing.T) {
 	s.sh(t, args{"command": "true"})
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	o := s.sh(t, args{"command": "echo the beginning; yes 0123456789 | head -c 100000000; echo; echo the end"})
+	o := s.sh(t, args{"command": fmt.Sprintf("echo the beginning; yes 0123456789 | head -c %d; echo; echo the end", size)})
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if n := utf8.RuneCountInString(o.out()); n > maxOutput || n < maxOutput-100 || o.code() != 0 {
