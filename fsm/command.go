@@ -65,6 +65,7 @@ const (
 	SandboxAcceptWorkspace CommandType = "sandbox.accept_workspace"
 
 	ClientMarkSet CommandType = "client.mark"
+	ClientDrain   CommandType = "client.drain"
 	SandboxCopied CommandType = "sandbox.copied"
 	SandboxMove   CommandType = "sandbox.move"
 	SandboxMoved  CommandType = "sandbox.moved"

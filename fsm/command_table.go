@@ -108,6 +108,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SandboxRotateKey: byUser(row(VersionRotate, (*transaction).applySandboxRotateKey)),
 
 	ClientMarkSet: byOperator(row(VersionClients, (*transaction).applyClientMark)),
+	ClientDrain:   row(VersionRoom, (*transaction).applyClientDrain),
 	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),
 	SandboxMove:   row(VersionClients, (*transaction).applySandboxMove),
 	SandboxMoved:  row(VersionClients, (*transaction).applySandboxMoved),

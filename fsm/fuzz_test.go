@@ -44,7 +44,8 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&CertificateRevokeBody{sha("certificate"), "n3"}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
 		&LLMReportBody{[]LLMReport{{"ada", "c1", "m1", ModelUsage{Requests: 1, Cost: 2}}}},
 		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
-		&ClientMarkBody{"client-1", ClientLost}, &SandboxCopiedBody{ID: "sb-c1", Copy: Copy{ID: "1-a", Sum: sha("manifest"), At: now}},
+		&ClientMarkBody{"client-1", ClientDraining}, &ClientDrainBody{ID: "client-1", Since: now, First: "sb-c1"}, &ClientMarkBody{"client-1", ClientLost},
+		&SandboxCopiedBody{ID: "sb-c1", Copy: Copy{ID: "1-a", Sum: sha("manifest"), At: now}},
 		&SandboxMoveBody{ID: "sb-c1", From: "client-1"}, &SandboxMovedBody{ID: "sb-c1", Attempt: 1, Home: Home{Volume: "v2", Client: "client-2"}},
 	}
 	return ofUsers, ofLeader

@@ -434,6 +434,14 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", &CertificateAllowBody{Node: oneOf("n1", "n2").Draw(t, "node")}
 	case ClientMarkSet:
 		return "", &ClientMarkBody{ID: oneOf("client-1", "client-2").Draw(t, "client"), Mark: oneOf("", ClientDraining, ClientLost).Draw(t, "mark")}
+	case ClientDrain:
+		b := &ClientDrainBody{ID: oneOf("client-1", "client-2").Draw(t, "client"), Since: time.Unix(0, 0).UTC()}
+		if rapid.Bool().Draw(t, "first") {
+			b.First = "sb-c1"
+		} else {
+			b.Sandbox, b.Failure = oneOf("sb-c1", "sb-c2").Draw(t, "sandbox"), "no room"
+		}
+		return "", b
 	case SandboxCopied, SandboxMove, SandboxMoved:
 		return "", genMoveBody(t, c)
 	default:

@@ -116,7 +116,7 @@ func TestChangedIsExact(t *testing.T) {
 			for name := range union(before, after) {
 				watched := slices.Contains([]CommandType{APIKeyRevoke, APIKeyDisable, UserDisable, UserDelete}, e.Command.Type) || bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
 					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
-					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
+					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == ClientDrain || e.Command.Type == SandboxMoved || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}
 			// Use only postpones deadlines.

@@ -161,5 +161,6 @@ func (t *transaction) applySandboxMoved(b *SandboxMovedBody) (Result, *Error) {
 	s.Home, s.Move = &home, nil
 	s.Status.Job, s.Status.Proven, s.Status.Placement = JobRef{}, "", nil
 	put(t, tableSandboxes, old, &s)
+	t.drainMoved(home.From)
 	return Result{Sandbox: &s}, nil
 }

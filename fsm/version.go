@@ -20,8 +20,9 @@ import (
 // configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
 // configures the model gateway, counts what models were used for, gives specs agents, which
 // settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
-// what is kept as the memory that it takes, collects what has expired, and has voters say whom they
-// voted for, so that a follower believes no leader without a majority's votes.
+// what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
+// first, and has voters say whom they voted for, so that a follower believes no leader without a
+// majority's votes.
 const ProtocolVersion = 9
 
 // What each protocol version introduced.
@@ -55,7 +56,8 @@ const (
 	VersionStarts = 8
 	// VersionRoom: the state is counted as the memory that it takes, expired results of commands and
 	// keys that are revoked for long give their room back, and a deleted user leaves no result. A limit
-	// pauses no sandbox of an accepted start.
+	// pauses no sandbox of an accepted start. A drain moves one workspace first, and its mark says how
+	// far it is.
 	VersionRoom = 9
 	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
 	VersionPeers = 9

@@ -29,6 +29,8 @@ type carriers struct {
 	// next is when a sandbox is tried again after a failure, and failures counts those in a row.
 	next     map[string]time.Time
 	failures map[string]int
+	// moveTries counts the failed tries of a move from a drained client.
+	moveTries map[string]int
 	// dropped are the volumes whose former ones were looked for in this term.
 	dropped map[string]bool
 }
@@ -42,7 +44,8 @@ const copiesAtOnce, movesAtOnce = 2, 2
 func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carriers {
 	return &carriers{
 		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{}, copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
-		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{}, dropped: map[string]bool{},
+		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{}, moveTries: map[string]int{},
+		dropped: map[string]bool{},
 	}
 }
 
@@ -72,6 +75,7 @@ func (c *carriers) run(ctx context.Context) error {
 func (c *carriers) round(ctx context.Context, v *fsm.View) {
 	now := time.Now()
 	c.endDeleted(v)
+	c.chooseFirst(ctx, v)
 	for sb := range v.AllSandboxes() {
 		if sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(sb.ID, now) {
 			continue
@@ -80,7 +84,7 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) {
 		home := homeOf(sb, o)
 		mark := v.ClientMark(home)
 		switch {
-		case sb.Move != nil && mark == "":
+		case sb.Move != nil && (mark == "" || mark == fsm.ClientDraining && !drains(v, home, sb)):
 			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
 		case moves(v, sb, o, mark):
 			c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.move(ctx, sb, home, mark) })
@@ -172,6 +176,9 @@ func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
 	}
 	switch mark {
 	case fsm.ClientDraining:
+		if !drains(v, homeOf(sb, o), sb) {
+			return false
+		}
 		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || sb.Move != nil
 	case fsm.ClientLost:
 		return sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting && (sb.Copy != nil || !ran(sb.Status))

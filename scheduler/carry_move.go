@@ -23,6 +23,7 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 			c.s.metrics.carry.moves.WithLabelValues(mark, "failed").Inc()
 			log.Warn("moving a workspace failed", "error", err)
 			c.l.moveFailed(sb.ID, err)
+			c.drainFailed(ctx, sb.ID, from, err)
 		}
 	}()
 	job, now, others, err := c.jobFor(ctx, sb)
@@ -63,6 +64,7 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	}
 	fault.At("after", "end move")
 	c.l.moveFailed(sb.ID, nil)
+	c.moveTried(sb.ID)
 	c.s.metrics.carry.moves.WithLabelValues(mark, "ok").Inc()
 	if home.Lost {
 		log.Warn("workspace restored from its copy on another client (bivouac runbook client-lost)", "duration", time.Since(begin))
@@ -118,10 +120,27 @@ func leftByLoss(sb *fsm.Sandbox, w Workspace) bool {
 	return sb.Home != nil && sb.Home.Lost && w.NodeID == sb.Home.From
 }
 
-// giveUp ends a move whose client is no longer marked: the sandbox keeps what it has.
+// giveUp ends a move whose client is no longer drained, or not of this sandbox: it keeps what it has.
+// What the tries made goes; no other try has begun since they were listed.
 func (c *carriers) giveUp(ctx context.Context, sb *fsm.Sandbox) error {
-	_, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, End: true}))
-	return err
+	c.moveTried(sb.ID)
+	c.l.moveFailed(sb.ID, nil)
+	_, now, others, err := c.jobFor(ctx, sb)
+	if _, failed := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, End: true})); failed != nil {
+		return failed
+	}
+	if err != nil || now.ID == "" {
+		return nil // the sandbox's next move, or its end, removes them
+	}
+	for _, w := range others {
+		if leftByLoss(sb, w) {
+			continue
+		}
+		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {
+			c.log.Warn("removing what a move that was given up has made failed", "sandbox", sb.ID, "address", w.NodeID, "error", err)
+		}
+	}
+	return nil
 }
 
 // dropFormer removes the workspaces that the sandbox had before it moved. It runs from the new one,

@@ -31,7 +31,9 @@ type carrying struct {
 	written map[string]time.Time
 	// fails returns the error of a step.
 	fails func(step string) error
-	wrong []string
+	// failsFor does so for one sandbox.
+	failsFor func(step, sandbox string) error
+	wrong    []string
 	// starts has when each sandbox was started. ignores: the backend puts new ones on "a" all the same.
 	starts  map[string][]time.Time
 	ignores bool
@@ -39,14 +41,30 @@ type carrying struct {
 	lost bool
 }
 
-func (c *carrying) at(step string) error {
+func (c *carrying) at(step, sandbox string) error {
 	c.mu.Lock()
-	fails := c.fails
+	fails, failsFor := c.fails, c.failsFor
 	c.mu.Unlock()
+	if failsFor != nil {
+		return failsFor(step, sandbox)
+	}
 	if fails == nil {
 		return nil
 	}
 	return fails(step)
+}
+
+func (c *carrying) setFails(fails func(step string) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails = fails
+}
+
+// allRunOn reports whether the sandboxes run on a client.
+func (c *carrying) allRunOn(client string, w *world, ids ...string) bool {
+	return !slices.ContainsFunc(ids, func(id string) bool {
+		return w.cluster.Sandbox(id).State() != fsm.SandboxRunning || c.client(id) != client || w.nomad.Live(id) != 1
+	})
 }
 
 func (c *carrying) client(id string) string {
@@ -128,7 +146,7 @@ func (c *carrying) ListWorkspaces(_ context.Context, job scheduler.Job) ([]sched
 
 // NewWorkspace implements scheduler.Carrier.
 func (c *carrying) NewWorkspace(_ context.Context, job scheduler.Job, avoid []string) (scheduler.Workspace, error) {
-	if err := c.at("new"); err != nil {
+	if err := c.at("new", job.SandboxID); err != nil {
 		return scheduler.Workspace{}, err
 	}
 	c.mu.Lock()
@@ -144,7 +162,7 @@ func (c *carrying) Export(_ context.Context, _ scheduler.Job, w scheduler.Worksp
 	c.mu.Lock()
 	text := c.content[w.ID]
 	c.mu.Unlock()
-	if err := c.at("export"); err != nil {
+	if err := c.at("export", w.SandboxID); err != nil {
 		return err
 	}
 	_, err := io.WriteString(out, text)
@@ -157,7 +175,7 @@ func (c *carrying) Import(_ context.Context, _ scheduler.Job, w scheduler.Worksp
 	c.mu.Lock()
 	c.content[w.ID] = string(raw[:len(raw)/2])
 	c.mu.Unlock()
-	if err = errors.Join(err, c.at("import")); err != nil {
+	if err = errors.Join(err, c.at("import", w.SandboxID)); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -110,7 +110,7 @@ func (l *loop) followStore(ctx context.Context) error {
 	var marks []fsm.ClientMark
 	for {
 		v := l.s.store.View()
-		if now := v.ClientMarks(); !slices.Equal(now, marks) {
+		if now := v.ClientMarks(); !slices.EqualFunc(now, marks, fsm.ClientMark.Equal) {
 			marks = now
 			l.queueAll()
 		}

@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,4 +139,81 @@ func TestCopy_SandboxDeletedDuringIt(t *testing.T) {
 			w.eventually("nothing of it is stored", 2*w.cfg.OrphanRetention, func() bool { return slices.Equal(c.stored(), []string{"kept"}) })
 		})
 	}
+}
+
+// lacks makes every move of the Nomad fail as it does without alloc-exec.
+func lacks(step string) error {
+	if step == "export" {
+		return &scheduler.Denied{Path: "the namespace sandboxes", Capability: "alloc-exec", Detail: "Nomad: Permission denied"}
+	}
+	return nil
+}
+
+// A drain that can't move anything pauses one sandbox and no other, says why, and brings that one back.
+// The mark stays, so that nothing new comes. When it can, the same command moves everything.
+func TestDrain_BringsBackWhatItPaused(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		ids := []string{"one", "two", "three"}
+		for _, id := range ids {
+			w.create(id)
+			w.reach(id, fsm.SandboxRunning, time.Minute)
+		}
+		c.setFails(lacks)
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		w.until("the drain stopped", 10*time.Minute, func() bool { return w.cluster.Store.View().MarkOf("a").Drain == fsm.DrainStopped })
+		m := w.cluster.Store.View().MarkOf("a")
+		if !strings.Contains(m.Failure, "alloc-exec") || len(m.Stays) != 1 {
+			t.Errorf("the mark is %+v", m)
+		}
+		w.until("all run where they were", 10*time.Minute, func() bool { return c.allRunOn("a", w, ids...) })
+		w.elapse(time.Hour)
+		starts := 0
+		for _, id := range ids {
+			sb := w.cluster.Sandbox(id)
+			if sb.Home != nil || sb.Move != nil || sb.State() != fsm.SandboxRunning {
+				t.Errorf("%s is %+v", id, sb)
+			}
+			starts += len(c.startsOf(id))
+		}
+		if starts != len(ids)+1 {
+			t.Errorf("%d starts of %d sandboxes: one alone was paused for the trial", starts, len(ids))
+		}
+		c.setFails(nil)
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		for _, id := range ids {
+			w.onB(c, id)
+		}
+		if m := w.cluster.Store.View().MarkOf("a"); m.Drain != fsm.DrainAll || m.Failure != "" {
+			t.Errorf("the mark is %+v", m)
+		}
+	})
+}
+
+// One workspace of many can't be moved: it stays and runs, and the others are moved.
+func TestDrain_OneStays(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		for _, id := range []string{"first", "good", "zbad"} {
+			w.create(id)
+			w.reach(id, fsm.SandboxRunning, time.Minute)
+		}
+		bad := w.cluster.Sandbox("zbad").ID
+		c.mu.Lock()
+		c.failsFor = func(step, id string) error {
+			if step == "export" && id == bad {
+				return errors.New("a file can't be read")
+			}
+			return nil
+		}
+		c.mu.Unlock()
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		w.onB(c, "first")
+		w.onB(c, "good")
+		w.until("one stays", 10*time.Minute, func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{bad}) })
+		w.until("it runs where it was", 10*time.Minute, func() bool { return c.allRunOn("a", w, "zbad") })
+		if m := w.cluster.Store.View().MarkOf("a"); m.Drain != fsm.DrainAll || !strings.Contains(m.Failure, "a file can't be read") {
+			t.Errorf("the mark is %+v", m)
+		}
+	})
 }

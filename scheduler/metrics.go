@@ -95,7 +95,7 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 		return m, nil
 	}
 	var errs []error
-	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), []prometheus.Collector{copyCollector{store, copies}}) {
+	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), []prometheus.Collector{copyCollector{store, copies}, drainCollector{store}}) {
 		errs = append(errs, reg.Register(c))
 	}
 	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store},

@@ -91,3 +91,29 @@ func (c copyCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, most.Seconds())
 	ch <- prometheus.MustNewConstMetric(without, prometheus.GaugeValue, float64(missing))
 }
+
+// drainCollector reports the drains that can't be done.
+type drainCollector struct{ store Store }
+
+func (drainCollector) desc() *prometheus.Desc {
+	return prometheus.NewDesc("bivouac_drains", "Nomad clients that an operator drains: stuck, which leave sandboxes where they are because these can't be moved, and going, all others.", []string{"state"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c drainCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc() }
+
+// Collect implements prometheus.Collector.
+func (c drainCollector) Collect(ch chan<- prometheus.Metric) {
+	stuck, going := 0, 0
+	for _, m := range c.store.View().ClientMarks() {
+		switch {
+		case m.Mark != fsm.ClientDraining:
+		case len(m.Stays) > 0:
+			stuck++
+		default:
+			going++
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(stuck), "stuck")
+	ch <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(going), "going")
+}

@@ -25,7 +25,7 @@ func withMarks(v *fsm.View, sb *fsm.Sandbox, o Observed) Observed {
 	if sb.Home != nil && o.Home != sb.Home.Client {
 		o.Home, o.Client, o.ClientDetail = sb.Home.Client, "", ""
 	}
-	if home := homeOf(sb, o); v.ClientMark(home) == fsm.ClientDraining {
+	if home := homeOf(sb, o); drains(v, home, sb) {
 		o.Client, o.ClientDetail = ClientDraining, "its Nomad client "+home+" is drained (bivouac operator client drain)"
 	}
 	return o

@@ -145,6 +145,12 @@ func workAlerts(s Scale) []Alert {
 			Description: "The scheduler tries and does not get there, or does not run.",
 		},
 		{
+			Name: "BivouacDrainStuck", For: 0, Severity: Ticket,
+			Expr:        `max by (job) (bivouac_drains{` + job + `,state="stuck"}) > 0`,
+			Summary:     "The drain of {{ $value }} Nomad clients leaves sandboxes where they are",
+			Description: "Their workspaces can't be moved. They run on where they were, and nothing new comes to the client.",
+		},
+		{
 			Name: "BivouacOrphans", For: time.Hour, Severity: Ticket,
 			Expr:        `max by (job, kind, reason) (bivouac_orphans{` + job + `,reason!="policy"}) > 0`,
 			Summary:     "{{ $value }} of kind {{ $labels.kind }} in Nomad without a sandbox ({{ $labels.reason }})",

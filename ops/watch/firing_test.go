@@ -62,6 +62,7 @@ func firings() []firing {
 		}, day, 2 * day},
 		{"BivouacSandboxesFail", map[string]string{with("bivouac_sandbox_failures_total", `reason="image"`): "0x10 1+1x20"}, m(10), m(20)},
 		{"BivouacSandboxStuck", map[string]string{with("bivouac_sandboxes_unconverged_oldest_seconds", `wish="deleted"`): "0+60x60"}, m(18), m(25)},
+		{"BivouacDrainStuck", map[string]string{with("bivouac_drains", `state="stuck"`): "0x5 1x10"}, m(5), m(7)},
 		{"BivouacOrphans", map[string]string{with("bivouac_orphans", `kind="job",reason="unowned"`): "0x5 2x100"}, m(60), m(70)},
 		{"BivouacRemovalsBraked", map[string]string{with("bivouac_removals_braked", `kind="job"`): "0x5 1x10"}, m(5), m(7)},
 	}

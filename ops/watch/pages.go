@@ -194,6 +194,7 @@ func sandboxPage() Dashboard {
 			graph("Free CPU on Nomad's clients", hertzes, Query{`max(bivouac_capacity_cpu_free_hertz)`, "free"}, Query{`max(bivouac_capacity_cpu_hertz)`, "all"}, Query{`max(bivouac_capacity_waiting_cpu_hertz)`, "waited for"}),
 			graph("Clients, and sandboxes that wait for one", count, Query{`max(bivouac_capacity_clients)`, "clients"}, Query{`max(bivouac_sandboxes_waiting_for_capacity)`, "waiting sandboxes"}),
 			graph("Copies of workspaces", perSec, Query{rate("outcome", `bivouac_workspace_copies_total`), "copies {{outcome}}"}, Query{rate("reason, outcome", `bivouac_workspace_moves_total`), "moves {{reason}} {{outcome}}"}),
+			graph("Drains", count, Query{`max by (state) (bivouac_drains)`, "{{state}}"}),
 			graph("What a lost client would cost", seconds, Query{`max(bivouac_workspace_uncopied_oldest_seconds)`, "oldest"}),
 			graph("Sandboxes without a copy", count, Query{`max(bivouac_workspaces_without_copy)`, "sandboxes"}),
 			graph("Copied", size, Query{`sum(rate(bivouac_workspace_copied_bytes_total[$__rate_interval]))`, "a second"}),

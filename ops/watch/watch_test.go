@@ -43,7 +43,7 @@ func TestFiles_AreWhatIsGenerated(t *testing.T) {
 func TestAlerts_EachHasARunbookAndEachRunbookAnAlert(t *testing.T) {
 	t.Parallel()
 	alerts := Alerts(1)
-	if len(alerts) < 12 || len(alerts) > 21 {
+	if len(alerts) < 12 || len(alerts) > 22 {
 		t.Errorf("%d alerts", len(alerts))
 	}
 	var names []string
