@@ -38,7 +38,7 @@ type NomadOptions struct {
 	NodePool string
 	// Detach lets Nomad outlive this process.
 	Detach bool
-	// ACL turns access control on. Nomad.Token then has all permissions.
+	// ACL turns access control on. Nomad.Token then has all permissions. With Join it is that Nomad's.
 	ACL bool
 	// Extra is HCL of a second configuration file, merged over the first.
 	Extra string
@@ -107,6 +107,9 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 
 		namespace: cmp.Or(o.Namespace, "default"),
 	}
+	if o.Join != nil {
+		n.acl, n.Token = false, o.Join.Token
+	}
 	text, err := nomadConfig(n, ports, o)
 	if err == nil {
 		err = writeFile(config, text, 0o600)
@@ -162,8 +165,9 @@ func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 	if o.Vault != nil {
 		filled += fmt.Sprintf(nomadVault, o.Vault.Address, nomadAuthPath+"/")
 	}
-	if o.ACL {
-		filled += "\nacl {\n  enabled = true\n}\n"
+	if o.ACL || n.Token != "" {
+		// The clients remember for a second what a token may, so a changed policy counts at once.
+		filled += "\nacl {\n  enabled    = true\n  token_ttl  = \"1s\"\n  policy_ttl = \"1s\"\n  role_ttl   = \"1s\"\n}\n"
 	}
 	return []byte(filled), nil
 }

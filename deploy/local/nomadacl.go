@@ -25,19 +25,34 @@ func (n *Nomad) bootstrapACL(ctx context.Context) error {
 // NewToken writes the policy of deploy/nomad/bivouac.policy.hcl for this Nomad's namespace and
 // issues a token with it. It requires ACLs.
 func (n *Nomad) NewToken(ctx context.Context) (string, error) {
-	policy, err := deploy.Files.ReadFile("nomad/bivouac.policy.hcl")
+	rules, err := n.Policy()
+	if err == nil {
+		err = n.WritePolicy(ctx, rules)
+	}
 	if err != nil {
 		return "", fmt.Errorf("making a token: %w", err)
 	}
-	rules := strings.Replace(string(policy), `namespace "sandboxes"`, fmt.Sprintf("namespace %q", n.namespace), 1)
-	in := map[string]string{"Name": "bivouac", "Rules": rules}
-	if err := n.Do(ctx, http.MethodPost, "acl/policy/bivouac", in, nil); err != nil {
-		return "", fmt.Errorf("making a token: %w", err)
-	}
 	var token struct{ SecretID string }
-	request := map[string]any{"Name": "bivouac", "Type": "client", "Policies": []string{"bivouac"}}
+	request := map[string]any{"Name": policyName, "Type": "client", "Policies": []string{policyName}}
 	if err := n.Do(ctx, http.MethodPost, "acl/token", request, &token); err != nil {
 		return "", fmt.Errorf("making a token: %w", err)
 	}
 	return token.SecretID, nil
+}
+
+// policyName is the name of the policy of NewToken's tokens.
+const policyName = "bivouac"
+
+// Policy returns the policy of deploy/nomad/bivouac.policy.hcl for this Nomad's namespace, with what
+// the policy says that raw_exec needs.
+func (n *Nomad) Policy() (string, error) {
+	policy, err := deploy.Files.ReadFile("nomad/bivouac.policy.hcl")
+	return strings.NewReplacer(
+		`namespace "sandboxes"`, fmt.Sprintf("namespace %q", n.namespace), `"alloc-exec",`, `"alloc-exec", "alloc-node-exec",`,
+	).Replace(string(policy)), err
+}
+
+// WritePolicy replaces the policy of NewToken's tokens.
+func (n *Nomad) WritePolicy(ctx context.Context, rules string) error {
+	return n.Do(ctx, http.MethodPost, "acl/policy/"+policyName, map[string]string{"Name": policyName, "Rules": rules}, nil)
 }

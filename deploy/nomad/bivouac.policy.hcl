@@ -16,9 +16,10 @@ namespace "sandboxes" {
   capabilities = [
     "submit-job", "read-job", "list-jobs", "read-logs",
     "host-volume-create", "host-volume-delete",
-    # Where workspaces are copied (workspaces { backup }) or clients are drained by
-    # "bivouac operator client drain"; with raw_exec "alloc-node-exec" too.
-    # "alloc-exec",
+    # A job beside a workspace is spoken to by exec: to copy workspaces
+    # (workspaces { backup }), and for "bivouac operator client drain". It gives no more
+    # than submit-job does. With raw_exec they need "alloc-node-exec" too.
+    "alloc-exec",
   ]
 
   # Where leaders note how far the state had come: nomad { variable } of the

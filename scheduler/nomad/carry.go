@@ -153,7 +153,7 @@ func (r *Runner) carry(ctx context.Context, job scheduler.Job, w scheduler.Works
 	if err != nil {
 		return err
 	}
-	return r.exec(ctx, alloc, append(command, "workspace", what, carryDir(job.Template, ws)), in, out)
+	return r.exec(ctx, job.Template.Driver, alloc, append(command, "workspace", what, carryDir(job.Template, ws)), in, out)
 }
 
 // carryDir is the workspace as the job beside it sees it.
@@ -197,12 +197,15 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 			"cap_drop": []string{"all"}, "cap_add": []string{"chown", "dac_override", "fowner", "fsetid"},
 			"security_opt": []string{"no-new-privileges"}, "pids_limit": maxPids,
 		}
-		if ws.Bind {
+		switch {
+		case ws.HostPath == "": // a trial
+		case ws.Bind:
 			task.Config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": carryTarget, "readonly": readonly}}
-		} else {
+		default:
 			task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(carryTarget), ReadOnly: new(readonly)}}
 			g.Volumes = map[string]*api.VolumeRequest{volumeName: {
-				Name: volumeName, Type: "host", Source: ws.Name, ReadOnly: readonly,
+				// Nomad places no job that asks for a writer's access read-only; the mount alone is.
+				Name: volumeName, Type: "host", Source: ws.Name,
 				AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
 				AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
 			}}
@@ -235,6 +238,7 @@ func (r *Runner) runCarrier(ctx context.Context, spec *api.Job) (*api.Allocation
 	if err != nil {
 		return nil, err
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, carryWait)
 	defer cancel()
 	why := "no room for the job that copies the workspace on its Nomad client, or the client takes no jobs"
@@ -254,6 +258,9 @@ func (r *Runner) runCarrier(ctx context.Context, spec *api.Job) (*api.Allocation
 			}
 		}
 		if !pause(ctx, 100*time.Millisecond) {
+			if errors.Is(caller.Err(), context.Canceled) { // the other end of a move failed, and has the cause
+				return nil, caller.Err()
+			}
 			return nil, fsm.Errorf(fsm.CodeScheduler, "%s", why)
 		}
 	}
@@ -276,8 +283,9 @@ func (r *Runner) endCarrier(ctx context.Context, id string) {
 	}
 }
 
-// exec runs the command in the allocation. It ends when nothing flows for a while.
-func (r *Runner) exec(ctx context.Context, alloc *api.Allocation, command []string, in io.Reader, out io.Writer) error {
+// exec runs the command in the allocation of a task with the driver. It ends when nothing flows for a
+// while.
+func (r *Runner) exec(ctx context.Context, driver fsm.Driver, alloc *api.Allocation, command []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quiet := fsm.Errorf(fsm.CodeScheduler, "the workspace's Nomad client has sent and taken nothing for %s", carryQuiet)
@@ -297,8 +305,12 @@ func (r *Runner) exec(ctx context.Context, alloc *api.Allocation, command []stri
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err != nil && strings.Contains(err.Error(), "403"):
-		return &scheduler.Denied{Path: "the namespace " + r.cfg.namespace(), Capability: "alloc-exec", Detail: "Nomad: " + err.Error()}
+	case says(err, "403"), says(err, textDenied):
+		capability := "alloc-exec"
+		if driver == fsm.DriverRawExec {
+			capability = "alloc-exec or alloc-node-exec"
+		}
+		return &scheduler.Denied{Path: "the namespace " + r.cfg.namespace(), Capability: capability, Detail: "Nomad: " + opExec + ": " + err.Error()}
 	case err != nil:
 		return fsm.Errorf(fsm.CodeScheduler, "Nomad: %s: %v", opExec, err)
 	case code != 0:

@@ -20,8 +20,8 @@ type Config struct {
 	Region    string
 	Namespace string
 	// Token is the ACL token, empty where ACLs are off. It needs the capabilities submit-job,
-	// read-job, list-jobs, read-logs and host-volume-create, -read, -delete in the namespace,
-	// read and write for Variable, and node:read. TokenFile holds it instead, and is read again
+	// read-job, list-jobs, read-logs, alloc-exec and host-volume-create, -read, -delete in the
+	// namespace, read and write for Variable, and node:read. TokenFile holds it instead, and is read again
 	// when it changes, as the files of TLS are.
 	Token     string
 	TokenFile string
@@ -47,7 +47,7 @@ type Config struct {
 	MountVolumes bool
 	// CarryImage is the docker image whose /sandbox-agent copies and moves workspaces, CarryCommand the
 	// program that does so for raw_exec. Where they are "" it is the sandbox's own, if that is named
-	// sandbox-agent. They need the capability alloc-exec too, with raw_exec also alloc-node-exec.
+	// sandbox-agent. With raw_exec they need the capability alloc-node-exec.
 	CarryImage, CarryCommand string
 	// KillTimeout is how long a task may take to stop before it is killed.
 	KillTimeout time.Duration

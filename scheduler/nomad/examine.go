@@ -62,7 +62,7 @@ func (r *Runner) Examine(ctx context.Context, drivers []fsm.Driver) []Check {
 	e.add(CheckOK, "nomad", "%s answers, %s leads", r.cfg.Address, leader)
 	if rules, tested := e.token(ctx); tested {
 		e.permissions(ctx)
-		e.written(rules)
+		e.written(rules, drivers)
 	}
 	e.servers(ctx)
 	e.clients(ctx, drivers)
@@ -238,9 +238,9 @@ func (e *examination) rules(ctx context.Context) (all []policyRules) {
 }
 
 // written judges the permissions that only the policies' text shows.
-func (e *examination) written(all []policyRules) {
+func (e *examination) written(all []policyRules, drivers []fsm.Driver) {
 	if len(all) == 0 {
-		e.add(CheckWarn, "nomad.permission", "read-logs, and mounting volumes, could not be tested: Nomad does not show the token's policies")
+		e.add(CheckWarn, "nomad.permission", "read-logs, alloc-exec and mounting volumes could not be tested: Nomad does not show the token's policies")
 		return
 	}
 	may := func(rules func(policyRules) []namedRule, name, capability string) bool {
@@ -261,6 +261,7 @@ func (e *examination) written(all []policyRules) {
 		has               bool
 	}{
 		{"read-logs", "the namespace " + e.r.cfg.namespace(), may(namespaces, e.r.cfg.namespace(), "read-logs")},
+		{"alloc-exec", "the namespace " + e.r.cfg.namespace(), may(namespaces, e.r.cfg.namespace(), "alloc-exec")},
 		{"write", `host_volume "sandbox-*"`, may(volumes, "sandbox-doctor", "mount-readwrite")},
 	} {
 		if p.has {
@@ -268,5 +269,8 @@ func (e *examination) written(all []policyRules) {
 		} else {
 			e.add(CheckFail, "nomad.permission", "the token's policies lack %s on %s: apply deploy/nomad/bivouac.policy.hcl again", p.capability, p.shown)
 		}
+	}
+	if slices.Contains(drivers, fsm.DriverRawExec) && !may(namespaces, e.r.cfg.namespace(), "alloc-node-exec") {
+		e.add(CheckWarn, "nomad.permission", "the token's policies lack alloc-node-exec on the namespace %s: workspaces of raw_exec can't be copied or moved without it", e.r.cfg.namespace())
 	}
 }

@@ -36,7 +36,8 @@ func TestRunner_Examine_NamesWhatIsMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shipped := strings.Replace(string(policy), `namespace "sandboxes"`, `namespace "default"`, 1)
+	docker := strings.Replace(string(policy), `namespace "sandboxes"`, `namespace "default"`, 1)
+	shipped := strings.Replace(docker, `"alloc-exec",`, `"alloc-exec", "alloc-node-exec",`, 1)
 	count := 0
 	token := func(rules string) string {
 		t.Helper()
@@ -85,7 +86,10 @@ func TestRunner_Examine_NamesWhatIsMissing(t *testing.T) {
 	if bad := examine(with(func(*nomad.Config) {}), fsm.DriverRawExec); len(bad) > 0 {
 		t.Fatalf("the shipped policy: %q", bad)
 	}
+	noExec := token(docker)
+	only(examine(with(func(c *nomad.Config) { c.Token = noExec }), fsm.DriverRawExec), "warn nomad.permission: the token's policies lack alloc-node-exec on the namespace default")
 	for _, test := range []struct{ from, to, want string }{
+		{`"alloc-exec", `, "", "the token's policies lack alloc-exec on the namespace default"},
 		{`"submit-job", `, "", "the token lacks submit-job on the namespace default"},
 		{`"read-job", `, "", "the token lacks read-job on the namespace default"},
 		{`"list-jobs", `, "", "the token lacks list-jobs on the namespace default"},

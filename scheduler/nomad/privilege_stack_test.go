@@ -46,6 +46,7 @@ func permissions() []permission {
 		{"read-logs", word("read-logs"), "", "logs", "read-logs"},
 		{"host-volume-create", word("host-volume-create"), "", "start", "host-volume-create"},
 		{"host-volume-delete", word("host-volume-delete"), "", "remove the workspace", "host-volume-delete"},
+		{"alloc-exec", word("alloc-exec"), "", "copy the workspace", "alloc-exec"},
 		{"variable read", regexp.MustCompile(`"read", `), "", "read the mark", "read"},
 		{"variable write", regexp.MustCompile(`(?:, )?"write"\]`), "]", "write the mark", "write"},
 		{"host_volume write", block(`host_volume "sandbox-\*"`), "", "start", "submit-job"},
@@ -176,7 +177,7 @@ func (p *privileged) life(t *testing.T, rules string) (step string, err error) {
 	id := fmt.Sprintf("p%d", time.Now().UnixNano())
 	cfg := nomad.DefaultConfig()
 	cfg.Address, cfg.VaultMount, cfg.KillTimeout, cfg.Namespace, cfg.NodePool = p.own.nomad.Address, "secret", 2*time.Second, "sandboxes", "sandboxes"
-	cfg.Variable = "bivouac/" + id
+	cfg.Variable, cfg.CarryImage = "bivouac/"+id, p.own.image
 	runner := func(token string) *nomad.Runner {
 		cfg := cfg
 		cfg.Token = token
@@ -240,8 +241,15 @@ func (p *privileged) steps(b *bench, r *nomad.Runner, job *scheduler.Job) (step 
 			return log.Close()
 		}},
 		{"stop", func() error { return r.Stop(ctx, *job) }},
-		{"start again", func() error {
+		{"copy the workspace", func() error {
 			b.look(*job, "stopped", gone)
+			list, err := r.ListWorkspaces(ctx, *job)
+			if err != nil || len(list) != 1 {
+				return fmt.Errorf("%d workspaces: %w", len(list), err)
+			}
+			return r.Export(ctx, *job, list[0], strings.NewReader(""), io.Discard)
+		}},
+		{"start again", func() error {
 			sync()
 			return r.Start(ctx, *job)
 		}},
@@ -331,7 +339,7 @@ func TestPolicy_AllElseIsRefused(t *testing.T) {
 			t.Errorf("%s %s: %v; want it refused", refused.method, refused.path, err)
 		}
 	}
-	// No command in a container: the token has no alloc-exec, and reads no files.
+	// No command in a container of another namespace, and no files.
 	for _, refused := range []string{"client/allocation/%s/exec?task=t&command=%%5B%%22id%%22%%5D", "client/fs/cat/%s?path=t/local", "client/fs/ls/%s?path=/"} {
 		var allocs []struct{ ID string }
 		err := await(t.Context(), func() error {
