@@ -396,6 +396,9 @@ func (c *fakeCluster) Observe(_ context.Context, node string, o cluster.Observat
 	return []byte(o.Kind + " " + o.Name + "\n"), nil
 }
 
+// TryMove implements Clients.
+func (twoClients) TryMove(context.Context, string, []string, []*fsm.Sandbox) error { return nil }
+
 // twoClients are machines that take jobs, and one that is down.
 type twoClients struct{}
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"slices"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -11,6 +12,9 @@ import (
 type Clients interface {
 	// Clients lists them, by id, with the sandboxes of this cluster whose workspace each has.
 	Clients(ctx context.Context, clusterID string) ([]SandboxClient, error)
+	// TryMove is nil when the workspaces of sandboxes could be moved off a client now, to clients that are
+	// none of avoid. It leaves nothing, and takes seconds.
+	TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error
 }
 
 // SandboxClient is a machine that runs sandboxes: one of Nomad's clients.
@@ -39,6 +43,7 @@ type clientBody struct {
 	// Mark is draining or lost, null for neither, and Since when an operator said so.
 	Mark  *string   `json:"mark"`
 	Since *wireTime `json:"since"`
+	drainBody
 	// Workspaces counts the workspaces there, Running those whose sandbox runs, Moving those that are
 	// moved away now, and WithoutCopy those of which there is no copy.
 	Workspaces  int `json:"workspaces"`
@@ -47,18 +52,27 @@ type clientBody struct {
 	WithoutCopy int `json:"without_copy"`
 }
 
+// drainBody is how far the drain of a client is.
+type drainBody struct {
+	// Drain is first while one workspace is moved before the others, all while these follow, stopped when
+	// it can't be done. It is null without a drain, and for one that began below protocol version 9.
+	Drain *string `json:"drain"`
+	// Stays are the sandboxes that could not be moved, and Failure why the last of them was not.
+	Stays   []string `json:"stays"`
+	Failure *string  `json:"failure"`
+}
+
+func newDrainBody(m fsm.ClientMark) drainBody {
+	return drainBody{orNull(m.Drain), orEmpty(m.Stays), orNull(m.Failure)}
+}
+
 func newClientBody(v *fsm.View, c SandboxClient) clientBody {
+	m := v.MarkOf(c.ID)
 	b := clientBody{SandboxClient: c}
-	for _, m := range v.ClientMarks() {
-		if m.ID == c.ID {
-			b.Mark, b.Since = new(m.Mark), wireTimeOrNull(&m.Since)
-		}
+	if b.drainBody = newDrainBody(m); m.Mark != "" {
+		b.Mark, b.Since = new(m.Mark), wireTimeOrNull(&m.Since)
 	}
-	for _, id := range c.Sandboxes {
-		sb := v.SandboxAny(id)
-		if sb == nil || sb.Home != nil && sb.Home.Client != c.ID {
-			continue // what is left of a move goes by itself
-		}
+	for _, sb := range c.sandboxes(v) {
 		b.Workspaces++
 		if sb.State() == fsm.SandboxRunning {
 			b.Running++
@@ -71,6 +85,17 @@ func newClientBody(v *fsm.View, c SandboxClient) clientBody {
 		}
 	}
 	return b
+}
+
+// sandboxes are those whose present workspace is on the client. What is left there of a move goes by
+// itself.
+func (c SandboxClient) sandboxes(v *fsm.View) (list []*fsm.Sandbox) {
+	for _, id := range c.Sandboxes {
+		if sb := v.SandboxAny(id); sb != nil && (sb.Home == nil || sb.Home.Client == c.ID) {
+			list = append(list, sb)
+		}
+	}
+	return list
 }
 
 // clients lists the clients, with those that are marked and that Nomad has forgotten.
@@ -112,23 +137,43 @@ func (s *Server) handleClientList(c *call) (answer, error) {
 }
 
 // handleClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
-// paused, its workspaces are moved to other clients, and it is resumed there.
+// paused, its workspaces are moved to other clients, and it is resumed there. It is refused where that
+// can't be done.
 func (s *Server) handleClientDrain(c *call) (answer, error) {
-	return s.markClient(c, fsm.ClientDraining, func(this SandboxClient, others int) error {
+	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this SandboxClient, others int) error {
 		switch {
 		case this.Status != statusReady:
 			return fsm.Errorf(fsm.CodeConflict, "Nomad says that the client %s is %s: what it has can't be read now; if it is gone for good, mark it as lost", this.ID, this.Status)
 		case others == 0:
 			return fsm.Errorf(fsm.CodeConflict, "there is no other client that takes jobs: add one, or make one eligible, before you drain %s", this.ID)
+		case v.ClientMark(this.ID) == fsm.ClientLost:
+			return nil // the state refuses it
+		}
+		if err := c.tryMove(v, this); err != nil {
+			return fsm.Errorf(fsm.CodeConflict, "the client %s can't be drained now, and nothing was paused: %s", this.ID, err)
 		}
 		return nil
 	})
 }
 
+// tryMove asks whether all workspaces of a client could be moved. What is deleted, and members of warm
+// pools, need not be.
+func (c *call) tryMove(v *fsm.View, this SandboxClient) error {
+	list := slices.DeleteFunc(this.sandboxes(v), func(sb *fsm.Sandbox) bool { return sb.Desired == fsm.DesiredDeleted || sb.Member() })
+	if len(list) == 0 {
+		return nil
+	}
+	var avoid []string
+	for _, m := range v.ClientMarks() {
+		avoid = append(avoid, m.ID)
+	}
+	return c.server.cfg.Clients.TryMove(c.ctx(), this.ID, avoid, list)
+}
+
 // handleClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
 // good, and its workspaces come back from their copies. It is refused while Nomad reaches the client.
 func (s *Server) handleClientLost(c *call) (answer, error) {
-	return s.markClient(c, fsm.ClientLost, func(this SandboxClient, _ int) error {
+	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this SandboxClient, _ int) error {
 		if this.Status == statusReady || this.Status == "initializing" {
 			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID, this.Status)
 		}
@@ -138,12 +183,12 @@ func (s *Server) handleClientLost(c *call) (answer, error) {
 
 // handleClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
 func (s *Server) handleClientEnable(c *call) (answer, error) {
-	return s.markClient(c, "", func(SandboxClient, int) error { return nil })
+	return s.markClient(c, "", func(*fsm.View, SandboxClient, int) error { return nil })
 }
 
 // markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
 // clients that take jobs and are not marked.
-func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, others int) error) (answer, error) {
+func (s *Server) markClient(c *call, mark string, may func(v *fsm.View, this SandboxClient, others int) error) (answer, error) {
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		id := c.params.ByName("client_id")
 		v, err := c.view()
@@ -157,7 +202,7 @@ func (s *Server) markClient(c *call, mark string, may func(this SandboxClient, o
 		if err != nil {
 			return nil, secretWrites{}, err
 		}
-		if err := may(this, others); err != nil {
+		if err := may(v, this, others); err != nil {
 			return nil, secretWrites{}, err
 		}
 		s.log.Warn("operator marks a Nomad client", "key", c.keyID(v), "operator", c.who.user, "object", id, "act", mark)

@@ -22,6 +22,8 @@ type statusReport struct {
 	// SpecsWithoutIsolation are the ids of the specs whose sandboxes are not isolated from their
 	// machine.
 	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
+	// Drains are the Nomad clients that are being drained.
+	Drains []statusDrain `json:"drains"`
 	// Sandboxes counts the sandboxes of the state by their own, DELETING ones included.
 	Sandboxes map[string]int `json:"sandboxes"`
 	// Report is the node's own. It is null where it makes none.
@@ -34,6 +36,23 @@ type stateBody struct {
 	Used        int `json:"used"`
 	Limit       int `json:"limit"`
 	LargestUser int `json:"largest_user"`
+}
+
+// statusDrain is a Nomad client that is being drained.
+type statusDrain struct {
+	Client string    `json:"client"`
+	Since  *wireTime `json:"since"`
+	drainBody
+}
+
+func newStatusDrains(v *fsm.View) []statusDrain {
+	list := []statusDrain{}
+	for _, m := range v.ClientMarks() {
+		if m.Mark == fsm.ClientDraining {
+			list = append(list, statusDrain{m.ID, wireTimeOrNull(&m.Since), newDrainBody(m)})
+		}
+	}
+	return list
 }
 
 // handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
@@ -60,7 +79,7 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 			b.SpecsWithoutIsolation = append(b.SpecsWithoutIsolation, s.ID)
 		}
 	}
-	b.Sandboxes = sandboxStates(v)
+	b.Sandboxes, b.Drains = sandboxStates(v), newStatusDrains(v)
 	if s.cfg.Report != nil {
 		b.Report = s.cfg.Report()
 	}

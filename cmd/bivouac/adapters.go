@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -21,6 +22,7 @@ func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID string, part
 // clientLister lists the clients that run sandboxes; *nomad.Runner implements it.
 type clientLister interface {
 	Clients(ctx context.Context, clusterID string) ([]scheduler.Client, error)
+	TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error
 }
 
 // sandboxClients implements httpapi.Clients with a runner's clients.
@@ -34,6 +36,11 @@ func (s sandboxClients) Clients(ctx context.Context, clusterID string) ([]httpap
 		out[i] = httpapi.SandboxClient(c)
 	}
 	return out, err
+}
+
+// TryMove finds out whether workspaces could be moved off a client.
+func (s sandboxClients) TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error {
+	return s.lister.TryMove(ctx, from, avoid, sandboxes)
 }
 
 // agentServers implements httpapi.Agents with agent.Client.

@@ -75,8 +75,16 @@ type statusReport struct {
 		LargestUser int `json:"largest_user"`
 	} `json:"state_bytes"`
 	SpecsWithoutIsolation []string        `json:"specs_without_isolation"`
+	Drains                []statusDrain   `json:"drains"`
 	Sandboxes             map[string]int  `json:"sandboxes"`
 	Report                *cluster.Report `json:"report"`
+}
+
+// statusDrain is a Nomad client that is being drained.
+type statusDrain struct {
+	Client string     `json:"client"`
+	Since  *time.Time `json:"since"`
+	drainInfo
 }
 
 func printStatus(w io.Writer, s statusReport) error {

@@ -1,33 +1,61 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/client"
 )
 
 const clientsPath = "/api/v1/operator/clients"
 
+// drainInfo is how far the drain of a client is, in the API's responses.
+type drainInfo struct {
+	Drain   *string  `json:"drain"`
+	Stays   []string `json:"stays"`
+	Failure *string  `json:"failure"`
+}
+
+// is reports whether the drain is that far.
+func (d drainInfo) is(drain string) bool { return d.Drain != nil && *d.Drain == drain }
+
+// trouble says what is wrong with the drain of a client, "" for nothing.
+func (d drainInfo) trouble(client string) string {
+	switch {
+	case d.Failure == nil:
+		return ""
+	case d.is(fsm.DrainStopped):
+		return fmt.Sprintf("the drain of the Nomad client %s stopped, and what it paused is resumed there: %s (bivouac runbook drain)", client, *d.Failure)
+	}
+	return fmt.Sprintf("the drain of the Nomad client %s leaves %d sandboxes there: %s (bivouac runbook drain)", client, len(d.Stays), *d.Failure)
+}
+
 // clientInfo is a Nomad client in the API's responses.
 type clientInfo struct {
-	ID          string     `json:"id"`
-	Name        string     `json:"name"`
-	Status      string     `json:"status"`
-	Eligible    bool       `json:"eligible"`
-	CPU         int64      `json:"cpu"`
-	CPUFree     int64      `json:"cpu_free"`
-	Memory      int64      `json:"memory"`
-	MemoryFree  int64      `json:"memory_free"`
-	Mark        *string    `json:"mark"`
-	Since       *time.Time `json:"since"`
-	Workspaces  int        `json:"workspaces"`
-	Running     int        `json:"running"`
-	Moving      int        `json:"moving"`
-	WithoutCopy int        `json:"without_copy"`
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	Status     string     `json:"status"`
+	Eligible   bool       `json:"eligible"`
+	CPU        int64      `json:"cpu"`
+	CPUFree    int64      `json:"cpu_free"`
+	Memory     int64      `json:"memory"`
+	MemoryFree int64      `json:"memory_free"`
+	Mark       *string    `json:"mark"`
+	Since      *time.Time `json:"since"`
+	drainInfo
+	Workspaces  int `json:"workspaces"`
+	Running     int `json:"running"`
+	Moving      int `json:"moving"`
+	WithoutCopy int `json:"without_copy"`
 }
 
 func (p *program) clientCommand() *cobra.Command {
@@ -35,10 +63,13 @@ func (p *program) clientCommand() *cobra.Command {
 		p.clientListCommand(),
 		p.clientMarkCommand("drain", "Move the sandboxes of a client to others",
 			`Pause what runs on a Nomad client, move its workspaces to other clients, and resume
-it there. Each workspace is checked on the way, and stays where it is until the other
-is complete. A change of the leader only delays it: "bivouac operator client list"
-shows how far it is. Nomad itself is left alone: leave the client eligible until
-nothing is left on it, because what reads the workspaces runs there.
+it there. It asks first whether that can be done, moves one workspace, and then the
+others; this command waits for the first. When it can't be done, what was paused is
+resumed where it was, and the command says why. Each workspace is checked on the way,
+and stays where it is until the other is complete. A change of the leader only delays
+it: "bivouac operator client list" shows how far it is. Nomad itself is left alone:
+leave the client eligible until nothing is left on it, because what reads the
+workspaces runs there.
 See "bivouac runbook drain".`,
 			"Move all sandboxes off client %s?", "client %s is drained; follow it with: bivouac operator client list"),
 		p.clientMarkCommand("lost", "Say that a client is gone for good",
@@ -98,6 +129,9 @@ func (c clientInfo) row() []string {
 	if c.Mark != nil {
 		mark = *c.Mark
 	}
+	if c.Drain != nil && !c.is(fsm.DrainAll) {
+		mark += ", " + *c.Drain
+	}
 	return []string{
 		c.ID, c.Name, status, mark, strconv.Itoa(c.Workspaces), strconv.Itoa(c.Running), strconv.Itoa(c.Moving), strconv.Itoa(c.WithoutCopy),
 		fmt.Sprintf("%d/%d MHz", c.CPUFree, c.CPU), fmt.Sprintf("%d/%d MiB", c.MemoryFree, c.Memory),
@@ -125,6 +159,11 @@ func (p *program) clientMarkCommand(act, short, long, ask, done string) *cobra.C
 			if err := p.waiting(cmd, c, http.MethodPost, clientsPath+"/"+url.PathEscape(args[0])+"/"+act, nil, nil); err != nil {
 				return err
 			}
+			if act == "drain" {
+				if err := p.awaitFirst(cmd, c, args[0]); err != nil {
+					return err
+				}
+			}
 			return p.done(&api, map[string]string{"client": args[0], "act": act}, done, args[0])
 		},
 	}
@@ -134,4 +173,37 @@ func (p *program) clientMarkCommand(act, short, long, ask, done string) *cobra.C
 		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	}
 	return cmd
+}
+
+// firstPatience is how long the command waits for the first workspace of a drain. A large one takes
+// longer, and the drain goes on without the command.
+const firstPatience = 10 * time.Minute
+
+// awaitFirst waits until the first workspace has left a client that is drained, or none is there. It
+// returns an error when the drain stops.
+func (p *program) awaitFirst(cmd *cobra.Command, c *client.Client, id string) error {
+	return withProgress(cmd.Context(), p.stderr, "moving the first workspace off "+id, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, firstPatience)
+		defer cancel()
+		for {
+			var page struct {
+				Items []clientInfo `json:"items"`
+			}
+			if err := c.Call(ctx, http.MethodGet, clientsPath, nil, &page); err != nil {
+				return fmt.Errorf("the client %s is marked, and how far its drain is can't be read: %w", id, err)
+			}
+			i := slices.IndexFunc(page.Items, func(one clientInfo) bool { return one.ID == id })
+			if i < 0 || page.Items[i].Workspaces == 0 || !page.Items[i].is(fsm.DrainFirst) {
+				if i >= 0 && page.Items[i].is(fsm.DrainStopped) {
+					return errors.New(page.Items[i].trouble(id))
+				}
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("the first workspace has not left the client %s yet; the drain goes on: follow it with \"bivouac operator client list\"", id)
+			case <-time.After(time.Second):
+			}
+		}
+	})
 }

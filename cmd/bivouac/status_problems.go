@@ -183,6 +183,11 @@ func judgeState(st statusReport, wrong, notice *said) {
 			wrong.add("", "removals wait: %d of kind %s in the last hour, the limit was %d (bivouac runbook orphans)", r.Removed, r.Kind, *r.Limit)
 		}
 	}
+	for _, d := range st.Drains {
+		if text := d.trouble(d.Client); text != "" {
+			wrong.add("", "%s", text)
+		}
+	}
 	if b := st.Bytes; b.Limit > 0 && b.Used >= b.Limit/10*9 {
 		wrong.add("", "the state has %d bytes and takes %d; the user with most has %d (bivouac users list)", b.Used, b.Limit, b.LargestUser)
 	}

@@ -27,6 +27,8 @@ type client struct {
 	Workspaces  int
 	Running     int
 	WithoutCopy int `json:"without_copy"`
+	Drain       string
+	Failure     string
 }
 
 // operate runs `bivouac operator client` with the key of an operator.

@@ -42,6 +42,8 @@ type Options struct {
 	Specs string
 	// Nomad is HCL appended to the Nomad agent's configuration.
 	Nomad string
+	// ACL: Nomad has access control, and the nodes a token with the shipped policy.
+	ACL bool
 	// Raft is the content of every node's raft block, "" for short logs.
 	Raft string
 	// Nodes is the number of nodes; 0 means three.
@@ -156,6 +158,13 @@ func Start(t testing.TB, o Options) *Cluster {
 	default:
 		f.startStores(ctx, t, o)
 	}
+	if o.ACL {
+		token, err := f.Nomad.NewToken(ctx)
+		must(t, err)
+		file := filepath.Join(f.Dir, "nomad-token")
+		must(t, os.WriteFile(file, []byte(token), 0o600))
+		o.Backend += fmt.Sprintf("\ntoken_file = %q\n", file)
+	}
 	f.startNodes(ctx, t, o)
 	if !o.Bare {
 		f.loadSpecs(ctx, t, o)
@@ -173,7 +182,7 @@ func (f *Cluster) startStores(ctx context.Context, t testing.TB, o Options) {
 	if o.Net != nil {
 		o.Nomad += fmt.Sprintf("\nclient {\n  network_interface = %q\n}\n", o.Net.Device())
 	}
-	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(f.Dir, "nomad"), Vault: f.Vault, Extra: o.Nomad})
+	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(f.Dir, "nomad"), Vault: f.Vault, Extra: o.Nomad, ACL: o.ACL})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Nomad.Close()) })
 }

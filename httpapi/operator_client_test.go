@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// fullClients are twoClients, one of which has a sandbox, and whose trial of a move fails.
+type fullClients struct {
+	twoClients
+	sandbox string
+	fails   error
+	tried   *[]string
+}
+
+func (f fullClients) Clients(ctx context.Context, cluster string) ([]SandboxClient, error) {
+	list, err := f.twoClients.Clients(ctx, cluster)
+	for i := range list {
+		if list[i].ID == "ready" {
+			list[i].Sandboxes = []string{f.sandbox, "of nobody"}
+		}
+	}
+	return list, err
+}
+
+func (f fullClients) TryMove(_ context.Context, from string, _ []string, sandboxes []*fsm.Sandbox) error {
+	for _, sb := range sandboxes {
+		*f.tried = append(*f.tried, from+" "+sb.ID)
+	}
+	return f.fails
+}
+
+// TestClientDrain_AsksFirst: a drain that can't be done is refused with what is missing, and marks
+// nothing. One that can is shown with how far it is, by the client and in the status.
+func TestClientDrain_AsksFirst(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	sb := h.createSandbox(h.alice)
+	h.observe(sb, running())
+	var tried []string
+	h.server.cfg.Clients = fullClients{sandbox: sb, fails: errors.New("the capability alloc-exec is missing"), tried: &tried}
+	const path = pathOperator + "/clients/ready/drain"
+	r := h.do(h.root, "POST", path, "").want(t, 409)
+	if !strings.Contains(string(r.body), "nothing was paused: the capability alloc-exec is missing") {
+		t.Errorf("it says %s", r.body)
+	}
+	if m := h.cluster.store.View().MarkOf("ready"); m.Mark != "" {
+		t.Errorf("it is marked: %+v", m)
+	}
+	if len(tried) != 1 || tried[0] != "ready "+sb {
+		t.Errorf("tried were %q", tried)
+	}
+	h.server.cfg.Clients = fullClients{sandbox: sb, tried: &tried}
+	h.do(h.root, "POST", path, "").want(t, 200)
+	m := h.cluster.store.View().MarkOf("ready")
+	h.apply("", &fsm.ClientDrainBody{ID: "ready", Since: m.Since, Sandbox: sb, Failure: "no room"})
+	for _, read := range []string{"/clients", "/status"} {
+		r := h.do(h.root, "GET", pathOperator+read, "").want(t, 200)
+		for _, want := range []string{`"drain":"stopped"`, `"stays":["` + sb + `"]`, `"failure":"no room"`} {
+			if !strings.Contains(strings.ReplaceAll(string(r.body), ": ", ":"), want) {
+				t.Errorf("%s lacks %s: %s", read, want, r.body)
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
+)
+
+// TestDrain drains a Nomad client in a cluster in which nothing else happens, with Nomad's ACLs. Without
+// alloc-exec it is refused and pauses nothing. When that is taken away after the trial, one sandbox is
+// paused, and runs again where it was. With the shipped policy everything is moved.
+func TestDrain(t *testing.T) {
+	f := testcluster.Start(t, testcluster.Options{ACL: true})
+	first, err := f.Nomad.NodeID(t.Context())
+	second := f.SecondMachine(t)
+	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}}
+	m.must(t, err)
+	m.id, err = second.NodeID(t.Context())
+	m.must(t, err)
+	f.Eligible(t, first, false)
+	ids := []string{m.begin(t), m.begin(t)}
+	f.Eligible(t, first, true)
+	before := map[string][]string{}
+	for _, id := range ids {
+		before[id] = m.placed(t, id)
+	}
+	rules, err := f.Nomad.Policy()
+	m.must(t, err)
+	exec := func(allowed bool) {
+		t.Helper()
+		now := rules
+		if !allowed {
+			now = strings.NewReplacer(`"alloc-exec",`, "", `"alloc-node-exec",`, "").Replace(rules)
+		}
+		m.must(t, f.Nomad.WritePolicy(t.Context(), now))
+	}
+
+	exec(false)
+	out, err := m.operate(t, "drain", m.id, "--yes")
+	if err == nil || !strings.Contains(err.Error(), "alloc-exec") || !strings.Contains(err.Error(), "nothing was paused") {
+		t.Errorf("a drain without alloc-exec: %s %v", out, err)
+	}
+	for _, id := range ids {
+		m.same(t, id, before[id])
+	}
+	t.Logf("--- verdict: without alloc-exec it is refused: %v", err)
+
+	exec(true)
+	m.node.Sure(t, http.MethodPost, "/api/v1/operator/clients/"+m.id+"/drain", nil, nil)
+	exec(false)
+	m.await(t, "the drain stopped", m.id, func(c client) bool { return c.Drain == "stopped" && strings.Contains(c.Failure, "alloc-exec") })
+	testcluster.Eventually(t, "all run where they were", func() error { return m.allOn(m.id, ids) })
+	paused := 0
+	for _, id := range ids {
+		hasFile(t, m.node.AwaitSandbox(t, id, "RUNNING"), workspaceFile)
+		if now := m.placed(t, id); len(now) != 1 || now[0] != before[id][0] {
+			paused++
+		}
+	}
+	if paused != 1 {
+		t.Errorf("%d of %d sandboxes were paused, want the first alone", paused, len(ids))
+	}
+	said, err := m.Command(t.Context(), "status", "--address", m.node.Base, "--api-key-file", m.KeyFile)
+	if err == nil || !strings.Contains(said, "the drain of the Nomad client "+m.id+" stopped") {
+		t.Errorf("the status says nothing of it: %v\n%s", err, said)
+	}
+	t.Logf("--- verdict: a drain that could not go on brought back the one sandbox that it paused, and says so in the status")
+
+	exec(true)
+	// Nomad's clients remember for a moment what a token may.
+	testcluster.Eventually(t, "a drain with the shipped policy", func() error {
+		out, err := m.operate(t, "drain", m.id, "--yes")
+		if err != nil {
+			err = fmt.Errorf("%s: %w", out, err)
+		}
+		return err
+	})
+	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool { return c.Workspaces == 0 && c.Drain == "all" })
+	for _, id := range ids {
+		m.runs(t, id, first, "was moved here from the Nomad client")
+	}
+	t.Logf("--- verdict: with the shipped policy both were moved, with their files")
+}
+
+// allOn returns nil if each sandbox has one live allocation, on the client, and is RUNNING.
+func (m *machines) allOn(on string, ids []string) error {
+	allocs, err := m.Allocs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		live := 0
+		for _, a := range allocs {
+			if a.JobID == "sandbox-"+id && a.Live() && a.NodeID == on {
+				live++
+			}
+		}
+		sb, err := m.node.Sandbox(id)
+		if err != nil || live != 1 || sb.Status != "RUNNING" {
+			return fmt.Errorf("sandbox %s is %s with %d allocations there: %w", id, sb.Status, live, err)
+		}
+	}
+	return nil
+}
