@@ -144,7 +144,7 @@ func (c Command) check() *Error {
 }
 
 // refSet holds the secret refs of one row. Unused elements are zero.
-type refSet [4]SecretRef
+type refSet [4 + maxFormerEndpoints]SecretRef
 
 // referrer is a row that holds references to secrets.
 type referrer interface {

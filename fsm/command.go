@@ -47,6 +47,7 @@ const (
 	PoolDrop              CommandType = "pool.drop"
 	ConversationUpdate    CommandType = "conversation.update"
 	ConversationDelete    CommandType = "conversation.delete"
+	ConversationSwitchLLM CommandType = "conversation.switch_llm"
 
 	MarkNote       CommandType = "mark.note"
 	HoldBegin      CommandType = "hold.begin"

@@ -78,6 +78,8 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	ConversationUpdate: byUser(row(1, (*transaction).applyConversationUpdate)),
 	ConversationDelete: byUser(row(1, (*transaction).applyConversationDelete)),
 
+	ConversationSwitchLLM: byUser(row(VersionRoom, (*transaction).applyConversationSwitchLLM)),
+
 	MarkNote:       row(3, (*transaction).applyMarkNote),
 	HoldBegin:      row(3, (*transaction).applyHoldBegin),
 	HoldRelease:    byOperator(row(3, (*transaction).applyHoldRelease)),

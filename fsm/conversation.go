@@ -27,6 +27,8 @@ type Conversation struct {
 	Tags      map[string]string `json:"tags"`
 	CreatedAt time.Time         `json:"created_at"`
 	UpdatedAt time.Time         `json:"updated_at"`
+	// LLM is where its model requests go, nil below VersionEndpoints (Settings.EndpointOf).
+	LLM *ModelEndpoint `json:"llm,omitempty"`
 	// Models is what the conversation used models for. It is zero below VersionModels.
 	Models ModelUsage `json:"models,omitzero"`
 }

@@ -22,6 +22,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&SandboxResumeBody{ID: "sb-c1"}, &SandboxDeleteBody{ID: "sb-c1"},
 		&StartTaskCreateBody{ID: "t9", ConversationID: "c9", V0ID: "v"}, &ProvidersReplaceBody{},
 		&ConversationUpdateBody{ID: "c1", Set: []string{"title"}}, &ConversationDeleteBody{ID: "c1", DeleteSandbox: true},
+		&ConversationSwitchLLMBody{ID: "c1", Model: "gpt-5"},
 		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
 		&SandboxShareBody{ID: "sb-c1", Port: "VSCODE", Share: "h1", Until: now.Add(time.Hour)}, &SandboxUnshareBody{ID: "sb-c1", Port: "VSCODE"},
 		&SandboxRedeemBody{ID: "sb-c1", Hash: sha("code"), Until: now.Add(time.Minute)},

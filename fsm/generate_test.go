@@ -358,6 +358,8 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 		return "", genExpire(t, now)
 	case ConversationUpdate:
 		return user, genConversationUpdate(t)
+	case ConversationSwitchLLM:
+		return user, &ConversationSwitchLLMBody{ID: genConv().Draw(t, "conversation"), Model: oneOf("", "gpt-5", "qwen/x").Draw(t, "model")}
 	case ConversationDelete:
 		return user, &ConversationDeleteBody{ID: genConv().Draw(t, "conversation"), DeleteSandbox: rapid.Bool().Draw(t, "and sandbox")}
 	default:

@@ -23,6 +23,12 @@ type Settings struct {
 	// env, url and args may all carry credentials. Zero means null.
 	MCPConfig SecretRef `json:"mcp_config"`
 
+	// Former are the endpoints of models that the settings named before, the last one last. Origin is
+	// where they led before they were changed for the first time. Both are kept from VersionEndpoints on, for
+	// the conversations that began there.
+	Former []FormerEndpoint `json:"former,omitempty"`
+	Origin *ModelEndpoint   `json:"origin,omitempty"`
+
 	UpdatedAt time.Time `json:"updated_at"`
 }
 

@@ -56,6 +56,9 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	}
 	old := t.settingsOf(user)
 	s := b.over(old)
+	if t.meta.active(VersionEndpoints) {
+		s.leave(old)
+	}
 	if !t.meta.active(VersionAgents) {
 		s.Values = s.Values.withoutAgents()
 	} else if err := t.agentOfSettings(old, &s.Values); err != nil {
@@ -88,7 +91,7 @@ func (b *SettingsPutBody) over(old *Settings) *Settings {
 		kept = *old
 	}
 	s := &Settings{
-		Values: b.Values, MCPConfig: b.MCPConfig,
+		Values: b.Values, MCPConfig: b.MCPConfig, Former: kept.Former, Origin: kept.Origin,
 		LLMAPIKey:     valueOr(b.LLMAPIKey, kept.LLMAPIKey),
 		SearchAPIKey:  valueOr(b.SearchAPIKey, kept.SearchAPIKey),
 		SandboxAPIKey: valueOr(b.SandboxAPIKey, kept.SandboxAPIKey),
@@ -133,6 +136,9 @@ func (t *transaction) settingsAdmission(b *SettingsPutBody) *Error {
 	old := t.settingsOf(userID)
 	next := b.over(old)
 	next.UserID = userID
+	if t.meta.active(VersionEndpoints) {
+		next.leave(old)
+	}
 	if b.Values.ChoosesAgent() && !t.meta.active(VersionAgents) {
 		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, t.meta.ProtocolVersion)
 	}

@@ -13,7 +13,11 @@ func customSecretTable() *memdb.TableSchema {
 
 // secretRefs implements referrer.
 func (s *Settings) secretRefs() refSet {
-	return refSet{s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig}
+	refs := refSet{s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig}
+	for i := range s.Former {
+		refs[4+i] = s.Former[i].Key
+	}
+	return refs
 }
 
 // secretRefs implements referrer.

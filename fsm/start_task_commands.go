@@ -60,8 +60,10 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	if !t.meta.active(VersionAgents) {
 		request.ACPServer = nil
 	}
+	var parent *Conversation // whose endpoint of models the start takes
+	named := valueOr(request.LLMModel, "") != ""
 	if id := request.ParentConversationID; id != nil {
-		parent := first[Conversation](t.txn, tableConversations, indexID, keyOf(user, *id))
+		parent = first[Conversation](t.txn, tableConversations, indexID, keyOf(user, *id))
 		if parent == nil {
 			return Result{}, Errorf(CodeNotFound, "Parent conversation not found: %s", *id)
 		}
@@ -69,11 +71,15 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 			request.dropEmpty()
 		}
 		request.inherit(parent)
+		if named {
+			parent = nil
+		}
 	}
 	task := &StartTask{
 		ID: b.ID, UserID: user, Status: StartTaskWorking,
 		ConversationID: b.ConversationID, V0ID: b.V0ID,
-		Request: request, Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
+		Request: request, LLM: t.endpointForStart(user, request.LLMModel, parent),
+		Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
 	}
 	s, err := t.sandboxOfStart(user, valueOr(request.SandboxID, ""))
@@ -363,7 +369,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	}
 	c := b.Conversation
 	c.AutoTitle = c.AutoTitle && t.meta.active(VersionModels)
-	c.UserID, c.V0ID, c.SandboxID = old.UserID, old.V0ID, old.SandboxID
+	c.UserID, c.V0ID, c.SandboxID, c.LLM = old.UserID, old.V0ID, old.SandboxID, old.LLM
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
 	if t.meta.active(VersionHistory) {
 		t.leaveParent(&c)

@@ -75,7 +75,7 @@ const (
 func heapOfRow(row any) (user string, bytes int) {
 	switch row := row.(type) {
 	case *Settings:
-		return row.UserID, settingsHeap + textBytes(reflect.ValueOf(&row.Values))
+		return row.UserID, settingsHeap + textBytes(reflect.ValueOf(&row.Values)) + row.endpointBytes()
 	case *CustomSecret:
 		return row.UserID, secretHeap + len(row.Name) + len(row.Description)
 	case *Provider:
@@ -170,7 +170,7 @@ func (t *StartTask) bytes() int {
 
 // textBytes returns the bytes of a start task's texts.
 func (t *StartTask) textBytes() int {
-	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL)
+	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL) + t.LLM.textBytes()
 	for i := range t.Pending {
 		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
 	}

@@ -59,6 +59,8 @@ const (
 	// pauses no sandbox of an accepted start. A drain moves one workspace first, and its mark says how
 	// far it is.
 	VersionRoom = 9
+	// VersionEndpoints: a conversation keeps the endpoint of models that it began with.
+	VersionEndpoints = 9
 	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
 	VersionPeers = 9
 )
@@ -81,8 +83,8 @@ func VersionBrings(version int) string {
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels: // VersionAgents and VersionStarts, too
 		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
-	case VersionRoom: // VersionPeers, too
-		return "the state is counted as the memory that it takes, and what has expired gives its room back; a follower believes no leader without a majority's votes"
+	case VersionRoom: // VersionEndpoints and VersionPeers, too
+		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a follower believes no leader without a majority's votes"
 	}
 	return ""
 }

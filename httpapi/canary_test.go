@@ -81,6 +81,7 @@ func TestCanaries(t *testing.T) {
 		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"text":"CANARY"}]}`},
 		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"CANARY":"CANARY"}],"role":["CANARY"]}`},
 		{"POST", conv + "/switch_acp_model", `{"model":["CANARY"]}`},
+		{"POST", conv + "/switch_llm", `{"llm_model":["CANARY"]}`},
 		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
 		{"PATCH", conv, `{"selected_repository":"https://u:CANARY@h/o/r"}`},
 		{"GET", pathSandboxes + "/" + sb + "/logs?key=CANARY", ""},

@@ -34,6 +34,7 @@ func conversationRoutes() []route {
 		{name: "conversation.hooks", method: get, path: of + "/hooks", access: user, format: response.FormatError, handle: (*Server).handleHooks},
 		{name: "conversation.pending_message", method: post, path: pathPending, access: user, handle: (*Server).handlePendingMessage},
 		{name: "conversation.switch_acp_model", method: post, path: of + "/switch_acp_model", access: user, handle: (*Server).handleSwitchACPModel},
+		{name: "conversation.switch_llm", method: post, path: of + "/switch_llm", access: user, handle: (*Server).handleSwitchLLM},
 	}
 }
 

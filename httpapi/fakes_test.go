@@ -355,6 +355,7 @@ func cannedAnswer(q AgentRequest) ([]byte, error) {
 	text, known := map[string]string{
 		"conversation":                  `{"workspace":{"working_dir":"/workspace/project/app"}}`,
 		"conversation/switch_acp_model": `{"success":true}`,
+		"conversation/switch_llm":       `{"success":true}`,
 		"conversation/events/count":     `2`,
 		"conversation/events/search":    `{"items":[{"id":"e-1","kind":"MessageEvent"},{"id":"../e 2"}],"next_page_id":null}`,
 		"/api/file/download":            "# Plan\n",

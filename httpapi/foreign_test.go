@@ -40,6 +40,7 @@ func TestForeign(t *testing.T) {
 		{"GET", pathConversations + "/ID/download", ""},
 		{"POST", strings.ReplaceAll(pathPending, ":conversation_id", "ID"), `{"content":[{"text":"CONV"}]}`},
 		{"POST", pathConversations + "/ID/switch_acp_model", `{"model":"CONV"}`},
+		{"POST", pathConversations + "/ID/switch_llm", `{"llm_model":"CONV"}`},
 		{"PATCH", pathConversations + "/ID", `{"title":"CONV"}`},
 		{"DELETE", pathConversations + "/ID", ""},
 		{"GET", pathSandboxes + "/ID/logs", ""},

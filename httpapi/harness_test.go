@@ -285,6 +285,10 @@ func (h *harness) questioned(r route, sb string) {
 	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	}
+	if r.name == "conversation.switch_llm" {
+		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+		h.server.cfg.APIURLs = []string{"http://10.1.2.3:8440"}
+	}
 	if r.name == "member.allow" {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.apply("", &fsm.CertificateRevokeBody{Node: "n2"})

@@ -36,6 +36,7 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"conversation.pending_message": {strings.ReplaceAll(pathPending, ":conversation_id", "task-"+startingTask),
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"conversation.switch_acp_model": {pathConversations + "/" + conversation + "/switch_acp_model", `{"model":"a"}`, `{"model":"b"}`},
+		"conversation.switch_llm":       {pathConversations + "/" + conversation + "/switch_llm", `{}`, `{"llm_model":null}`},
 		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
 		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
 		"client.enable":                 {pathOperator + "/clients/ready/enable", ``, `{}`},

@@ -28,6 +28,7 @@ func (h *modelHarness) refused(token, path, body string, status int, reason, tex
 func (h *modelHarness) baseURL(base string) {
 	h.t.Helper()
 	h.settings(h.alice, fmt.Sprintf(`{"llm_model":"openai/gpt-test","llm_base_url":%q,"llm_api_key":%q}`, base, modelKey))
+	h.apply("alice", &fsm.ConversationSwitchLLMBody{ID: h.conversation})
 }
 
 func TestModels_AUsersBaseURLReachesNoInternalAddress(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
@@ -104,8 +103,8 @@ func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (m
 		return access, response.Error(http.StatusUnauthorized, "Sandbox is not running")
 	}
 	requestInfoOf(c.r.Context()).Sandbox = row.ID
-	if urls := c.server.cfg.APIURLs; len(urls) > 0 && v.Active(fsm.VersionModels) && !v.Installation().LLM.Direct {
-		access.APIKey, access.BaseURL = nil, new(strings.TrimRight(urls[0], "/")+"/llm/v1")
+	if c.server.usesGateway(v) {
+		access.APIKey, access.BaseURL = nil, new(c.server.gatewayURL())
 		newest, _ := v.Conversations(row.UserID, fsm.ConversationFilter{SandboxID: row.ID, IncludeSub: true}, fsm.Page{Limit: 1})
 		if len(newest) > 0 {
 			access.APIKey = new(llmtoken.New(key, row, newest[0].ID))

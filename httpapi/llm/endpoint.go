@@ -23,19 +23,16 @@ func (w wire) baseOf(v preset.Vendor) string {
 	return v.OpenAI
 }
 
-// endpointOf returns the base URL for an operation: the settings', else that of the vendor of model,
-// the conversation's. A key goes to no vendor but its own.
-func endpointOf(o operation, settings *fsm.Settings, model string) (*url.URL, error) {
-	base := ""
-	if settings != nil && settings.Values.LLMBaseURL != nil {
-		base = strings.TrimRight(*settings.Values.LLMBaseURL, "/")
-	}
+// endpointOf returns the base URL for an operation: the endpoint's own, else that of its model's
+// vendor. A key goes to no vendor but its own.
+func endpointOf(o operation, e fsm.ModelEndpoint) (*url.URL, error) {
+	base := strings.TrimRight(e.BaseURL, "/")
 	if base != "" {
 		base = o.wire.versioned(base)
 	} else {
-		v, known := preset.VendorOf(model)
+		v, known := preset.VendorOf(e.Model)
 		if !known {
-			return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_model %q has no known vendor: set llm_base_url in the settings", model)
+			return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_model %q has no known vendor: set llm_base_url in the settings", e.Model)
 		}
 		if base = o.wire.baseOf(v); base == "" {
 			return nil, refuse(http.StatusBadRequest, reasonEndpoint, "%s, the vendor of llm_model, does not serve this API: use a model of its vendor, or set llm_base_url", v.Prefixes[0])

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Gateway is the model gateway of one node. It needs no leader: any node serves every sandbox.
@@ -191,11 +192,15 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if q.name != "" && !q.policy.Allows(q.name) {
 		return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", q.name)
 	}
-	if q.target, err = endpointOf(q.operation, q.settings, q.defaultModel()); err != nil {
+	if q.target, err = endpointOf(q.operation, q.endpoint); err != nil {
 		return err
 	}
-	if q.settings != nil && !q.settings.LLMAPIKey.IsZero() {
-		if q.key, err = q.gateway.server.Secret(ctx, q.settings.LLMAPIKey, "value"); err != nil {
+	ref, stored := q.settings.KeyOf(q.endpoint, preset.BaseURL)
+	if !stored {
+		return errNoKey(q.target.Host)
+	}
+	if !ref.IsZero() {
+		if q.key, err = q.gateway.server.Secret(ctx, ref, "value"); err != nil {
 			return err
 		}
 		q.secret = []byte(q.key)

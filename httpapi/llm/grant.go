@@ -24,8 +24,8 @@ const recent = 5 * time.Second
 type grant struct {
 	claim llmtoken.Claim
 	row   *fsm.Sandbox
-	// model is the conversation's model, with its provider; "" if the user's settings have it.
-	model    string
+	// endpoint is where the conversation goes. settings are its user's, nil for none.
+	endpoint fsm.ModelEndpoint
 	settings *fsm.Settings
 	policy   fsm.LLM
 	view     *fsm.View
@@ -83,36 +83,22 @@ func (g *Gateway) grantIn(ctx context.Context, v *fsm.View, claim llmtoken.Claim
 	case err != nil:
 		return nil, err
 	}
-	model, known := conversationIn(v, row, claim.Conversation)
+	endpoint, known := conversationIn(v, row, claim.Conversation)
 	if !claim.Valid(key, row) || !known {
 		return nil, errToken()
 	}
-	return &grant{claim: claim, row: row, model: model, settings: v.Settings(row.UserID), policy: v.Installation().LLM, view: v}, nil
+	return &grant{claim: claim, row: row, endpoint: endpoint, settings: v.Settings(row.UserID), policy: v.Installation().LLM, view: v}, nil
 }
 
-// conversationIn returns the model of a conversation that runs, or is being started, in a sandbox.
-func conversationIn(v *fsm.View, row *fsm.Sandbox, id string) (model string, known bool) {
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	}
+// conversationIn returns where a conversation goes that runs, or is being started, in a sandbox.
+func conversationIn(v *fsm.View, row *fsm.Sandbox, id string) (e fsm.ModelEndpoint, known bool) {
 	if c := v.Conversation(row.UserID, id); c != nil && c.SandboxID == row.ID {
-		return text(c.LLMModel), true
+		return v.Settings(row.UserID).EndpointOf(c.LLM, c.LLMModel), true
 	}
 	if t := v.StartTaskByConversation(row.UserID, id); t != nil && t.SandboxID == row.ID && !t.Done() {
-		return text(t.Request.LLMModel), true
+		return v.Settings(row.UserID).EndpointOf(t.LLM, t.Request.LLMModel), true
 	}
-	return "", false
-}
-
-// defaultModel is the model that tells the endpoint's vendor.
-func (gr *grant) defaultModel() string {
-	if gr.model == "" && gr.settings != nil && gr.settings.Values.LLMModel != nil {
-		return *gr.settings.Values.LLMModel
-	}
-	return gr.model
+	return fsm.ModelEndpoint{}, false
 }
 
 // stands reports whether the grant of a request in progress still holds, as far as this node knows.

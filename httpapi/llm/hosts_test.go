@@ -281,7 +281,7 @@ func TestEndpoint_ABaseURLIsHTTPWithoutUser(t *testing.T) {
 		"unix:///run/x": "", "//models.example.org": "", "models.example.org": "", "https://": "", "https:///v1": "", "https://x/v1?a=b": "", "https://x/v1#a": "", "https://x y": "",
 		"javascript:alert(1)": "", "https://api.openai.com\\@127.0.0.1/": "", "http://[::1": "",
 	} {
-		got, err := endpointOf(operation{wire: wireOpenAI}, &fsm.Settings{Values: fsm.SettingsValues{LLMBaseURL: &base}}, "openai/x")
+		got, err := endpointOf(operation{wire: wireOpenAI}, fsm.ModelEndpoint{BaseURL: base, Model: "openai/x"})
 		if text := ""; err == nil {
 			if text = got.String(); text != want {
 				t.Errorf("%s became %q", base, text)

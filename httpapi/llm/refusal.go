@@ -48,6 +48,12 @@ func errToken() *refusal {
 	return refuse(http.StatusUnauthorized, reasonToken, "the gateway token is not valid, or its sandbox is paused or gone")
 }
 
+// errNoKey is the refusal of a request whose endpoint had a key that its user's settings have no more.
+func errNoKey(host string) *refusal {
+	return refuse(http.StatusBadRequest, reasonEndpoint, "the key for %s, where this conversation goes, is no longer stored: store llm_api_key with that llm_base_url again, "+
+		"or let the conversation's owner move it with POST /api/v1/app-conversations/{id}/switch_llm", host)
+}
+
 func errBusy(what string) *refusal {
 	r := refuse(http.StatusTooManyRequests, reasonBusy, "too many %s are in progress on this node; nothing was sent", what)
 	r.retryAfter = time.Second

@@ -69,7 +69,7 @@ var ours = map[string][]string{
 	"scheduler/agent/agentserver": {
 		"httpapi/decode", "httpapi/requestid", "scheduler/agent", "scheduler/archive", "scheduler/durable",
 		"scheduler/agent/acp", "scheduler/agent/credential", "scheduler/agent/engine", "scheduler/agent/event", "scheduler/agent/native",
-		"scheduler/agent/hooks", "scheduler/agent/skills",
+		"scheduler/agent/preset", "scheduler/agent/hooks", "scheduler/agent/skills",
 	},
 	"scheduler/agent/credential": {},
 	"scheduler/agent/hooks":      {},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // inputs is all that the call that creates a conversation is made of. It holds secret values and
@@ -78,7 +79,8 @@ func (r *Runner) read(ctx context.Context, in *inputs, v *fsm.View, sb *fsm.Sand
 	}
 	in.key = get(sb.KeyRef, fsm.MemberKey)
 	if in.gateway == "" {
-		in.llmAPIKey = get(in.settings.LLMAPIKey, "value")
+		ref, _ := in.settings.KeyOf(in.endpoint(), preset.BaseURL)
+		in.llmAPIKey = get(ref, "value")
 	}
 	in.searchAPIKey = get(in.settings.SearchAPIKey, "value")
 	if doc := get(in.settings.MCPConfig, "json"); doc != "" {

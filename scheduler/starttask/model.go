@@ -14,17 +14,17 @@ func (in *inputs) llm() agent.LLM {
 		llm.BaseURL, llm.APIKey = in.gateway, llmtoken.New(in.key, in.place.sandbox, in.task.ConversationID)
 		return llm
 	}
-	llm.BaseURL, llm.APIKey = deref(in.settings.Values.LLMBaseURL), in.llmAPIKey
+	llm.BaseURL, llm.APIKey = in.endpoint().BaseURL, in.llmAPIKey
 	return llm
 }
 
-// model is the request's, else the user's.
-func (in *inputs) model() string {
-	if m := deref(in.task.Request.LLMModel); m != "" {
-		return m
-	}
-	return deref(in.settings.Values.LLMModel)
+// endpoint is where the conversation goes.
+func (in *inputs) endpoint() fsm.ModelEndpoint {
+	return in.settings.EndpointOf(in.task.LLM, in.task.Request.LLMModel)
 }
+
+// model is the request's, else the user's.
+func (in *inputs) model() string { return in.endpoint().Model }
 
 // gateway returns the model gateway's URL for sandboxes, "" where they get their owner's key.
 func (r *Runner) gateway(v *fsm.View) string {

@@ -52,7 +52,7 @@ func excused(r *request, a answer, fault string) bool {
 	switch r.op.id {
 	case "conversation.send_message":
 		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable && said
-	case "conversation.git_changes", "conversation.git_diff", "conversation.skills", "conversation.hooks", "conversation.switch_acp_model":
+	case "conversation.git_changes", "conversation.git_diff", "conversation.skills", "conversation.hooks", "conversation.switch_acp_model", "conversation.switch_llm":
 		return a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout
 	case "conversation.download":
 		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable

@@ -114,54 +114,6 @@ func (s *Server) hand(c *conversation) error {
 	return nil
 }
 
-// handleSwitchLLM handles POST /api/conversations/{id}/switch_llm. The next step calls the new model.
-func (s *Server) handleSwitchLLM(w http.ResponseWriter, r *http.Request) {
-	c, o, ok := s.opened(w, r)
-	if !ok {
-		return
-	}
-	l, ok := o.Masked().Object("llm")
-	if !ok && o.Value("llm") == nil {
-		missing(o, "llm")
-	}
-	shown := readLLM(l)
-	if refused(w, o) {
-		return
-	}
-	eng, err := s.engineOf(c)
-	if err != nil {
-		s.answerFailure(w, r, err)
-		return
-	}
-	sw, ok := eng.(engine.Switcher)
-	if !ok {
-		writeDetail(w, http.StatusBadRequest, "This conversation's agent can't change its model")
-		return
-	}
-	err = s.amend(c, func(request map[string]any) {
-		for _, form := range []string{"agent_settings", "agent"} {
-			if a, ok := request[form].(map[string]any); ok {
-				a["llm"] = o.Value("llm")
-			}
-		}
-	})
-	if err == nil {
-		err = c.change(func(m *meta) { m.Agent.LLM = shown })
-	}
-	var setup engine.Setup
-	if err == nil {
-		setup, err = s.setup(c)
-	}
-	if err == nil {
-		err = sw.SwitchLLM(r.Context(), setup.Agent.LLM)
-	}
-	if err != nil {
-		s.answerFailure(w, r, err)
-		return
-	}
-	s.done(w, r, c.Append(engine.Update("agent", shown)), http.StatusNotFound, "Not Found")
-}
-
 // amend changes the create request that the conversation's engines are made of.
 func (s *Server) amend(c *conversation, fn func(map[string]any)) error {
 	c.control.Lock()

@@ -110,6 +110,9 @@ func newRelay(cfg Config) *relay {
 // relays reports whether a model is to be reached through the gateway: its key is a token, or its
 // address is a node's.
 func (r *relay) relays(llm engine.LLM) bool {
+	if r == nil {
+		return false
+	}
 	if strings.HasPrefix(llm.APIKey, gatewayToken+".") {
 		return true
 	}
@@ -119,7 +122,7 @@ func (r *relay) relays(llm engine.LLM) bool {
 // access returns what the agent of a conversation gets of its model: of the gateway the relay's
 // address and a local key. It begins to listen when it is needed.
 func (r *relay) access(id string, llm engine.LLM) (engine.LLM, error) {
-	if r == nil || !r.relays(llm) {
+	if !r.relays(llm) {
 		return llm, nil
 	}
 	url, err := r.listen()

@@ -57,23 +57,14 @@ func (s *Server) engineOf(c *conversation) (engine.Engine, error) {
 
 // setup is what an engine needs of a conversation.
 func (s *Server) setup(c *conversation) (engine.Setup, error) {
+	r, err := s.requested(c)
+	if err != nil {
+		return engine.Setup{}, err
+	}
 	c.mu.Lock()
-	request, dir, m := c.request, c.dir, c.meta
+	dir, m := c.dir, c.meta
 	c.mu.Unlock()
-	if request == nil {
-		var err error
-		if request, err = s.store.request(c.id); err != nil {
-			return engine.Setup{}, err
-		}
-	}
-	var r setupRequest
-	if request != nil {
-		if err := readRequest(request, &r); err != nil {
-			return engine.Setup{}, err
-		}
-	}
 	of := r.agent()
-	var err error
 	if of.LLM, err = s.relay.access(c.id, of.LLM); err != nil {
 		return engine.Setup{}, err
 	}
@@ -83,6 +74,22 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 		Environ: besideProxies(commandEnv(s.cfg.Environ, s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
+}
+
+// requested reads what is stored of the conversation's create request.
+func (s *Server) requested(c *conversation) (r setupRequest, err error) {
+	c.mu.Lock()
+	request := c.request
+	c.mu.Unlock()
+	if request == nil {
+		if request, err = s.store.request(c.id); err != nil {
+			return setupRequest{}, err
+		}
+	}
+	if request != nil {
+		err = readRequest(request, &r)
+	}
+	return r, err
 }
 
 // readRequest reads what is stored of a create request as readCreate read it: names are exact, and of

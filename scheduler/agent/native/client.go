@@ -13,6 +13,7 @@ import (
 	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/scheduler/agent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 const (
@@ -60,8 +61,7 @@ type client struct {
 }
 
 func newClient(llm engine.LLM, transport http.RoundTripper) *client {
-	model, base := endpoint(llm.Model, llm.BaseURL)
-	return &client{llm: llm, model: model, base: base, http: &http.Client{Transport: transport}, firstDelay: time.Second}
+	return &client{llm: llm, model: preset.BareModel(llm.Model), base: preset.BaseURL(llm.Model, llm.BaseURL), http: &http.Client{Transport: transport}, firstDelay: time.Second}
 }
 
 // timeout is the longest time until the answer begins, and between two parts of it.

@@ -1,20 +1,6 @@
 package native
 
-import (
-	"strings"
-
-	"bivouac.dev/bivouac/scheduler/agent/preset"
-)
-
-// endpoint returns the name that the model's server knows and the server's address, empty where the
-// settings and the model's vendor have none.
-func endpoint(model, baseURL string) (name, base string) {
-	if base = strings.TrimRight(baseURL, "/"); base == "" {
-		v, _ := preset.VendorOf(model)
-		base = v.OpenAI
-	}
-	return preset.BareModel(model), base
-}
+import "strings"
 
 // reasons reports whether the model is one of OpenAI's that reason: they refuse a temperature and
 // count their thoughts with the output.

@@ -66,6 +66,16 @@ func VendorOf(model string) (Vendor, bool) {
 	return vendors[max(0, slices.IndexFunc(vendors, func(v Vendor) bool { return slices.ContainsFunc(v.Begins, begins) }))], true
 }
 
+// BaseURL returns the settings' base URL, else that of the model's vendor for the OpenAI API, without a
+// slash at its end. It is empty where neither is known.
+func BaseURL(model, settings string) string {
+	if base := strings.TrimRight(settings, "/"); base != "" {
+		return base
+	}
+	v, _ := VendorOf(model)
+	return v.OpenAI
+}
+
 // BareModel removes a vendor's prefix, which the model's server does not know. A name such as
 // Qwen/Qwen3-Coder stays.
 func BareModel(model string) string {

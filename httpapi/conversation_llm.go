@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/llmtoken"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// handleSwitchLLM handles POST …/{conversation_id}/switch_llm: the one way by which a conversation
+// goes to another server of models, and to another key. No key enters its sandbox.
+func (s *Server) handleSwitchLLM(c *call) (answer, error) {
+	id, o := c.conversationID(), c.object()
+	model := decode.OrZero(o.Text("llm_model", fsm.MaxLine))
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	if c.key != "" {
+		if _, found, err := c.recorded(); found || err != nil {
+			return answer{status: http.StatusOK, body: success{Success: true}}, err
+		}
+	}
+	v, err := c.viewWith(cluster.Linearizable)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := c.agentOf(id, cluster.Linearizable)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case a == nil:
+		return answer{}, errNoConversation()
+	case !s.usesGateway(v):
+		return answer{}, response.Error(http.StatusBadRequest,
+			"This installation hands keys of models to sandboxes: a conversation keeps the one that it began with. Start a new conversation.")
+	case a.row.AgentKind == fsm.AgentACP && model != "":
+		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks ACP: leave llm_model out, and name its model with switch_acp_model.")
+	case a.paused():
+		return answer{}, response.Error(http.StatusConflict, "Sandbox is paused; resume it before switching the model.")
+	case !a.serves():
+		return answer{}, response.Error(http.StatusConflict, fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
+	}
+	to, refused := v.EndpointForSwitch(c.who.user, model, c.now)
+	if refused != nil {
+		return answer{}, refused
+	}
+	// The agent first: what is recorded under an Idempotency-Key has been done.
+	if a.row.AgentKind != fsm.AgentACP && to.Model != "" {
+		if err := a.switchModel(c.ctx(), id, to.Model); err != nil {
+			return answer{}, err
+		}
+	}
+	if _, err := c.propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model}); err != nil {
+		return answer{}, response.NotFoundAs(err, "Conversation not found")
+	}
+	return ok(success{Success: true})
+}
+
+// usesGateway reports whether sandboxes reach models through the gateway.
+func (s *Server) usesGateway(v *fsm.View) bool {
+	return len(s.cfg.APIURLs) > 0 && v.Active(fsm.VersionModels) && !v.Installation().LLM.Direct
+}
+
+// gatewayURL is where sandboxes reach the gateway's OpenAI API.
+func (s *Server) gatewayURL() string { return strings.TrimRight(s.cfg.APIURLs[0], "/") + "/llm/v1" }
+
+// switchModel tells the agent server which model the conversation asks for from now on. The gateway's
+// address and a token come along for agent servers that replace the whole, and a usage id of the
+// model's own for those that keep the first model of an id.
+func (a *conversationAgent) switchModel(ctx context.Context, id, model string) error {
+	body, err := json.Marshal(map[string]any{"llm": map[string]string{
+		"model": model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id), "usage_id": "agent-" + model,
+	}})
+	if err != nil {
+		return err
+	}
+	err = a.call(ctx, AgentRequest{Method: http.MethodPost, Path: "/api/conversations/" + decode.Dashed(id) + "/switch_llm", Body: body}, nil)
+	var failed *AgentError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &failed) && failed.Status == http.StatusBadRequest:
+		return &response.HTTPError{Status: failed.Status, Text: "The agent refused the model: " + failed.Detail, Cause: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &response.HTTPError{Status: http.StatusGatewayTimeout, Text: "The agent server did not answer in time.", Cause: err}
+	}
+	return errOfAgent(err)
+}
