@@ -156,6 +156,9 @@ func (n *Node) reassignAddress(
 			next = raft.ServerAddress(a)
 		}
 	}
+	if err := n.stillMember(r, former.ID); err != nil {
+		return err
+	}
 	n.logger.Warn("cluster: another node answers at a member's address and takes it; replace or remove the member (bivouac operator replace)",
 		"peer", m.Name, "former", name, "address", m.Address)
 	n.addresses.forget(former.ID, m.Address)

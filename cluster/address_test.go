@@ -1,9 +1,11 @@
 package cluster_test
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,4 +226,47 @@ func TestReal_Members_ExchangeAddresses(t *testing.T) {
 		}
 	}
 	r.want(2)
+}
+
+// TestCluster_Join_BringsNoRemovedMemberBack: a member is removed while the leader looks for it at its
+// new address.
+func TestCluster_Join_BringsNoRemovedMemberBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		c.Settle()
+		moved, leader := c.Follower(), c.Leader()
+		name, id := fmt.Sprintf("n%d", moved), c.Node(moved).Status().ID
+		c.Kill(moved)
+		c.Forget(moved)
+		self := fmt.Sprintf(`{"id":%q,"name":%q,"address":"elsewhere:1"}`, id, name)
+		ctx, stop := context.WithCancel(t.Context())
+		port := c.StrangerAt(name, "elsewhere:1")
+		var serving sync.WaitGroup
+		defer func() {
+			_ = port.Close()
+			stop()
+			serving.Wait()
+		}()
+		var once sync.Once
+		serving.Go(func() {
+			_ = port.Serve(ctx, func(ctx context.Context, _, _ string, _ []byte) ([]byte, error) {
+				once.Do(func() {
+					if err := c.Node(leader).RemoveServer(ctx, name, cluster.RemoveOptions{}); err != nil {
+						t.Error(err)
+					}
+				})
+				return []byte(`{"member":` + self + `}`), nil
+			})
+		})
+		request := fmt.Sprintf(`{"member":%s,"protocol":%d}`, self, fsm.ProtocolVersion)
+		answer, err := port.Call(t.Context(), c.Address(leader), "join", []byte(request))
+		if err != nil || !strings.Contains(string(answer), "was removed meanwhile") {
+			t.Errorf("the join: %s, %v", answer, err)
+		}
+		if got := names(c.Node(leader)); strings.Contains(got, name) {
+			t.Errorf("members are %s", got)
+		}
+	})
 }

@@ -147,6 +147,9 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 		if err := n.confirmMove(ctx, m); err != nil {
 			return err
 		}
+		if err := n.stillMember(r, id); err != nil {
+			return err
+		}
 	}
 	for _, s := range servers {
 		switch {
@@ -166,6 +169,17 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 	}
 	n.logger.Info("cluster: node joins", "peer", m.Name, "address", m.Address)
 	return n.changed(n.await(ctx, r.AddNonvoter(id, address, 0, changeTimeout)))
+}
+
+// stillMember returns an error if a member was removed meanwhile: to change its address would add it
+// again. A change can't name the configuration that it was decided on, because raft 1.7.3 never tells
+// its index (Raft.GetConfiguration), so this is read last.
+func (n *Node) stillMember(r *raft.Raft, id raft.ServerID) error {
+	servers, _, err := n.configuration(r)
+	if err == nil && !listed(servers, id) {
+		return fsm.Errorf(fsm.CodeConflict, "node %q was removed meanwhile; nothing was done", peernet.NodeName(id))
+	}
+	return err
 }
 
 // replace removes the former owner of a name, unless it is alive.

@@ -130,7 +130,8 @@ func (n *Node) reconcileOnce(
 	return n.raiseVersion(ctx, states, contacts, announced)
 }
 
-// configuration returns Raft's latest members and the log index of that configuration.
+// configuration returns Raft's latest members and the log index of that configuration, which raft 1.7.3
+// always says is 0 (ops/decisions/0022).
 func (n *Node) configuration(r *raft.Raft) ([]raft.Server, uint64, error) {
 	future := r.GetConfiguration()
 	if err := future.Error(); err != nil {
@@ -198,7 +199,7 @@ func (n *Node) wantedVoters() int {
 	return n.cfg.BootstrapExpect
 }
 
-// changeMembers applies a change to the configuration it was decided for.
+// changeMembers carries out a change.
 func (n *Node) changeMembers(
 	ctx context.Context, r *raft.Raft, servers []raft.Server, index uint64, m memberChange,
 ) error {
