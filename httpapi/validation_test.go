@@ -191,16 +191,6 @@ func TestValidation_BodyIsNotUTF8(t *testing.T) {
 	}
 }
 
-func TestDuplicateMembers_TheLastCounts(t *testing.T) {
-	h := newHarness(t)
-	h.do(h.alice, "POST", settingsPath, `{"language":"a","language":"b"}`).want(t, 200)
-	var got map[string]any
-	h.do(h.alice, "GET", settingsPath, "").json(t, &got)
-	if got["language"] != "b" {
-		t.Fatalf("language %v", got["language"])
-	}
-}
-
 func TestToTime(t *testing.T) {
 	for in, want := range map[string]string{
 		"2026-08-22T09:15:30.123456Z": `"2026-08-22T09:15:30.123456Z"`, "2026-08-22T09:15:30": `"2026-08-22T09:15:30Z"`,
