@@ -19,3 +19,13 @@ type SecretRef struct {
 
 // IsZero reports whether the ref points at nothing.
 func (r SecretRef) IsZero() bool { return r == SecretRef{} }
+
+// OldestSecret returns the lowest version of the entry at a path in the secret store that the state
+// refers to, 0 for none.
+func (v *View) OldestSecret(path string) int {
+	row := firstWithPrefix[secretRef](v.txn, tableSecretRefs, indexID, append([]byte(path), 0))
+	if row == nil {
+		return 0
+	}
+	return row.ref.Version
+}

@@ -36,3 +36,23 @@ func TestView_SecretRef_IsTheNewest(t *testing.T) {
 		t.Error("any text is taken for a time")
 	}
 }
+
+// TestView_OldestSecret: what a write to the secret store must not push out.
+func TestView_OldestSecret(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t).open()
+	put := func(path string, version int) {
+		f.do("ada", &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: "A", Ref: SecretRef{Path: path, Version: version}}}})
+	}
+	for _, tc := range []struct{ version, want int }{{3, 3}, {300, 300}, {70000, 70000}} {
+		put("users/ada/custom/A", tc.version)
+		if got := f.store.View().OldestSecret("users/ada/custom/A"); got != tc.want {
+			t.Errorf("version %d after %d was put", got, tc.version)
+		}
+	}
+	for _, path := range []string{"users/ada/custom", "users/ada/custom/", "users/ada/custom/AB", ""} {
+		if got := f.store.View().OldestSecret(path); got != 0 {
+			t.Errorf("%q has version %d in use", path, got)
+		}
+	}
+}

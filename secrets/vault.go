@@ -45,6 +45,10 @@ type VaultConfig struct {
 	// DefaultRetention.
 	Timeout, Grace, Retention time.Duration
 
+	// InUse returns the lowest version of the entry at a path that the state names, 0 for none. A write
+	// that would push it out is refused (ErrFull). A nil function names none.
+	InUse func(path string) int
+
 	// Logger logs logins; nil is silent. Registerer takes the metrics; nil registers none.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer

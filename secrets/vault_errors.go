@@ -30,6 +30,9 @@ func explain(err error) error {
 	if errors.Is(err, api.ErrSecretNotFound) {
 		return ErrNotFound
 	}
+	if errors.Is(err, ErrFull) {
+		return err
+	}
 	var resp *api.ResponseError
 	if !errors.As(err, &resp) {
 		// No response: refused, cut off, timed out, or the caller cancelled. The text holds at most the

@@ -36,10 +36,14 @@ func (v *Vault) Write(ctx context.Context, path string, data map[string]string, 
 	for k, value := range data {
 		members[k] = value
 	}
+	inUse := 0
+	if v.cfg.InUse != nil {
+		inUse = v.cfg.InUse(path)
+	}
 	var version Version
 	err := v.do(ctx, "write", func(ctx context.Context, s *session) error {
 		var err error
-		version, err = v.write(ctx, s, v.physical(path), members, birth)
+		version, err = v.write(ctx, s, v.physical(path), members, birth, inUse)
 		return err
 	})
 	if err != nil {
@@ -48,11 +52,15 @@ func (v *Vault) Write(ctx context.Context, path string, data map[string]string, 
 	return version, nil
 }
 
-func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth) (Version, error) {
+// write writes the next version at a physical path, unless that pushes out inUse.
+func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth, inUse int) (Version, error) {
 	for range writeTries {
 		current, err := v.claim(ctx, s, at, birth)
 		if err != nil {
 			return Version{}, err
+		}
+		if inUse > 0 && inUse <= current+1-maxVersions {
+			return Version{}, fmt.Errorf("%w: version %d is in use, and %d were written since", ErrFull, inUse, current-inUse)
 		}
 		written, err := s.kv.Put(ctx, at, data, api.WithCheckAndSet(current))
 		if err == nil {

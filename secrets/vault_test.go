@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/vault/api"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -444,4 +447,43 @@ func TestVault_SaysThatTheMountForgets(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A write never pushes out the version that the state names, however many were written since.
+func TestVault_AVersionInUseIsNotPushedOut(t *testing.T) {
+	t.Parallel()
+	inUse := 0
+	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+	cfg.Timeout = time.Minute
+	cfg.InUse = func(path string) int {
+		if path != settingsPath {
+			t.Errorf("asked about %s", path)
+		}
+		return inUse
+	}
+	s := run(t, cfg)
+	inUse = write(t, s, settingsPath, "in use")
+	err := s.do(t.Context(), "write", func(ctx context.Context, session *session) error {
+		for n := inUse; n < maxVersions; n++ { // as writes whose commands were refused do
+			if _, err := session.kv.Put(ctx, s.physical(settingsPath), map[string]any{"value": "x"}, api.WithCheckAndSet(n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, s, settingsPath, inUse, "in use")
+	for range 3 {
+		if v, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, born); !errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) {
+			t.Fatalf("%+v, %v", v, err)
+		}
+	}
+	s.cache.forget(settingsPath, []int{inUse})
+	want(t, s, settingsPath, inUse, "in use")
+	inUse = 2
+	if next := write(t, s, settingsPath, "next"); next != maxVersions+1 {
+		t.Errorf("version %d", next)
+	}
 }

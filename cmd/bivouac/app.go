@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +49,10 @@ type parts struct {
 	// systemd is nil for a node that is no service.
 	systemd *systemd
 	secrets secrets.Store
-	runner  scheduler.Backend
-	log     *slog.Logger
+	// store is the node's state, if something else reads it; nil for one of the app's own.
+	store  *fsm.Store
+	runner scheduler.Backend
+	log    *slog.Logger
 	// backup configures the backups that the node makes while it leads; none without a Dir.
 	backup backup.Config
 	// apiURLs are the nodes as sandboxes reach them.
@@ -91,7 +94,7 @@ type app struct {
 // that the wiring can be read from top to bottom.
 func newApp(p parts) (*app, error) {
 	log := p.log
-	store := fsm.NewStore()
+	store := cmp.Or(p.store, fsm.NewStore())
 	self := &selfReport{data: p.cluster.DataDir, backup: p.backup.Dir, services: p.services, view: store.View}
 	p.cluster.Logger, p.cluster.Registerer, p.cluster.Report = log, p.registry, self.report
 	if p.observer != nil {

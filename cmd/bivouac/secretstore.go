@@ -209,6 +209,8 @@ func secretError(err error) error {
 		}
 	case errors.As(err, &reused):
 		return fsm.Errorf(fsm.CodeNotFound, "%s", reused.Error())
+	case errors.Is(err, secrets.ErrFull):
+		return fsm.Errorf(fsm.CodeConflict, "too many versions of this secret were written and never used: remove the secret, then save it again")
 	case errors.Is(err, secrets.ErrConflict):
 		return fsm.Errorf(fsm.CodeConflict, "the mark in the secret store was written by another leader")
 	case errors.Is(err, secrets.ErrNotFound):

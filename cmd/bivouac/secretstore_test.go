@@ -125,6 +125,7 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 		"not in the secret store":   secrets.ErrNotFound,
 		"written by another leader": secrets.ErrConflict,
 		"its name can't be stored":  secrets.ErrInvalid,
+		"remove the secret, then":   secrets.ErrFull,
 	} {
 		if !strings.Contains(secretError(err).Error(), says) {
 			t.Errorf("%v", secretError(err))

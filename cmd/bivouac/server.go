@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -138,7 +139,10 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	}
 	registry := newRegistry(readBuildInfo())
 	registry.MustRegister(newDiskCollector(c.DataDir, c.Backup.Dir))
-	vault, err := secrets.NewVault(c.vaultConfig(log, registry))
+	store := fsm.NewStore()
+	toVault := c.vaultConfig(log, registry)
+	toVault.InUse = func(path string) int { return store.View().OldestSecret(path) }
+	vault, err := secrets.NewVault(toVault)
 	if err != nil {
 		return serverParts{}, err
 	}
@@ -167,7 +171,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
 		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
-		seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
+		store: store, seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
 	made.observer = &observer{feed: feed, registry: registry, config: shown}
