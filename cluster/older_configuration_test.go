@@ -13,6 +13,16 @@ import (
 	"bivouac.dev/bivouac/cluster/clustertest"
 )
 
+// replaceMember has a newcomer take a member's place. The member's process goes on.
+func replaceMember(t *testing.T, c *clustertest.Cluster, old int) {
+	t.Helper()
+	former, next := fmt.Sprintf("n%d", old), fmt.Sprintf("n%d", c.Join())
+	c.Forget(old)
+	c.Eventually(next+" takes the place of "+former, func() bool {
+		return c.Node(c.Leader()).ReplaceServer(t.Context(), former, next, cluster.RemoveOptions{Force: true}) == nil
+	})
+}
+
 // replaceAway has n0 away while n1 and n2 become n3 and n4, and returns when that is done. running
 // keeps the processes of n1 and n2, which are no members any more.
 func replaceAway(t *testing.T, c *clustertest.Cluster, running bool) {
@@ -20,13 +30,7 @@ func replaceAway(t *testing.T, c *clustertest.Cluster, running bool) {
 	c.Settle()
 	c.Kill(0)
 	for old := 1; old <= 2; old++ {
-		next := c.Join()
-		leader := c.Leader()
-		replaced := func() bool {
-			return c.Node(leader).ReplaceServer(t.Context(), fmt.Sprintf("n%d", old), fmt.Sprintf("n%d", next), cluster.RemoveOptions{Force: true}) == nil
-		}
-		c.Forget(old)
-		c.Eventually("the newcomer takes the place", func() bool { leader = c.Leader(); return replaced() })
+		replaceMember(t, c, old)
 		if !running {
 			c.Kill(old)
 		}
@@ -66,11 +70,7 @@ func TestCluster_OlderConfiguration_OneMemberIsLeft(t *testing.T) {
 				defer c.Close()
 				c.Settle()
 				c.Kill(0)
-				c.Join()
-				c.Forget(1)
-				c.Eventually("n3 takes the place of n1", func() bool {
-					return c.Node(c.Leader()).ReplaceServer(t.Context(), "n1", "n3", cluster.RemoveOptions{Force: true}) == nil
-				})
+				replaceMember(t, c, 1)
 				c.Kill(1)
 				c.Eventually("it leads", func() bool {
 					l := c.Leader()

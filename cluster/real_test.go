@@ -349,51 +349,6 @@ func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
 	r.want(5)
 }
 
-// When the address of a peer that answers changes, hashicorp/raft v1.7.3 writes
-// the peer's id (the same again) while its replication reads it without the
-// lock: both values are equal, so it is harmless, and reported all the same.
-func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
-	t.Parallel()
-	if raceDetector {
-		t.Skip("hashicorp/raft races with itself here; run without -race")
-	}
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
-	for i := range 3 {
-		r.start(i)
-	}
-	r.leader()
-	for i := range 3 {
-		r.ready(i)
-	}
-	r.put(0, 1)
-	for i := range 3 {
-		r.shutdown(i)
-	}
-	var addresses []string
-	for i := range 3 {
-		l := listen(t)
-		r.nodes[i].cfg.Listener, r.nodes[i].cfg.PeerAddress = l, l.Addr().String()
-		addresses = append(addresses, l.Addr().String())
-	}
-	for i := range 3 {
-		r.nodes[i].cfg.RetryJoin = addresses
-		r.start(i)
-	}
-	for i := range 3 {
-		r.ready(i)
-	}
-	r.want(1)
-	n := r.nodes[0].node
-	eventually(t, func() bool {
-		for i, s := range n.Status().Servers {
-			if s.Address != addresses[i] {
-				return false
-			}
-		}
-		return true
-	}, func() string { return fmt.Sprintf("servers %+v, want addresses %v", n.Status().Servers, addresses) })
-}
-
 func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
