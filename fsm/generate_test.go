@@ -523,6 +523,6 @@ func genMoveBody(t *rapid.T, c CommandType) Body {
 	case SandboxMove:
 		return &SandboxMoveBody{ID: id, Attempt: attempt, From: "client-1", End: rapid.IntRange(0, 4).Draw(t, "end") == 0}
 	default:
-		return &SandboxMovedBody{ID: id, Attempt: attempt, Home: Home{Volume: "v2", Client: "client-2", Lost: rapid.Bool().Draw(t, "lost")}}
+		return &SandboxMovedBody{ID: id, Attempt: attempt, Home: Home{Volume: "v2", Client: "client-2", Lost: rapid.Bool().Draw(t, "lost")}, Left: oneOf("", "v1").Draw(t, "left")}
 	}
 }

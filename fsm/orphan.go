@@ -10,6 +10,9 @@ import (
 const (
 	OrphanJob       = "job"
 	OrphanWorkspace = "workspace"
+	// OrphanLost is the kind and the reason of what a lost client still has of a sandbox that came back
+	// from its copy: it may be the only holder of what was written after the copy.
+	OrphanLost = "lost"
 
 	// OrphanUnowned: it was created in this history and no sandbox owns it.
 	OrphanUnowned = "unowned"
@@ -20,7 +23,11 @@ const (
 	OrphanStranger = "stranger"
 )
 
-// Orphan is a job or a workspace of this cluster in Nomad that no sandbox owns.
+// LostRetention is how long what a lost client still has is kept.
+const LostRetention = 30 * 24 * time.Hour
+
+// Orphan is a job or a workspace of this cluster in Nomad that no sandbox owns, or with OrphanLost a
+// volume on a client that was lost.
 type Orphan struct {
 	// Sandbox is the id in the name of the job or the workspace.
 	Sandbox string `json:"sandbox"`
@@ -33,10 +40,49 @@ type Orphan struct {
 	Since time.Time `json:"since"`
 	// Delete: an operator has asked to delete it.
 	Delete bool `json:"delete,omitempty"`
+	// Owner, Client, Volume and Bytes are those of OrphanLost: the sandbox's user, Nomad's ids, and the
+	// content of the copy that the sandbox came back from. ID is then the volume's.
+	Owner  string `json:"owner,omitempty"`
+	Client string `json:"client,omitempty"`
+	Volume string `json:"volume,omitempty"`
+	Bytes  int64  `json:"bytes,omitempty"`
+}
+
+// ID names the orphan among those of its kind: the sandbox's id, or the volume's with OrphanLost.
+func (o *Orphan) ID() string {
+	if o.Kind == OrphanLost {
+		return o.Volume
+	}
+	return o.Sandbox
 }
 
 func orphanTable() *memdb.TableSchema {
-	return newTable(tableOrphans, newIndex(indexID, func(o *Orphan) []byte { return orphanKey(o.Kind, o.Sandbox) }))
+	return newTable(tableOrphans, newIndex(indexID, func(o *Orphan) []byte { return orphanKey(o.Kind, o.ID()) }))
+}
+
+// noteLost records what a lost client still has of a sandbox.
+func (t *transaction) noteLost(s *Sandbox, client, volume string) {
+	o := &Orphan{
+		Sandbox: s.ID, Kind: OrphanLost, Reason: OrphanLost, Birth: s.Birth.String(), Since: t.now, Owner: s.UserID, Client: client, Volume: volume,
+	}
+	if s.Copy != nil {
+		o.Bytes = s.Copy.Bytes
+	}
+	put(t, tableOrphans, first[Orphan](t.txn, tableOrphans, indexID, orphanKey(OrphanLost, volume)), o)
+}
+
+// forgetLost drops the records of what lost clients have of a sandbox that is gone.
+func (t *transaction) forgetLost(sandbox string) {
+	for _, o := range collect(withPrefix[Orphan](t.txn, tableOrphans, indexID, prefixOf(OrphanLost))) {
+		if o.Sandbox == sandbox {
+			drop(t, tableOrphans, o)
+		}
+	}
+}
+
+// Lost lists what lost clients still have, by volume.
+func (v *View) Lost() []*Orphan {
+	return collect(withPrefix[Orphan](v.txn, tableOrphans, indexID, prefixOf(OrphanLost)))
 }
 
 func orphanKey(kind, sandbox string) []byte {
@@ -56,7 +102,7 @@ func (v *View) Orphans() []*Orphan {
 	return collect(withPrefix[Orphan](v.txn, tableOrphans, indexID, nil))
 }
 
-// orphan checks the key of an orphan.
+// orphan checks the key of an orphan that the leader found.
 func (r *rules) orphan(kind, sandbox string) {
 	r.check(kind == OrphanJob || kind == OrphanWorkspace, "unknown kind of orphan %q", clip(kind))
 	r.sandboxID("sandbox id", sandbox)
@@ -118,7 +164,17 @@ func (o *Orphan) Is(birth string) bool {
 	return o.Birth == birth || birth == "" && o.Reason == OrphanPolicy
 }
 
-// OrphanDeleteBody asks to delete an orphan. An operator proposes it. An unknown orphan is
+// knownOrphan checks the key of an orphan on record.
+func (r *rules) knownOrphan(kind, id string) {
+	if kind == OrphanLost {
+		r.check(id != "", "an orphan has an id")
+		r.text("volume", id, MaxName)
+		return
+	}
+	r.orphan(kind, id)
+}
+
+// OrphanDeleteBody asks to delete an orphan. Sandbox is its ID. An operator proposes it. An unknown orphan is
 // CodeNotFound.
 type OrphanDeleteBody struct {
 	Kind    string `json:"kind"`
@@ -130,7 +186,7 @@ func (*OrphanDeleteBody) CommandType() CommandType { return OrphanDelete }
 
 // check implements Body.
 func (b *OrphanDeleteBody) check(r *rules) {
-	r.orphan(b.Kind, b.Sandbox)
+	r.knownOrphan(b.Kind, b.Sandbox)
 }
 
 func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
@@ -146,7 +202,7 @@ func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// OrphanForgetBody removes the records of orphans that are gone or belong to a sandbox again. The
+// OrphanForgetBody removes the records of orphans that are gone or belong to a sandbox again, by their IDs. The
 // leader proposes it. Unknown ones are not an error.
 type OrphanForgetBody struct {
 	Kind      string   `json:"kind"`
@@ -160,7 +216,7 @@ func (*OrphanForgetBody) CommandType() CommandType { return OrphanForget }
 func (b *OrphanForgetBody) check(r *rules) {
 	r.count("sandboxes", len(b.Sandboxes))
 	for _, id := range b.Sandboxes {
-		r.orphan(b.Kind, id)
+		r.knownOrphan(b.Kind, id)
 	}
 }
 

@@ -132,6 +132,8 @@ type SandboxMovedBody struct {
 	ID      string `json:"id"`
 	Attempt uint64 `json:"attempt"`
 	Home    Home   `json:"home"`
+	// Left is the volume that a lost client still has, "" for none. It becomes an orphan on record.
+	Left string `json:"left,omitempty"`
 }
 
 // CommandType implements Body.
@@ -142,6 +144,7 @@ func (b *SandboxMovedBody) check(r *rules) {
 	r.sandboxID("sandbox id", b.ID)
 	r.text("volume", b.Home.Volume, MaxName)
 	r.text("client", b.Home.Client, MaxName)
+	r.text("left", b.Left, MaxName)
 	r.check(b.Home.Volume != "" && b.Home.Client != "", "a workspace has a volume and a client")
 }
 
@@ -162,5 +165,8 @@ func (t *transaction) applySandboxMoved(b *SandboxMovedBody) (Result, *Error) {
 	s.Status.Job, s.Status.Proven, s.Status.Placement = JobRef{}, "", nil
 	put(t, tableSandboxes, old, &s)
 	t.drainMoved(home.From)
+	if home.Lost && b.Left != "" && t.meta.active(VersionRoom) {
+		t.noteLost(old, home.From, b.Left)
+	}
 	return Result{Sandbox: &s}, nil
 }

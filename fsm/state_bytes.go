@@ -61,6 +61,7 @@ const (
 	settingsHeap     = 1200
 	secretHeap       = 550
 	providerHeap     = 1000
+	lostHeap         = 700
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -92,6 +93,10 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, bytes
 	case *commandRecord:
 		return row.UserID, row.heap()
+	case *Orphan:
+		if row.Owner != "" {
+			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume)
+		}
 	}
 	return "", 0
 }

@@ -57,7 +57,7 @@ const (
 	// VersionRoom: the state is counted as the memory that it takes, expired results of commands and
 	// keys that are revoked for long give their room back, and a deleted user leaves no result. A limit
 	// pauses no sandbox of an accepted start. A drain moves one workspace first, and its mark says how
-	// far it is.
+	// far it is. What a lost client still has is an orphan on record.
 	VersionRoom = 9
 	// VersionEndpoints: a conversation keeps the endpoint of models that it began with.
 	VersionEndpoints = 9

@@ -57,6 +57,7 @@ func (c *carriers) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	c.work.Go(func() { c.endLost(ctx) })
 	if c.s.cfg.Copies != nil {
 		c.work.Go(func() { c.sweep(ctx) })
 	}

@@ -38,7 +38,7 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	// What an earlier try left. It was listed before this try began, so it is no later one's. What
 	// can't be removed, as on a client that was lost, is no way there.
 	for _, w := range others {
-		if leftByLoss(sb, w) {
+		if c.keepsLost(sb, w) {
 			continue
 		}
 		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil {
@@ -59,7 +59,11 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 		return err
 	}
 	fault.At("before", "end move")
-	if _, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMovedBody{ID: sb.ID, Attempt: sb.Moves + 1, Home: home})); err != nil {
+	body := &fsm.SandboxMovedBody{ID: sb.ID, Attempt: sb.Moves + 1, Home: home}
+	if home.Lost && c.s.store.View().Active(fsm.VersionRoom) {
+		body.Left = now.ID
+	}
+	if _, err := c.s.cluster.Propose(ctx, command(body)); err != nil {
 		return err
 	}
 	fault.At("after", "end move")
@@ -133,7 +137,7 @@ func (c *carriers) giveUp(ctx context.Context, sb *fsm.Sandbox) error {
 		return nil // the sandbox's next move, or its end, removes them
 	}
 	for _, w := range others {
-		if leftByLoss(sb, w) {
+		if c.keepsLost(sb, w) {
 			continue
 		}
 		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {
@@ -152,7 +156,7 @@ func (c *carriers) dropFormer(ctx context.Context, sb *fsm.Sandbox) error {
 	}
 	if now.ID == sb.Home.Volume {
 		for _, w := range slices.Backward(others) {
-			if leftByLoss(sb, w) {
+			if c.keepsLost(sb, w) {
 				continue
 			}
 			if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type carrying struct {
 	// starts has when each sandbox was started. ignores: the backend puts new ones on "a" all the same.
 	starts  map[string][]time.Time
 	ignores bool
+	// to is where moves go, "" for "b".
+	to string
 	// lost: the leader's calls of the store fail.
 	lost bool
 }
@@ -52,6 +55,18 @@ func (c *carrying) at(step, sandbox string) error {
 		return nil
 	}
 	return fails(step)
+}
+
+func (c *carrying) moveTo(client string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.to = client
+}
+
+func (c *carrying) contentOf(volume string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.content[volume]
 }
 
 func (c *carrying) setFails(fails func(step string) error) {
@@ -151,10 +166,11 @@ func (c *carrying) NewWorkspace(_ context.Context, job scheduler.Job, avoid []st
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.Contains(avoid, "b") {
+	to := cmp.Or(c.to, "b")
+	if slices.Contains(avoid, to) {
 		return scheduler.Workspace{}, errors.New("no room")
 	}
-	return c.add(job.SandboxID, "b"), nil
+	return c.add(job.SandboxID, to), nil
 }
 
 // Export implements scheduler.Carrier.

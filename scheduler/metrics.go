@@ -328,6 +328,7 @@ func (c holdCollector) Collect(ch chan<- prometheus.Metric) {
 			counts[label{kind, reason}] = 0
 		}
 	}
+	counts[label{fsm.OrphanLost, fsm.OrphanLost}] = 0
 	for _, o := range v.Orphans() {
 		counts[label{o.Kind, o.Reason}]++
 	}

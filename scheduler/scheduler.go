@@ -44,6 +44,8 @@ type Config struct {
 	OrphanGrace time.Duration
 	// OrphanRetention is how long an orphaned workspace stays.
 	OrphanRetention time.Duration
+	// LostRetention is how long what a lost client still has is kept.
+	LostRetention time.Duration
 	// RemovalsPerHour bounds what the leader removes of each kind in an hour without a user's
 	// request; 0 is the larger of 5 and a tenth of the kind.
 	RemovalsPerHour int
@@ -116,7 +118,7 @@ func DefaultConfig() Config {
 		PauseGrace:      20 * time.Second,
 		PlacementGrace:  15 * time.Second,
 		OrphanGrace:     5 * time.Second,
-		OrphanRetention: 168 * time.Hour,
+		OrphanRetention: 168 * time.Hour, LostRetention: fsm.LostRetention,
 		MarkInterval:    time.Minute,
 		RetryInterval:   3 * time.Second,
 		ProbeMin:        5 * time.Millisecond,

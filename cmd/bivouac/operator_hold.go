@@ -185,6 +185,10 @@ type orphanInfo struct {
 	Reason      string     `json:"reason"`
 	Birth       *string    `json:"birth"`
 	Since       time.Time  `json:"since"`
+	Owner       *string    `json:"owner"`
+	Client      *string    `json:"client"`
+	Volume      *string    `json:"volume"`
+	Bytes       *int64     `json:"bytes"`
 	RemovableAt *time.Time `json:"removable_at"`
 	Delete      bool       `json:"delete"`
 }
@@ -200,7 +204,8 @@ func (p *program) orphansListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the jobs and workspaces that no sandbox owns",
 		Long: `List the jobs and workspaces in Nomad that no sandbox owns, why each is there and
-when the leader removes it. See "bivouac runbook orphans".`,
+when the leader removes it. With KIND lost it is what a lost client still has of a sandbox
+that came back from its copy. See "bivouac runbook orphans" and "client-lost".`,
 		Example: "  bivouac operator orphans list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.client(&api)
@@ -225,9 +230,13 @@ when the leader removes it. See "bivouac runbook orphans".`,
 				if o.Delete {
 					goes = "now: an operator deleted it"
 				}
-				rows[i] = []string{o.Kind, o.Sandbox, o.Reason, formatTime(o.Since), goes}
+				owner, where, size := "-", "-", "-"
+				if o.Owner != nil && o.Client != nil && o.Volume != nil && o.Bytes != nil {
+					owner, where, size = *o.Owner, *o.Volume+" on "+*o.Client, sizeText(*o.Bytes)
+				}
+				rows[i] = []string{o.Kind, o.Sandbox, o.Reason, formatTime(o.Since), goes, owner, size, where}
 			}
-			return printTable(p.stdout, []string{"KIND", "SANDBOX", "REASON", "SINCE", "REMOVED AFTER"}, rows)
+			return printTable(p.stdout, []string{"KIND", "SANDBOX", "REASON", "SINCE", "REMOVED AFTER", "OWNER", "COPY", "VOLUME"}, rows)
 		},
 	}
 	api.register(cmd)
@@ -239,27 +248,33 @@ func (p *program) orphansDeleteCommand() *cobra.Command {
 	var api apiFlags
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "delete job|workspace SANDBOX",
+		Use:   "delete job|workspace SANDBOX | delete lost VOLUME",
 		Short: "Delete an orphan at once and for good",
 		Example: `  bivouac operator orphans delete workspace 5pYq0XbLr2kTc8Vn
-  bivouac operator orphans delete job 5pYq0XbLr2kTc8Vn --yes`,
+  bivouac operator orphans delete job 5pYq0XbLr2kTc8Vn --yes
+  bivouac operator orphans delete lost 1b2c3d4e-0000-4000-8000-000000000000`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] != fsm.OrphanJob && args[0] != fsm.OrphanWorkspace {
-				return usagef("an orphan is a %s or a %s, not %s", fsm.OrphanJob, fsm.OrphanWorkspace, strconv.Quote(args[0]))
+			of := "sandbox"
+			switch args[0] {
+			case fsm.OrphanJob, fsm.OrphanWorkspace:
+			case fsm.OrphanLost:
+				of = "volume"
+			default:
+				return usagef("an orphan is a %s, a %s or %s, not %s", fsm.OrphanJob, fsm.OrphanWorkspace, fsm.OrphanLost, strconv.Quote(args[0]))
 			}
 			c, err := p.client(&api)
 			if err != nil {
 				return err
 			}
-			if err := p.confirm(yes, "Delete the %s of sandbox %s for good?", args[0], args[1]); err != nil {
+			if err := p.confirm(yes, "Delete the %s of %s %s for good?", args[0], of, args[1]); err != nil {
 				return err
 			}
 			path := orphansPath + "/" + args[0] + "/" + url.PathEscape(args[1])
 			if err := p.waiting(cmd, c, http.MethodDelete, path, nil, nil); err != nil {
 				return err
 			}
-			return p.done(&api, map[string]string{"kind": args[0], "sandbox": args[1]}, "the leader deletes the %s of sandbox %s", args[0], args[1])
+			return p.done(&api, map[string]string{"kind": args[0], "sandbox": args[1]}, "the leader deletes the %s of %s %s", args[0], of, args[1])
 		},
 	}
 	api.register(cmd)

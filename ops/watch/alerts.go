@@ -152,7 +152,7 @@ func workAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacOrphans", For: time.Hour, Severity: Ticket,
-			Expr:        `max by (job, kind, reason) (bivouac_orphans{` + job + `,reason!="policy"}) > 0`,
+			Expr:        `max by (job, kind, reason) (bivouac_orphans{` + job + `,reason!~"policy|lost"}) > 0`,
 			Summary:     "{{ $value }} of kind {{ $labels.kind }} in Nomad without a sandbox ({{ $labels.reason }})",
 			Description: "They take room. Strangers are never removed by themselves.",
 		},

@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// lostPause is the least time between two rounds that end what lost clients have, and lostRetry the
+// pause after a failure: a client that is away does not come back within seconds.
+const lostPause, lostRetry = time.Second, 5 * time.Minute
+
+// keepsLost reports whether the workspace is on record as what a lost client still has. It may be the
+// only holder of what was written after a copy, so no move removes it.
+func (c *carriers) keepsLost(sb *fsm.Sandbox, w Workspace) bool {
+	return c.s.store.View().Orphan(fsm.OrphanLost, w.ID) != nil || leftByLoss(sb, w)
+}
+
+// endLost ends what lost clients have, until ctx ends: after its retention, and what an operator deletes.
+func (c *carriers) endLost(ctx context.Context) {
+	next := map[string]time.Time{}
+	for {
+		v, now := c.s.store.View(), time.Now()
+		wake := now.Add(time.Hour)
+		for _, o := range v.Lost() {
+			at := o.Since.Add(c.s.cfg.LostRetention)
+			if o.Delete {
+				at = o.Since
+			}
+			if again := next[o.Volume]; again.After(at) {
+				at = again
+			}
+			if now.Before(at) {
+				wake = earliest(wake, at)
+				continue
+			}
+			if err := c.endLostOne(ctx, o); err != nil {
+				if ctx.Err() == nil {
+					c.log.Warn("removing what a lost client has of a sandbox failed", "sandbox", o.Sandbox, "address", o.Client, "error", err)
+				}
+				next[o.Volume] = time.Now().Add(lostRetry)
+				wake = earliest(wake, next[o.Volume])
+			}
+		}
+		if !sleep(ctx, lostPause) || !awaitChange(ctx, v, wake, nil) {
+			return
+		}
+	}
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// endLostOne removes one workspace that a lost client has, if the committed state allows it now: its
+// retention is over and the limit of removals grants it, or an operator deleted it.
+func (c *carriers) endLostOne(ctx context.Context, o *fsm.Orphan) error {
+	if o.Delete {
+		if err := c.s.fence(ctx); err != nil {
+			return err
+		}
+	} else if ok, err := c.s.reserve(ctx, c.log, fsm.RemovalWorkspace, c.l.count(fsm.OrphanWorkspace)); err != nil {
+		return err
+	} else if !ok {
+		return errRemovalLimit
+	}
+	v := c.s.store.View()
+	now := v.Orphan(fsm.OrphanLost, o.Volume)
+	if now == nil || !now.Delete && (v.Hold() != nil || !c.l.backend.mayRemove()) {
+		return errRemovalLimit
+	}
+	// A restored state may name it as the sandbox's own again.
+	if sb := v.SandboxAny(o.Sandbox); sb != nil && (sb.Home == nil || sb.Home.Volume == o.Volume) {
+		return fsm.Errorf(fsm.CodeConflict, "the workspace is the sandbox's")
+	}
+	w := Workspace{SandboxID: o.Sandbox, ClusterID: c.clusterID, Birth: o.Birth, ID: o.Volume, NodeID: o.Client}
+	if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil {
+		return err
+	}
+	c.log.Warn("what a lost client had of a sandbox is removed", "sandbox", o.Sandbox, "address", o.Client)
+	_, err := c.s.cluster.Propose(ctx, command(&fsm.OrphanForgetBody{Kind: fsm.OrphanLost, Sandboxes: []string{o.Volume}}))
+	return err
+}
