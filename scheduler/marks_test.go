@@ -271,3 +271,35 @@ func TestLost_IsOnRecord(t *testing.T) {
 		})
 	}
 }
+
+// A pool on a client that is drained is filled anew on another, where a claim then finds its member. A
+// member of the drained client that was claimed before is moved. Nothing of the pool is left there.
+func TestDrain_Pools(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		w.pool(2)
+		w.full(2, time.Minute)
+		early := w.claim("early")
+		if !early.Claimed || c.client(early.ID) != "a" {
+			t.Fatalf("the first claim is %+v on %s", early, c.client(early.ID))
+		}
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		w.until("the pool is full on b", 10*time.Minute, func() bool {
+			ready := w.ready()
+			return len(ready) == 2 && !slices.ContainsFunc(ready, func(id string) bool { return c.client(id) != "b" })
+		})
+		late := w.claim("late")
+		if !late.Claimed || c.client(late.ID) != "b" {
+			t.Errorf("the claim during the drain is %+v on %s", late, c.client(late.ID))
+		}
+		w.onB(c, early.ID)
+		w.reach(late.ID, fsm.SandboxRunning, time.Minute)
+		w.until("the pool is full again", 10*time.Minute, func() bool { return len(w.ready()) == 2 })
+		w.elapse(10 * time.Minute)
+		for _, m := range w.cluster.Store.View().PoolMembers(specID) {
+			if c.client(m.ID) != "b" || len(c.startsOf(m.ID)) != 1 {
+				t.Errorf("the member %s is on %s after %d starts", m.ID, c.client(m.ID), len(c.startsOf(m.ID)))
+			}
+		}
+	})
+}
