@@ -24,7 +24,10 @@ func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 		inner = &diskTransport{port, n}
 	}
 	f := newHintTransport(
-		&raftfix.Answers{Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember},
+		&raftfix.Answers{
+			Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember,
+			Absurd: func(raft.ServerID, uint64) { n.metrics.refusedMessages.WithLabelValues(refusedTerm).Inc() },
+		},
 	)
 	f.resend, f.matched = n.resend, n.records.match
 	if real {

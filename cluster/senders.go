@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-)
 
-// maxTermStep bounds how far a message's term may be above this node's. Each election adds one.
-// Without the bound one message uses up all terms there are, and nobody is elected again.
-const maxTermStep = 1 << 32
+	"bivouac.dev/bivouac/cluster/raftfix"
+)
 
 // The reasons for which a message of Raft's is refused, as values of a metric's label.
 const (
@@ -20,7 +18,7 @@ const (
 	refusedForged = "forged"
 	// refusedSender: the sender is no voter that this node knows, or not the leader.
 	refusedSender = "sender"
-	// refusedTerm: the term is more than maxTermStep above this node's.
+	// refusedTerm: the term is more than raftfix.MaxTermStep above this node's.
 	refusedTerm = "term"
 	// refusedUnelected: nothing proves that a majority voted for the sender in the term.
 	refusedUnelected = "unelected"
@@ -125,7 +123,7 @@ func (n *Node) refusal(reason, format string, args ...any) error {
 
 // absurd refuses a term that is too far above this node's.
 func (n *Node) absurd(r *raft.Raft, e election) error {
-	if now := r.CurrentTerm(); e.term > now && e.term-now > maxTermStep {
+	if now := r.CurrentTerm(); e.term > now && e.term-now > raftfix.MaxTermStep {
 		return n.refusal(refusedTerm, "%s sends term %d, and this node is in term %d", e.leader, e.term, now)
 	}
 	return nil

@@ -11,10 +11,18 @@ import (
 // errWrongMember is in the error of a message that another member answered than was asked.
 var errWrongMember = errors.New("another member answers there")
 
+// MaxTermStep bounds how far a message's or an answer's term may be above the receiver's. Each election
+// adds one. Without the bound one message uses up all terms there are, and nobody is elected again.
+const MaxTermStep = 1 << 32
+
+// errAbsurdTerm is in the error of an answer with a term beyond MaxTermStep.
+var errAbsurdTerm = errors.New("the term is far above this node's")
+
 // unexpectedCommand is in the error of a peer that does not support pre-votes.
 const unexpectedCommand = "unexpected command"
 
-// Answers is a transport that rejects an answer from another member than was asked.
+// Answers is a transport that rejects an answer from another member than was asked, or with a term that
+// no cluster reaches.
 //
 // hashicorp/raft calls an address and counts the answer for the member configured there, although
 // every answer to RequestVote, RequestPreVote and AppendEntries names its sender. So a node whose
@@ -28,6 +36,8 @@ type Answers struct {
 	raft.Transport
 	// Wrong is called for each such answer; it may be nil.
 	Wrong func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)
+	// Absurd is called for each answer with a term beyond MaxTermStep; it may be nil.
+	Absurd func(answered raft.ServerID, term uint64)
 }
 
 var _ raft.WithPreVote = (*Answers)(nil)
@@ -42,7 +52,7 @@ func (a *Answers) AppendEntries(
 	if err := a.Transport.AppendEntries(id, target, args, &answer); err != nil {
 		return err
 	}
-	if err := a.check(id, target, answer.RPCHeader); err != nil {
+	if err := a.check(id, target, answer.RPCHeader, args.Term, answer.Term); err != nil {
 		return err
 	}
 	*resp = answer
@@ -58,7 +68,7 @@ func (a *Answers) RequestVote(
 	if err := a.Transport.RequestVote(id, target, args, &answer); err != nil {
 		return err
 	}
-	if err := a.check(id, target, answer.RPCHeader); err != nil {
+	if err := a.check(id, target, answer.RPCHeader, args.Term, answer.Term); err != nil {
 		return err
 	}
 	*resp = answer
@@ -78,7 +88,7 @@ func (a *Answers) RequestPreVote(
 		}
 		return err
 	}
-	if err := a.check(id, target, answer.RPCHeader); err != nil {
+	if err := a.check(id, target, answer.RPCHeader, args.Term, answer.Term); err != nil {
 		return err
 	}
 	*resp = answer
@@ -88,11 +98,17 @@ func (a *Answers) RequestPreVote(
 // Close implements raft.WithClose.
 func (a *Answers) Close() error { return closeOf(a.Transport) }
 
-// check compares the member that was asked with the one that answered.
-func (a *Answers) check(id raft.ServerID, target raft.ServerAddress, header raft.RPCHeader) error {
+// check compares the member that was asked with the one that answered, and the terms.
+func (a *Answers) check(id raft.ServerID, target raft.ServerAddress, header raft.RPCHeader, asked, term uint64) error {
 	answered := raft.ServerID(header.ID)
-	if answered == id {
+	switch {
+	case answered == id && (term <= asked || term-asked <= MaxTermStep):
 		return nil
+	case answered == id:
+		if a.Absurd != nil {
+			a.Absurd(id, term)
+		}
+		return fmt.Errorf("%s answers with term %d in term %d: %w", id, term, asked, errAbsurdTerm)
 	}
 	if a.Wrong != nil {
 		a.Wrong(id, target, answered)

@@ -2,6 +2,7 @@ package raftfix
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -13,6 +14,8 @@ type peer struct {
 	*raft.InmemTransport
 	id  string
 	err error
+	// beyond is added to the term of each answer.
+	beyond uint64
 }
 
 func newPeer(id string) *peer {
@@ -25,17 +28,17 @@ func (p *peer) header() raft.RPCHeader {
 }
 
 func (p *peer) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, _ *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	*resp = raft.AppendEntriesResponse{RPCHeader: p.header(), Term: 7, LastLog: 9, Success: true}
+	*resp = raft.AppendEntriesResponse{RPCHeader: p.header(), Term: 7 + p.beyond, LastLog: 9, Success: true}
 	return p.err
 }
 
 func (p *peer) RequestVote(_ raft.ServerID, _ raft.ServerAddress, _ *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	*resp = raft.RequestVoteResponse{RPCHeader: p.header(), Term: 7, Granted: true}
+	*resp = raft.RequestVoteResponse{RPCHeader: p.header(), Term: 7 + p.beyond, Granted: true}
 	return p.err
 }
 
 func (p *peer) RequestPreVote(_ raft.ServerID, _ raft.ServerAddress, _ *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	*resp = raft.RequestPreVoteResponse{RPCHeader: p.header(), Term: 7, Granted: true}
+	*resp = raft.RequestPreVoteResponse{RPCHeader: p.header(), Term: 7 + p.beyond, Granted: true}
 	return p.err
 }
 
@@ -96,5 +99,35 @@ func TestAnswers_AnErrorIsNoPreVote(t *testing.T) {
 	err := a.RequestPreVote("b.1", "b:1", &raft.RequestPreVoteRequest{}, &resp)
 	if err == nil || strings.Contains(err.Error(), "unexpected command") || resp.Granted {
 		t.Errorf("%v, %+v", err, resp)
+	}
+}
+
+// TestAnswers_AnAbsurdTermIsRefused: a candidate would take a later term from an answer, and stay in it
+// for ever.
+func TestAnswers_AnAbsurdTermIsRefused(t *testing.T) {
+	for _, beyond := range []uint64{MaxTermStep - 7, MaxTermStep - 6, math.MaxUint64 - 8} {
+		p := newPeer("b.1")
+		p.beyond = beyond
+		counted := 0
+		a := &Answers{Transport: p, Absurd: func(raft.ServerID, uint64) { counted++ }}
+		var entries raft.AppendEntriesResponse
+		var vote raft.RequestVoteResponse
+		var preVote raft.RequestPreVoteResponse
+		refused := 0
+		for _, err := range []error{
+			a.AppendEntries("b.1", "b:1", &raft.AppendEntriesRequest{}, &entries),
+			a.RequestVote("b.1", "b:1", &raft.RequestVoteRequest{}, &vote),
+			a.RequestPreVote("b.1", "b:1", &raft.RequestPreVoteRequest{}, &preVote),
+		} {
+			if errors.Is(err, errAbsurdTerm) {
+				refused++
+			}
+		}
+		if want := map[bool]int{true: 3}[beyond+7 > MaxTermStep]; refused != want || counted != want {
+			t.Errorf("term %d: %d refused, %d counted, want %d", beyond+7, refused, counted, want)
+		}
+		if beyond+7 > MaxTermStep && entries.Term+vote.Term+preVote.Term > 0 {
+			t.Errorf("Raft sees %+v, %+v, %+v", entries, vote, preVote)
+		}
 	}
 }
