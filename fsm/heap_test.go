@@ -73,6 +73,12 @@ func heapShapes() map[string]func(i int) []any {
 		"provider": func(i int) []any {
 			return []any{&Provider{UserID: fmt.Sprint("user", i), Type: ProviderGitHub, Host: text(12), Ref: ref(fmt.Sprint("users/user", i, "/providers/github"))}}
 		},
+		"lost": func(i int) []any {
+			return []any{&Orphan{
+				Sandbox: id("s", i)[:22], Kind: OrphanLost, Reason: OrphanLost, Birth: birth.String(), Since: at, Owner: "ada",
+				Client: id("n", i), Volume: id("v", i), Bytes: 1 << 20,
+			}}
+		},
 		"result":          func(i int) []any { return []any{record(i, Result{})} },
 		"result, sandbox": func(i int) []any { return []any{record(i, Result{Sandbox: sandbox(i)})} },
 		"result, failed": func(i int) []any {
@@ -112,6 +118,8 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableSettings, nil, row)
 			case *Provider:
 				put(tx, tableProviders, nil, row)
+			case *Orphan:
+				put(tx, tableOrphans, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

@@ -61,7 +61,7 @@ const (
 	settingsHeap     = 1200
 	secretHeap       = 550
 	providerHeap     = 1000
-	lostHeap         = 700
+	lostHeap         = 550
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
