@@ -84,7 +84,7 @@ func VersionBrings(version int) string {
 	case VersionModels: // VersionAgents and VersionStarts, too
 		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
 	case VersionRoom: // VersionEndpoints and VersionPeers, too
-		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a follower believes no leader without a majority's votes"
+		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a drain moves one workspace first, and what lost clients still have is on record; a follower believes no leader without a majority's votes"
 	}
 	return ""
 }

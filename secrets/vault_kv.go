@@ -54,7 +54,7 @@ func (v *Vault) Write(ctx context.Context, path string, data map[string]string, 
 
 // write writes the next version at a physical path, unless that pushes out inUse.
 func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth, inUse int) (Version, error) {
-	for range writeTries {
+	for try := range writeTries {
 		current, err := v.claim(ctx, s, at, birth)
 		if err != nil {
 			return Version{}, err
@@ -73,10 +73,10 @@ func (v *Vault) write(ctx context.Context, s *session, at string, data map[strin
 		if !isConflict(err) {
 			return Version{}, err
 		}
-		select { // a random pause lets concurrent writers separate
+		select { // a random pause, longer each time, separates concurrent writers, a slow Vault's too
 		case <-ctx.Done():
 			return Version{}, ctx.Err()
-		case <-time.After(rand.N(20 * time.Millisecond)):
+		case <-time.After(rand.N(min(20*time.Millisecond<<try, time.Second))):
 		}
 	}
 	return Version{}, unavailable("others wrote it %d times while we tried", writeTries)
