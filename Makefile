@@ -74,15 +74,11 @@ tests e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 .PHONY: test
 test: check tests module-tests ## check, then all tests but the drills
 
-LONGEST := ./scheduler/nomad ./cluster ./cmd/bivouac ./httpapi ./scheduler/agent/agentserver ./scheduler/agent/acp
-
 .PHONY: tests
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
-	@# The longest begin first, so that none is left alone at the end.
-	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m \
-	  $$({ $(GO) list $(LONGEST); $(GO) list ./...; } | grep -v -e '/ops/e2e$$' -e '/ops/check$$' | awk '!seen[$$0]++')
+	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: two run without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster

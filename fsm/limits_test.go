@@ -425,7 +425,7 @@ func TestLimit_PauseOldestSparesAcceptedStarts(t *testing.T) {
 	}
 	f.do("", &StartTaskFinishBody{ID: "t1", Conversation: Conversation{ID: "c1", AgentKind: "openhands"}})
 	f.do("ada", &StartTaskCreateBody{ID: "t3", ConversationID: "c3", Request: StartRequest{SandboxID: ptr("sb1")}})
-	f.fails(CodeLimit, "ada", newSandboxBody("sb4"))
+	_ = f.fails(CodeLimit, "ada", newSandboxBody("sb4"))
 	f.do("", &StartTaskFailBody{ID: "t3", Detail: "x"})
 	f.sandbox("ada", "sb4")
 	if first, third := f.desired("sb1"), f.desired("sb3"); first != DesiredPaused || third != DesiredRunning {

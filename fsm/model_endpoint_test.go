@@ -87,7 +87,7 @@ func TestEndpoint_BelongsToTheConversation(t *testing.T) {
 	f.do("ada", llmSettings("m", "https://d", llmKey(6)))
 	f.do("ada", &ConversationSwitchLLMBody{ID: "c1", Model: "other"})
 	at("c1", "https://d other 6")
-	f.fails(CodeNotFound, "bob", &ConversationSwitchLLMBody{ID: "c1"})
+	_ = f.fails(CodeNotFound, "bob", &ConversationSwitchLLMBody{ID: "c1"})
 }
 
 // TestEndpoint_KeysOfFormerEndpointsAreKept: the secret store keeps the keys that conversations need,
@@ -129,7 +129,7 @@ func TestEndpoint_BelowTheVersionTheSettingsCount(t *testing.T) {
 	if got := f.goesTo("c1"); got != "https://b m 2" || f.store.View().Settings("ada").Former != nil {
 		t.Errorf("below the version c1 goes to %q", got)
 	}
-	f.fails(CodeProtocol, "ada", &ConversationSwitchLLMBody{ID: "c1"})
+	_ = f.fails(CodeProtocol, "ada", &ConversationSwitchLLMBody{ID: "c1"})
 	f.do("", &ProtocolRaiseBody{Version: VersionEndpoints})
 	f.do("ada", llmSettings("m", "https://c", llmKey(3)))
 	if got := f.goesTo("c1"); got != "https://b m 2" {

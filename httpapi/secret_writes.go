@@ -114,7 +114,7 @@ func errSecretGone(ref fsm.SecretRef, err error) error {
 	return &response.HTTPError{
 		Status: http.StatusInternalServerError,
 		Text:   "The secret store has lost a secret that this needs: save it again, or have the operator bring the store's data back",
-		Cause:  fmt.Errorf("secret %s version %d is gone: %v", ref.Path, ref.Version, err),
+		Cause:  fmt.Errorf("secret %s version %d is gone: %w", ref.Path, ref.Version, err),
 	}
 }
 

@@ -47,7 +47,7 @@ type VaultConfig struct {
 
 	// InUse returns the lowest version of the entry at a path that the state names, 0 for none. A write
 	// that would push it out is refused (ErrFull). A nil function names none.
-	InUse func(path string) int
+	InUse func(path string) int `json:"-"`
 
 	// Logger logs logins; nil is silent. Registerer takes the metrics; nil registers none.
 	Logger     *slog.Logger
