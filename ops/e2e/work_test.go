@@ -46,7 +46,7 @@ spec "work" {
   command     = "AGENT"
   args        = ["--host", "HOST", "--port", "${port.agent_server}"]
   working_dir = "project"
-  cpu         = 100
+  cpu         = 1000 # an agent of Node's computes for seconds before it answers
   memory      = 512
   env         = { PATH = "%s" }
   agents      = [{ id = "opencode" }, { id = "codex" }]
