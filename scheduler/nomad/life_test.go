@@ -284,7 +284,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 			fsm.DriverRawExec, func(t *fsm.Template) {
 				t.Command = "/usr/bin/env"
 				t.Args = append([]string{"OH_SESSION_API_KEYS_0=another", "%agent%"}, t.Args...)
-				t.StartTimeout = 40 * time.Second // it answers within it on a busy machine, too
+				t.StartTimeout = 25 * time.Second
 			},
 			fsm.ReasonAgentRejected, "did not prove",
 		},
