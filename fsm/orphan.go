@@ -202,8 +202,8 @@ func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
 	return Result{}, nil
 }
 
-// OrphanForgetBody removes the records of orphans that are gone or belong to a sandbox again, by their IDs. The
-// leader proposes it. Unknown ones are not an error.
+// OrphanForgetBody removes the records of orphans that are gone or belong to a sandbox again, by
+// their IDs. The leader proposes it. Unknown ones are not an error.
 type OrphanForgetBody struct {
 	Kind      string   `json:"kind"`
 	Sandboxes []string `json:"sandboxes"`

@@ -83,20 +83,25 @@ func (g *Gateway) grantIn(ctx context.Context, v *fsm.View, claim llmtoken.Claim
 	case err != nil:
 		return nil, err
 	}
-	endpoint, known := conversationIn(v, row, claim.Conversation)
+	settings := v.Settings(row.UserID)
+	endpoint, known := conversationIn(v, row, settings, claim.Conversation)
 	if !claim.Valid(key, row) || !known {
 		return nil, errToken()
 	}
-	return &grant{claim: claim, row: row, endpoint: endpoint, settings: v.Settings(row.UserID), policy: v.Installation().LLM, view: v}, nil
+	return &grant{
+		claim: claim, row: row, endpoint: endpoint, settings: settings, policy: v.Installation().LLM, view: v,
+	}, nil
 }
 
 // conversationIn returns where a conversation goes that runs, or is being started, in a sandbox.
-func conversationIn(v *fsm.View, row *fsm.Sandbox, id string) (e fsm.ModelEndpoint, known bool) {
+func conversationIn(
+	v *fsm.View, row *fsm.Sandbox, settings *fsm.Settings, id string,
+) (e fsm.ModelEndpoint, known bool) {
 	if c := v.Conversation(row.UserID, id); c != nil && c.SandboxID == row.ID {
-		return v.Settings(row.UserID).EndpointOf(c.LLM, c.LLMModel), true
+		return settings.EndpointOf(c.LLM, c.LLMModel), true
 	}
 	if t := v.StartTaskByConversation(row.UserID, id); t != nil && t.SandboxID == row.ID && !t.Done() {
-		return v.Settings(row.UserID).EndpointOf(t.LLM, t.Request.LLMModel), true
+		return settings.EndpointOf(t.LLM, t.Request.LLMModel), true
 	}
 	return fsm.ModelEndpoint{}, false
 }
@@ -147,7 +152,7 @@ func (g *Gateway) serveToken(w http.ResponseWriter, r *http.Request) error {
 	if !conversationID.MatchString(id) {
 		return errToken()
 	}
-	if _, known := conversationIn(granted.view, granted.row, id); !known {
+	if _, known := conversationIn(granted.view, granted.row, granted.settings, id); !known {
 		return refuse(http.StatusNotFound, reasonToken, "the sandbox has no such conversation")
 	}
 	body, err := response.Encode(map[string]string{"token": llmtoken.New(key, granted.row, id)})

@@ -150,6 +150,20 @@ func (s *Server) amend(c *conversation, fn func(map[string]any)) error {
 	return s.store.reseal(c, b)
 }
 
+// engineAs returns a conversation's engine as one that can do what T names. ok is false when there is
+// none: it then has answered, with lacks for an engine that can't.
+func engineAs[T any](s *Server, w http.ResponseWriter, r *http.Request, c *conversation, lacks string) (can T, ok bool) {
+	eng, err := s.engineOf(c)
+	if err != nil {
+		s.answerFailure(w, r, err)
+		return can, false
+	}
+	if can, ok = eng.(T); !ok {
+		writeDetail(w, http.StatusBadRequest, lacks)
+	}
+	return can, ok
+}
+
 // handleAsk handles POST /api/conversations/{id}/ask_agent: a side question, of which nothing is
 // stored.
 func (s *Server) handleAsk(w http.ResponseWriter, r *http.Request) {
@@ -164,14 +178,8 @@ func (s *Server) handleAsk(w http.ResponseWriter, r *http.Request) {
 	if refused(w, o) {
 		return
 	}
-	eng, err := s.engineOf(c)
-	if err != nil {
-		s.answerFailure(w, r, err)
-		return
-	}
-	asker, ok := eng.(engine.Asker)
+	asker, ok := engineAs[engine.Asker](s, w, r, c, "This conversation's agent answers no side questions")
 	if !ok {
-		writeDetail(w, http.StatusBadRequest, "This conversation's agent answers no side questions")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTime)

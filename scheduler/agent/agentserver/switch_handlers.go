@@ -25,14 +25,8 @@ func (s *Server) handleSwitchLLM(w http.ResponseWriter, r *http.Request) {
 	if refused(w, o) {
 		return
 	}
-	eng, err := s.engineOf(c)
-	if err != nil {
-		s.answerFailure(w, r, err)
-		return
-	}
-	sw, ok := eng.(engine.Switcher)
+	sw, ok := engineAs[engine.Switcher](s, w, r, c, "This conversation's agent can't change its model")
 	if !ok {
-		writeDetail(w, http.StatusBadRequest, "This conversation's agent can't change its model")
 		return
 	}
 	stored, err := s.requested(c)
@@ -62,17 +56,10 @@ func (s *Server) handleSwitchLLM(w http.ResponseWriter, r *http.Request) {
 
 // switchLLM stores how the conversation reaches its model, and gives it to the engine.
 func (s *Server) switchLLM(ctx context.Context, c *conversation, sw engine.Switcher, llm map[string]any, shown llmInfo) error {
-	err := s.amend(c, func(request map[string]any) {
-		for _, form := range []string{"agent_settings", "agent"} {
-			if a, ok := request[form].(map[string]any); ok {
-				a["llm"] = llm
-			}
-		}
-	})
-	if err != nil {
+	if err := s.amendAgent(c, "llm", llm); err != nil {
 		return err
 	}
-	if err = c.change(func(m *meta) { m.Agent.LLM = shown }); err != nil {
+	if err := c.change(func(m *meta) { m.Agent.LLM = shown }); err != nil {
 		return err
 	}
 	setup, err := s.setup(c)
@@ -80,6 +67,17 @@ func (s *Server) switchLLM(ctx context.Context, c *conversation, sw engine.Switc
 		return err
 	}
 	return sw.SwitchLLM(ctx, setup.Agent.LLM)
+}
+
+// amendAgent changes a member of the agent in the create request, in either form of it.
+func (s *Server) amendAgent(c *conversation, member string, value any) error {
+	return s.amend(c, func(request map[string]any) {
+		for _, form := range []string{"agent_settings", "agent"} {
+			if a, ok := request[form].(map[string]any); ok {
+				a[member] = value
+			}
+		}
+	})
 }
 
 // leaves reports whether a switch names a server that is not the gateway, or a key that is no token of
@@ -128,23 +126,11 @@ func (s *Server) handleSwitchACPModel(w http.ResponseWriter, r *http.Request) {
 	if refused(w, o) {
 		return
 	}
-	eng, err := s.engineOf(c)
-	if err != nil {
-		s.answerFailure(w, r, err)
-		return
-	}
-	sw, ok := eng.(engine.ModelSwitcher)
+	sw, ok := engineAs[engine.ModelSwitcher](s, w, r, c, "This conversation's agent is no ACP agent: use switch_llm")
 	if !ok {
-		writeDetail(w, http.StatusBadRequest, "This conversation's agent is no ACP agent: use switch_llm")
 		return
 	}
-	err = s.amend(c, func(request map[string]any) {
-		for _, form := range []string{"agent_settings", "agent"} {
-			if a, ok := request[form].(map[string]any); ok {
-				a["acp_model"] = *model
-			}
-		}
-	})
+	err := s.amendAgent(c, "acp_model", *model)
 	if err == nil {
 		err = c.change(func(m *meta) { m.Agent.ACPModel = *model })
 	}

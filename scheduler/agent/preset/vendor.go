@@ -53,17 +53,21 @@ func Vendors() []Vendor { return slices.Clone(vendors) }
 // VendorOf returns the vendor of a model: by its prefix, else by the beginning of its name, else the
 // first one, OpenAI. It returns false for a prefix that is not known.
 func VendorOf(model string) (Vendor, bool) {
-	prefix, _, prefixed := strings.Cut(model, "/")
-	if prefixed {
-		i := slices.IndexFunc(vendors, func(v Vendor) bool { return slices.Contains(v.Prefixes, prefix) })
-		if i < 0 {
-			return Vendor{}, false
-		}
+	if prefix, _, prefixed := strings.Cut(model, "/"); prefixed {
+		return vendorWith(func(v Vendor) bool { return slices.Contains(v.Prefixes, prefix) })
+	}
+	begins := func(start string) bool { return strings.HasPrefix(strings.ToLower(model), start) }
+	if v, known := vendorWith(func(v Vendor) bool { return slices.ContainsFunc(v.Begins, begins) }); known {
+		return v, true
+	}
+	return vendors[0], true
+}
+
+func vendorWith(is func(Vendor) bool) (v Vendor, known bool) {
+	if i := slices.IndexFunc(vendors, is); i >= 0 {
 		return vendors[i], true
 	}
-	name := strings.ToLower(model)
-	begins := func(start string) bool { return strings.HasPrefix(name, start) }
-	return vendors[max(0, slices.IndexFunc(vendors, func(v Vendor) bool { return slices.ContainsFunc(v.Begins, begins) }))], true
+	return Vendor{}, false
 }
 
 // BaseURL returns the settings' base URL, else that of the model's vendor for the OpenAI API, without a
