@@ -1,13 +1,20 @@
 package nomad_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,23 +219,73 @@ func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
 	}
 }
 
-// TestLife_RunningBeforeNomadSaysSo: a sandbox is RUNNING once its agent server has answered. On a busy
-// machine Nomad may have said so by then; if RUNNING waited for it, it would have each time.
+// TestLife_RunningBeforeNomadSaysSo: a sandbox is RUNNING once its agent server has answered. Here
+// Nomad's word that the task runs never reaches the scheduler.
 func TestLife_RunningBeforeNomadSaysSo(t *testing.T) {
-	l := newLife(t)
-	for range 5 {
-		begin := time.Now()
-		st := l.reach(l.create(l.template(fsm.DriverRawExec)), fsm.SandboxRunning)
-		took := time.Since(begin)
-		a, _, err := l.s.client.Allocations().Info(st.Placement.AllocID, nil)
-		l.must(err)
-		t.Logf("RUNNING after %s; Nomad's client status is %q", took, a.ClientStatus)
-		if a.ClientStatus == api.AllocClientStatusPending {
-			return
-		}
+	t.Parallel()
+	b := newBench(t)
+	to, err := url.Parse(b.s.nomad.Address)
+	b.must(err)
+	var withheld atomic.Int64
+	proxy := httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		// What is compressed can't be edited.
+		r.Out.Header.Del("Accept-Encoding")
+	}}
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		resp.ContentLength = -1
+		resp.Header.Del("Content-Length")
+		resp.Body = &alwaysPending{body: resp.Body, lines: bufio.NewReader(resp.Body), withheld: &withheld}
+		return nil
 	}
-	t.Error("Nomad never says \"pending\": RUNNING waits for it")
+	server := httptest.NewServer(&proxy)
+	b.Cleanup(server.Close)
+	cfg := b.config
+	cfg.Address, cfg.Registerer = server.URL, nil
+	b.r, err = nomad.New(cfg)
+	b.must(err)
+	b.Cleanup(b.r.Close)
+	l := lifeOn(t, b)
+	id := l.create(l.template(fsm.DriverRawExec))
+	st := l.reach(id, fsm.SandboxRunning)
+	if n := restarts(l, st.Placement.AllocID); n != 1 {
+		t.Errorf("the task was started %d times", n)
+	}
+	l.until("Nomad's word withheld", func() error {
+		if withheld.Load() == 0 {
+			return fmt.Errorf("Nomad did not say that a task runs")
+		}
+		return nil
+	})
+	if now := l.reach(id, fsm.SandboxRunning); !now.Placement.Equal(st.Placement) {
+		t.Errorf("first %+v, then %+v", st.Placement, now.Placement)
+	}
 }
+
+// alwaysPending is a response of Nomad, read line by line, in which no allocation runs yet.
+type alwaysPending struct {
+	body     io.Closer
+	lines    *bufio.Reader
+	rest     []byte
+	withheld *atomic.Int64
+}
+
+func (r *alwaysPending) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		line, err := r.lines.ReadBytes('\n')
+		if len(line) == 0 && err != nil {
+			return 0, err
+		}
+		const running, pending = `"ClientStatus":"running"`, `"ClientStatus":"pending"`
+		r.withheld.Add(int64(bytes.Count(line, []byte(running))))
+		r.rest = bytes.ReplaceAll(line, []byte(running), []byte(pending))
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+func (r *alwaysPending) Close() error { return r.body.Close() }
 
 func TestLife_JobPurgedByHand_IsRegisteredAgainWithItsWorkspace(t *testing.T) {
 	t.Parallel()
