@@ -23,7 +23,7 @@ import (
 
 // Close stops the agent and everything that it runs. It purges the jobs while the agent
 // responds. Then it finds leftovers by the data directory (the agent may have been killed) and
-// removes executors, tasks, containers and mounts. The files stay. It may be called again.
+// removes executors, tasks, containers, cgroups and mounts. The files stay. It may be called again.
 func (n *Nomad) Close() error {
 	defer n.ports.release()
 	var errs []error
@@ -66,7 +66,7 @@ func (n *Nomad) purgeJobs(ctx context.Context) error {
 }
 
 // sweep removes the leftovers of a Nomad with that directory: first containers, then executors
-// and tasks, then mounts.
+// and tasks, then cgroups and mounts.
 func sweep(dir string) error {
 	data := filepath.Join(dir, "data")
 	var errs []error
@@ -83,7 +83,34 @@ func sweep(dir string) error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return errors.Join(append(errs, unmountBelow(data))...)
+	return errors.Join(append(errs, removeCgroups(data, "/sys/fs/cgroup"), unmountBelow(data))...)
+}
+
+// removeCgroups removes the cgroups of the data directory's allocations. Their processes have ended;
+// the kernel needs a moment to see it.
+func removeCgroups(data, root string) error {
+	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", "*-*-*-*-*"))
+	var errs []error
+	for _, alloc := range allocs {
+		// cgroups v1, v1 with reserved cores, v2.
+		for _, parent := range []string{"*/nomad", "cpuset/nomad/*", "nomad.slice/*"} {
+			groups, _ := filepath.Glob(filepath.Join(root, parent, filepath.Base(alloc)+".*"))
+			for _, group := range groups {
+				err := os.Remove(group)
+				for range 50 {
+					if !errors.Is(err, unix.EBUSY) {
+						break
+					}
+					time.Sleep(20 * time.Millisecond)
+					err = os.Remove(group)
+				}
+				if err != nil && !errors.Is(err, os.ErrNotExist) {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // processesOf finds the processes that a Nomad leaves when it ends: tasks (their

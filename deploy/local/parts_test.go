@@ -220,6 +220,7 @@ func TestNomad_KilledAndClosed_LeavesNothing(t *testing.T) {
 	if _, err := os.Stat("/proc/" + task); err != nil {
 		t.Fatal("the task died with the agent; the test shows nothing")
 	}
+	groups := cgroupsOf(t, task)
 	if err := n.Start(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +236,31 @@ func TestNomad_KilledAndClosed_LeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
+	for _, group := range groups {
+		if _, err := os.Stat(group); err == nil {
+			t.Errorf("the cgroup %s is left", group)
+		}
+	}
+}
+
+// cgroupsOf returns the folders of the cgroups that Nomad made for the process alone.
+func cgroupsOf(t *testing.T, pid string) (folders []string) {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/" + pid + "/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		// "4:cpu,cpuacct:/nomad/ID.task" or "0::/nomad.slice/share.slice/ID.task.scope"
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		controller, _, _ := strings.Cut(f[1], ",")
+		folder := filepath.Join("/sys/fs/cgroup", controller, f[2])
+		if _, err := os.Stat(folder); err == nil && strings.Contains(f[2], "/nomad") && strings.Contains(filepath.Base(folder), "-") {
+			folders = append(folders, folder)
+		}
+	}
+	t.Logf("the task's cgroups: %v", folders)
+	return folders
 }
 
 func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
