@@ -6,8 +6,8 @@
 #
 # SANDBOX-AGENT is a static program for linux/amd64. Without a TAG the image's tag is a hash of what
 # it is made of. All but the program is a base of its own, which is built once; with --cached it is
-# not built: the exit code is 3 where there is none. MIRROR and SECURITY_MIRROR are Debian's mirrors,
-# SOURCE_DATE_EPOCH is the time of the files.
+# not built: the exit code is 3 where there is none. MIRROR and SECURITY_MIRROR are Debian's mirrors;
+# without them they are those of this machine's apt. SOURCE_DATE_EPOCH is the time of the files.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -15,8 +15,6 @@ cached=
 if [ "${1:-}" = --cached ]; then cached=1; shift; fi
 agent=${1:?usage: build.sh [--cached] SANDBOX-AGENT [TAG]} tag=${2:-}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bivouac
-mirror=${MIRROR:-http://deb.debian.org/debian}
-security=${SECURITY_MIRROR:-http://deb.debian.org/debian-security}
 suite=bookworm
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct -- deploy/image ops/agents 2>/dev/null || true)}
@@ -43,6 +41,17 @@ say() { echo "sandbox image: $*"; }
 
 docker version --format '{{.Server.Version}}' >/dev/null 2>&1 || die "docker can't be reached: start dockerd, or join its group"
 [ -x "$agent" ] || die "there is no program $agent: run make build"
+
+# mirror_of prints the mirror from which this machine's apt has the suite.
+mirror_of() {
+  local found=
+  found=$(apt-get indextargets --format '$(CODENAME) $(SITE)' 'Created-By: Packages' 2>/dev/null |
+    awk -v suite="$1" '$1 == suite { print $2; exit }') || true
+  [ -n "$found$cached" ] || die "this machine's apt has no mirror of $1: name one in $2"
+  echo "$found"
+}
+mirror=${MIRROR:-$(mirror_of $suite MIRROR)}
+security=${SECURITY_MIRROR:-$(mirror_of $suite-security SECURITY_MIRROR)}
 
 inputs() {
   echo "$suite $mirror ${packages[*]} ${programs[*]}"

@@ -15,6 +15,8 @@ var textRules = []struct {
 	files map[string]string
 	want  string
 }{
+	{"mirror", Registries, one("deploy/x.sh", "curl http://deb.debian"+".org/debian"), "ask the machine's package manager"},
+	{"lock file", Registries, one("ops/package-lock.json", `"https://registry.npmjs`+`.org/x"`), "registry.npmjs"},
 	{"contract", Citations, one("fsm/x.go", "// See api-"+"contract.md."), "not in the tree"},
 	{"seed", Citations, one("deploy/x.hcl", "# seed-"+"api.md 2.1"), "not in the tree"},
 	{"section", Citations, one("ops/x.md", "as (A"+".5) says"), "not in the tree"},
@@ -100,7 +102,7 @@ func TestTree_TextsKeepTheRules(t *testing.T) {
 	if n := len(sortedIn(texts, decisionsDir)); n < 30 {
 		t.Fatalf("only %d decisions found", n)
 	}
-	for _, check := range []func(*Texts) []string{Citations, Links, Maps, Walks, Decisions, Changelog} {
+	for _, check := range []func(*Texts) []string{Citations, Links, Maps, Walks, Decisions, Changelog, Registries} {
 		for _, objection := range check(texts) {
 			t.Error(objection)
 		}
