@@ -1,16 +1,21 @@
 package starttask
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent"
-	"bivouac.dev/bivouac/scheduler/agent/agentserver"
 )
 
 // queue adds a message to a task.
@@ -22,35 +27,63 @@ func (w *taskWorld) queue(task *fsm.StartTask, id, text string) {
 	}})
 }
 
-// realAgents puts the sandboxes of w on a real agent server. events returns the texts of a
-// conversation's messages of the user.
-func (w *taskWorld) realAgents() (client *agent.Client, events func(*fsm.StartTask) string) {
+// agentProgram builds the agent server.
+func agentProgram(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "sandbox-agent")
+	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// realAgents puts the sandboxes of w on a real agent server, the program bin. events returns the texts
+// of a conversation's messages of the user.
+func (w *taskWorld) realAgents(bin string) (client *agent.Client, events func(*fsm.StartTask) string) {
 	w.t.Helper()
-	server, err := agentserver.New(agentserver.Config{ConversationsPath: w.t.TempDir(), BashEventsDir: w.t.TempDir()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	w.dir = w.t.TempDir()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	cmd := exec.Command(bin, "--port", "0")
+	cmd.Env = append(os.Environ(), "OH_CONVERSATIONS_PATH="+w.t.TempDir(), "OH_BASH_EVENTS_DIR="+w.t.TempDir())
+	log, err := cmd.StderrPipe()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.port = ln.Addr().(*net.TCPAddr).Port
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
 	// Its conversations and commands end before their folders are removed.
-	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ctx, ln) }()
 	w.t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
 			w.t.Error(err)
 		}
 	})
+	address := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			var line struct{ Msg, Address string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
+				address <- line.Address
+			}
+		}
+		close(address)
+	}()
+	at, ok := <-address
+	if !ok {
+		w.t.Fatal("the agent server did not begin to serve")
+	}
+	_, port, err := net.SplitHostPort(at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.port, err = strconv.Atoi(port); err != nil {
+		w.t.Fatal(err)
+	}
 	client = agent.New(agent.Config{})
 	w.t.Cleanup(client.Close)
 	return client, func(task *fsm.StartTask) string {
 		w.t.Helper()
-		body, err := client.Request(w.t.Context(), "http://"+ln.Addr().String(), "", "GET", "/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
+		body, err := client.Request(w.t.Context(), "http://"+at, "", "GET", "/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -75,9 +108,10 @@ func (w *taskWorld) realAgents() (client *agent.Client, events func(*fsm.StartTa
 // TestStartTask_PendingMessages_LeaderLostAtEveryStep: with a real agent server the messages that
 // waited come once and in order, wherever the leader is lost.
 func TestStartTask_PendingMessages_LeaderLostAtEveryStep(t *testing.T) {
+	bin := agentProgram(t)
 	for n := 1; ; n++ {
 		w := newTaskWorld(t)
-		client, events := w.realAgents()
+		client, events := w.realAgents(bin)
 		w.client = client
 		task := w.task("1", nil)
 		for i := range 3 {

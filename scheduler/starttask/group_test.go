@@ -21,7 +21,7 @@ func (w *taskWorld) group(strategy string, full bool) {
 // server, the first of them too, and the sandbox stays until the last one is deleted.
 func TestStartTask_Grouped(t *testing.T) {
 	w := newTaskWorld(t)
-	w.client, _ = w.realAgents()
+	w.client, _ = w.realAgents(agentProgram(t))
 	w.group(fsm.GroupNewest, false)
 	w.run(nil)
 	var tasks []*fsm.StartTask

@@ -19,9 +19,10 @@ func TestStartTask_RealProject_LeaderLostAtEveryStep(t *testing.T) {
 		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n", ".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
 	})
 	repo := "octo/app"
+	bin := agentProgram(t)
 	for n := 1; ; n++ {
 		w := newTaskWorld(t)
-		client, events := w.realAgents()
+		client, events := w.realAgents(bin)
 		w.client = client
 		w.must(taskUser, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{
 			Type: fsm.ProviderGitHub, Host: &host, Ref: w.secret("users/ada/providers/github", "token", GitToken),
