@@ -20,6 +20,17 @@ func (v *View) Admission(userID, specID string, warm bool, now time.Time) *Error
 	return t.refusal(t.demandOf(member, next, nil))
 }
 
+// RestoreAdmission returns the error with which Apply would refuse an OrphanRestore of a volume at this
+// time, or nil. Callers use it before they write the key.
+func (v *View) RestoreAdmission(volume string, now time.Time) *Error {
+	t := v.transaction(now)
+	_, s, err := t.restored(volume)
+	if err != nil {
+		return err
+	}
+	return t.refusal(t.demandOf(nil, s, nil))
+}
+
 // StartAdmission is Admission for StartTaskCreate with that request. It returns CodeInvalid when
 // the cluster's protocol version does not allow a start of that size yet, and CodeNotFound for a
 // sandbox that the user does not have.

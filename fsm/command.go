@@ -56,6 +56,7 @@ const (
 	OrphanNote     CommandType = "orphan.note"
 	OrphanDelete   CommandType = "orphan.delete"
 	OrphanForget   CommandType = "orphan.forget"
+	OrphanRestore  CommandType = "orphan.restore"
 	SandboxAdopt   CommandType = "sandbox.adopt"
 	APIKeyEnable   CommandType = "api_key.enable"
 	BackupNote     CommandType = "backup.note"

@@ -87,6 +87,7 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	OrphanNote:     row(3, (*transaction).applyOrphanNote),
 	OrphanDelete:   byOperator(row(3, (*transaction).applyOrphanDelete)),
 	OrphanForget:   row(3, (*transaction).applyOrphanForget),
+	OrphanRestore:  byOperator(row(VersionRoom, (*transaction).applyOrphanRestore)),
 	SandboxAdopt:   row(3, (*transaction).applySandboxAdopt),
 	APIKeyEnable:   byOperator(row(3, (*transaction).applyAPIKeyEnable)),
 	BackupNote:     row(3, (*transaction).applyBackupNote),

@@ -400,9 +400,18 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 			Kind: kind.Draw(t, "kind"), Sandbox: genSandbox().Draw(t, "sandbox"),
 			Reason: oneOf(OrphanUnowned, OrphanPolicy, OrphanStranger).Draw(t, "reason"),
 		}}}
+	case OrphanRestore:
+		id := genSandbox().Draw(t, "restored")
+		return "", &OrphanRestoreBody{Volume: oneOf("v1", "v2").Draw(t, "volume"), ID: id, KeyRef: SecretRef{Path: SandboxKeyPath(id), Version: 1}, KeyHash: sha(id)}
 	case OrphanDelete:
+		if rapid.IntRange(0, 3).Draw(t, "of lost") == 0 {
+			return "", &OrphanDeleteBody{Kind: OrphanLost, Sandbox: "v1"}
+		}
 		return "", &OrphanDeleteBody{Kind: kind.Draw(t, "kind"), Sandbox: genSandbox().Draw(t, "sandbox")}
 	case OrphanForget:
+		if rapid.IntRange(0, 3).Draw(t, "of lost") == 0 {
+			return "", &OrphanForgetBody{Kind: OrphanLost, Sandboxes: []string{"v1"}}
+		}
 		return "", &OrphanForgetBody{Kind: kind.Draw(t, "kind"), Sandboxes: []string{genSandbox().Draw(t, "sandbox")}}
 	case SandboxAdopt:
 		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}

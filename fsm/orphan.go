@@ -46,6 +46,11 @@ type Orphan struct {
 	Client string `json:"client,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"`
+	// SpecID is the spec of the sandbox that had an OrphanLost.
+	SpecID string `json:"spec_id,omitempty"`
+	// Purged: the owner was deleted. The retention of an OrphanLost is over, and Owner is "", because
+	// another user may get the name.
+	Purged bool `json:"purged,omitempty"`
 }
 
 // ID names the orphan among those of its kind: the sandbox's id, or the volume's with OrphanLost.
@@ -60,10 +65,19 @@ func orphanTable() *memdb.TableSchema {
 	return newTable(tableOrphans, newIndex(indexID, func(o *Orphan) []byte { return orphanKey(o.Kind, o.ID()) }))
 }
 
-// noteLost records what a lost client still has of a sandbox.
+// RetainedUntil returns when the retention of an OrphanLost is over.
+func (o *Orphan) RetainedUntil(retention time.Duration) time.Time {
+	if o.Delete || o.Purged {
+		return o.Since
+	}
+	return o.Since.Add(retention)
+}
+
+// noteLost records what a lost client still has of a sandbox. The record outlives the sandbox.
 func (t *transaction) noteLost(s *Sandbox, client, volume string) {
 	o := &Orphan{
-		Sandbox: s.ID, Kind: OrphanLost, Reason: OrphanLost, Birth: s.Birth.String(), Since: t.now, Owner: s.UserID, Client: client, Volume: volume,
+		Sandbox: s.ID, Kind: OrphanLost, Reason: OrphanLost, Birth: s.Birth.String(), Since: t.now,
+		Owner: s.UserID, Client: client, Volume: volume, SpecID: s.SpecID,
 	}
 	if s.Copy != nil {
 		o.Bytes = s.Copy.Bytes
@@ -71,11 +85,13 @@ func (t *transaction) noteLost(s *Sandbox, client, volume string) {
 	put(t, tableOrphans, first[Orphan](t.txn, tableOrphans, indexID, orphanKey(OrphanLost, volume)), o)
 }
 
-// forgetLost drops the records of what lost clients have of a sandbox that is gone.
-func (t *transaction) forgetLost(sandbox string) {
-	for _, o := range collect(withPrefix[Orphan](t.txn, tableOrphans, indexID, prefixOf(OrphanLost))) {
-		if o.Sandbox == sandbox {
-			drop(t, tableOrphans, o)
+// purgeLost ends the retention of what lost clients still have of a user who is deleted.
+func (t *transaction) purgeLost(user string) {
+	for _, old := range t.view().Lost() {
+		if old.Owner == user {
+			o := *old
+			o.Owner, o.Purged = "", true
+			put(t, tableOrphans, old, &o)
 		}
 	}
 }
@@ -83,6 +99,16 @@ func (t *transaction) forgetLost(sandbox string) {
 // Lost lists what lost clients still have, by volume.
 func (v *View) Lost() []*Orphan {
 	return collect(withPrefix[Orphan](v.txn, tableOrphans, indexID, prefixOf(OrphanLost)))
+}
+
+// LostOf lists the volumes that are on record as what lost clients still have of a sandbox.
+func (v *View) LostOf(sandbox string) (volumes []string) {
+	for o := range withPrefix[Orphan](v.txn, tableOrphans, indexID, prefixOf(OrphanLost)) {
+		if o.Sandbox == sandbox {
+			volumes = append(volumes, o.Volume)
+		}
+	}
+	return volumes
 }
 
 func orphanKey(kind, sandbox string) []byte {
@@ -193,6 +219,11 @@ func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
 	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(b.Kind, b.Sandbox))
 	if old == nil {
 		return Result{}, Errorf(CodeNotFound, "there is no orphaned %s of a sandbox %s", b.Kind, b.Sandbox)
+	}
+	if b.Kind == OrphanLost {
+		if id := t.view().restoring(old.Volume); id != "" {
+			return Result{}, Errorf(CodeConflict, "the sandbox %s is being restored from it: wait until it runs, or delete that sandbox first", id)
+		}
 	}
 	if !old.Delete {
 		o := *old

@@ -357,9 +357,7 @@ func (t *transaction) applySandboxRemove(b *SandboxRemoveBody) (Result, *Error) 
 		return Result{}, Errorf(CodeConflict, "the sandbox %s is not being deleted", b.ID)
 	}
 	drop(t, tableSandboxes, s)
-	if !s.KeepWorkspace {
-		t.forgetLost(s.ID)
-	} else {
+	if s.KeepWorkspace {
 		t.noteOrphan(Orphan{Sandbox: s.ID, Kind: OrphanWorkspace, Reason: OrphanPolicy, Birth: s.Birth.String()})
 	}
 	return Result{}, nil

@@ -35,6 +35,9 @@ type Move struct {
 	// From is the client that has, or had, the workspace.
 	From string    `json:"from"`
 	At   time.Time `json:"at"`
+	// Orphan is the volume of an OrphanLost that the sandbox is restored from, "" for none. It has no
+	// workspace of its own before the move ends, so this move is not given up.
+	Orphan string `json:"orphan,omitempty"`
 }
 
 // SandboxCopiedBody records a copy of a workspace. The leader proposes it. Base is the id of the copy
@@ -104,10 +107,13 @@ func (t *transaction) applySandboxMove(b *SandboxMoveBody) (Result, *Error) {
 	if err != nil {
 		return Result{}, err
 	}
-	s := *old
+	s, orphan := *old, old.restoredFrom()
+	if b.End && orphan != "" {
+		return Result{}, Errorf(CodeConflict, "the sandbox %s is being restored and has no other workspace", b.ID)
+	}
 	if s.Move = nil; !b.End {
 		s.Moves = b.Attempt + 1
-		s.Move = &Move{Attempt: s.Moves, From: b.From, At: t.now}
+		s.Move = &Move{Attempt: s.Moves, From: b.From, At: t.now, Orphan: orphan}
 	}
 	put(t, tableSandboxes, old, &s)
 	return Result{Sandbox: &s}, nil
@@ -164,7 +170,9 @@ func (t *transaction) applySandboxMoved(b *SandboxMovedBody) (Result, *Error) {
 	s.Home, s.Move = &home, nil
 	s.Status.Job, s.Status.Proven, s.Status.Placement = JobRef{}, "", nil
 	put(t, tableSandboxes, old, &s)
-	t.drainMoved(home.From)
+	if old.Move.Orphan == "" {
+		t.drainMoved(home.From)
+	}
 	if home.Lost && b.Left != "" && t.meta.active(VersionRoom) {
 		t.noteLost(old, home.From, b.Left)
 	}

@@ -95,7 +95,7 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, row.heap()
 	case *Orphan:
 		if row.Owner != "" {
-			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume)
+			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume) + len(row.SpecID)
 		}
 	}
 	return "", 0

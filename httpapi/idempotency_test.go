@@ -40,6 +40,7 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
 		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
 		"client.enable":                 {pathOperator + "/clients/ready/enable", ``, `{}`},
+		"orphan.restore":                {pathOperator + "/orphans/lost/v-1/restore", ``, `{}`},
 		"hold.release":                  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
 		"spec.pool":                     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
 		"spec.apply":                    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
@@ -59,6 +60,9 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			h.observe(sb, running())
 			h.questioned(r, sb)
 			h.starting()
+			if r.name == "orphan.restore" {
+				h.lost(h.createSandbox(h.alice))
+			}
 			h.server.cfg.Clients = twoClients{}
 			req, known := postBodies(sb, h.conversation("alice", sb, speaksACP))[r.name]
 			if !known {

@@ -67,34 +67,3 @@ func TestClientDrain_AsksFirst(t *testing.T) {
 		}
 	}
 }
-
-// TestOrphans_Lost: what a lost client still has is listed with its owner and its end, is counted to the
-// owner, and goes when an operator deletes it, or with its sandbox.
-func TestOrphans_Lost(t *testing.T) {
-	h := newHarness(t).withSpec().withSettings()
-	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-	sb := h.createSandbox(h.alice)
-	h.observe(sb, running())
-	h.apply("", &fsm.SandboxMoveBody{ID: sb, From: "gone"})
-	before := h.cluster.store.View().Usage("alice").StateBytes
-	h.apply("", &fsm.SandboxMovedBody{ID: sb, Attempt: 1, Home: fsm.Home{Volume: "v-2", Client: "other", Lost: true}, Left: "v-1"})
-	if now := h.cluster.store.View().Usage("alice").StateBytes; now < before+512 {
-		t.Errorf("alice keeps %d bytes with it, %d before", now, before)
-	}
-	r := string(h.do(h.root, "GET", pathOperator+"/orphans", "").want(t, 200).body)
-	for _, want := range []string{`"kind":"lost"`, `"sandbox":"` + sb + `"`, `"owner":"alice"`, `"client":"gone"`, `"volume":"v-1"`, `"delete":false`} {
-		if !strings.Contains(strings.ReplaceAll(r, ": ", ":"), want) {
-			t.Errorf("the list lacks %s: %s", want, r)
-		}
-	}
-	h.do(h.root, "DELETE", pathOperator+"/orphans/lost/v-9", "").want(t, 404)
-	h.do(h.root, "DELETE", pathOperator+"/orphans/lost/v-1", "").want(t, 200)
-	if o := h.cluster.store.View().Orphan(fsm.OrphanLost, "v-1"); o == nil || !o.Delete {
-		t.Errorf("on record is %+v", o)
-	}
-	h.do(h.alice, "DELETE", "/api/v1/sandboxes/"+sb, "").want(t, 200)
-	h.apply("", &fsm.SandboxRemoveBody{ID: sb})
-	if o := h.cluster.store.View().Orphan(fsm.OrphanLost, "v-1"); o != nil {
-		t.Errorf("it outlives its sandbox: %+v", o)
-	}
-}

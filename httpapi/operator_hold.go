@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // holdBody is a hold in the operator API.
@@ -132,11 +131,11 @@ func (s *Server) removableAt(v *fsm.View, o *fsm.Orphan, adopt []fsm.Adopted, no
 		}
 		since = now // its retention starts with the adoption
 	}
+	if o.Kind == fsm.OrphanLost {
+		return o.RetainedUntil(fsm.LostRetention), true
+	}
 	if o.Kind == fsm.OrphanJob || o.Delete {
 		return since, true
-	}
-	if o.Kind == fsm.OrphanLost {
-		return since.Add(fsm.LostRetention), true
 	}
 	return since.Add(s.cfg.OrphanRetention), true
 }
@@ -167,67 +166,4 @@ func (s *Server) handleHoldRelease(c *call) (answer, error) {
 		}
 		return &fsm.HoldReleaseBody{Adopt: v.Adoptable()}, secretWrites{}, nil
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
-}
-
-// orphanBody is an orphan in the operator API.
-type orphanBody struct {
-	Kind    string   `json:"kind"`
-	Sandbox string   `json:"sandbox"`
-	Reason  string   `json:"reason"`
-	Birth   *string  `json:"birth"`
-	Since   wireTime `json:"since"`
-	// Owner, Client, Volume and Bytes are those of what a lost client has, else null.
-	Owner  *string `json:"owner"`
-	Client *string `json:"client"`
-	Volume *string `json:"volume"`
-	Bytes  *int64  `json:"bytes"`
-	// RemovableAt is when it is removed automatically; null for never.
-	RemovableAt *wireTime `json:"removable_at"`
-	// Delete is set when an operator has requested the removal.
-	Delete bool `json:"delete"`
-}
-
-// handleOrphanList handles GET /api/v1/operator/orphans.
-func (s *Server) handleOrphanList(c *call) (answer, error) {
-	v, err := c.view()
-	if err != nil {
-		return answer{}, err
-	}
-	rows := v.Orphans()
-	items := make([]orphanBody, len(rows))
-	for i, o := range rows {
-		items[i] = orphanBody{
-			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since), Delete: o.Delete,
-			Owner: orNull(o.Owner), Client: orNull(o.Client), Volume: orNull(o.Volume),
-		}
-		if o.Kind == fsm.OrphanLost {
-			items[i].Bytes = &o.Bytes
-		}
-		if at, goes := s.removableAt(v, o, nil, c.now); goes {
-			items[i].RemovableAt = wireTimeOrNull(&at)
-		}
-	}
-	return ok(newPage(items, ""))
-}
-
-// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
-// without waiting for the retention.
-func (s *Server) handleOrphanDelete(c *call) (answer, error) {
-	body := &fsm.OrphanDeleteBody{Kind: c.params.ByName("kind"), Sandbox: c.params.ByName("id")}
-	if fsm.Validate(body) != nil {
-		return answer{}, response.NotFound()
-	}
-	if body.Kind == fsm.OrphanLost { // nodes below the version don't know the kind
-		v, err := c.view()
-		if err != nil {
-			return answer{}, err
-		}
-		if v.Orphan(body.Kind, body.Sandbox) == nil {
-			return answer{}, response.NotFound()
-		}
-	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, response.NotFoundAs(err, "Not Found")
-	}
-	return ok(success{Success: true})
 }

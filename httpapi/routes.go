@@ -89,6 +89,7 @@ func routes() []route {
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, members: []string{"index"}, handle: (*Server).handleHoldRelease},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
+		{name: "orphan.restore", method: post, path: pathOperator + "/orphans/:kind/:id/restore", access: operator, handle: (*Server).handleOrphanRestore},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
 	}, slices.Concat(conversationRoutes(), agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
 }

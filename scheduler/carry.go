@@ -85,6 +85,10 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) {
 		home := homeOf(sb, o)
 		mark := v.ClientMark(home)
 		switch {
+		case sb.Move != nil && sb.Move.Orphan != "":
+			if restores(v, sb, o) {
+				c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.restore(ctx, sb) })
+			}
 		case sb.Move != nil && (mark == "" || mark == fsm.ClientDraining && !drains(v, home, sb)):
 			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
 		case moves(v, sb, o, mark):

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -17,17 +18,22 @@ func (c *carriers) keepsLost(sb *fsm.Sandbox, w Workspace) bool {
 	return c.s.store.View().Orphan(fsm.OrphanLost, w.ID) != nil || leftByLoss(sb, w)
 }
 
-// endLost ends what lost clients have, until ctx ends: after its retention, and what an operator deletes.
+// withoutLost drops the workspaces that are on record as what lost clients have: they end by that record.
+func withoutLost(v *fsm.View, jobs []Observed) []Observed {
+	return slices.DeleteFunc(jobs, func(o Observed) bool {
+		return o.Workspace && !o.Exists && v.Orphan(fsm.OrphanLost, o.WorkspaceID) != nil
+	})
+}
+
+// endLost ends what lost clients have, until ctx ends: after its retention, which a purge of its user
+// ends, and what an operator deletes.
 func (c *carriers) endLost(ctx context.Context) {
 	next := map[string]time.Time{}
 	for {
 		v, now := c.s.store.View(), time.Now()
 		wake := now.Add(time.Hour)
 		for _, o := range v.Lost() {
-			at := o.Since.Add(c.s.cfg.LostRetention)
-			if o.Delete {
-				at = o.Since
-			}
+			at := o.RetainedUntil(c.s.cfg.LostRetention)
 			if again := next[o.Volume]; again.After(at) {
 				at = again
 			}
@@ -72,6 +78,9 @@ func (c *carriers) endLostOne(ctx context.Context, o *fsm.Orphan) error {
 	now := v.Orphan(fsm.OrphanLost, o.Volume)
 	if now == nil || !now.Delete && (v.Hold() != nil || !c.l.backend.mayRemove()) {
 		return errRemovalLimit
+	}
+	if v.Restoring(o.Volume) {
+		return fsm.Errorf(fsm.CodeConflict, "a sandbox is being restored from it")
 	}
 	// A restored state may name it as the sandbox's own again.
 	if sb := v.SandboxAny(o.Sandbox); sb != nil && (sb.Home == nil || sb.Home.Volume == o.Volume) {

@@ -98,6 +98,11 @@ func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next
 	case now.ID == "":
 		return at, errors.New("the workspace is gone from its client")
 	}
+	return at, c.pour(ctx, job, next, source)
+}
+
+// pour fills the workspace from a stream.
+func (c *carriers) pour(ctx context.Context, job Job, next Workspace, source func(context.Context, io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in, out := io.Pipe()
@@ -115,7 +120,7 @@ func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next
 	if first := <-done; first != nil && (err == nil || !errors.Is(first, context.Canceled) && !errors.Is(first, io.ErrClosedPipe)) {
 		err = first // what the other end says is the cause
 	}
-	return at, err
+	return err
 }
 
 // leftByLoss reports whether the workspace is what a lost client still has. It may be the only holder

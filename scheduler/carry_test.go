@@ -38,6 +38,10 @@ type carrying struct {
 	// starts has when each sandbox was started. ignores: the backend puts new ones on "a" all the same.
 	starts  map[string][]time.Time
 	ignores bool
+	// owners is what a sandbox has to start with where that is not "of" and its id.
+	owners map[string]string
+	// births has the birth of each sandbox's job.
+	births map[string]string
 	// to is where moves go, "" for "b".
 	to string
 	// lost: the leader's calls of the store fail.
@@ -107,6 +111,7 @@ func (c *carrying) Start(ctx context.Context, job scheduler.Job) error {
 		list = []scheduler.Workspace{c.add(job.SandboxID, to)}
 		c.content[list[0].ID] = "of " + job.SandboxID
 	}
+	c.births[job.SandboxID] = job.Birth
 	c.starts[job.SandboxID] = append(c.starts[job.SandboxID], time.Now())
 	use := list[0]
 	if job.Volume != "" {
@@ -117,7 +122,7 @@ func (c *carrying) Start(ctx context.Context, job scheduler.Job) error {
 		}
 		use = list[i]
 	}
-	if c.content[use.ID] != "of "+job.SandboxID {
+	if c.content[use.ID] != cmp.Or(c.owners[job.SandboxID], "of "+job.SandboxID) {
 		c.wrong = append(c.wrong, fmt.Sprintf("%s starts with %q", job.SandboxID, c.content[use.ID]))
 	}
 	c.runs[job.SandboxID] = use
@@ -140,7 +145,35 @@ func (c *carrying) List(ctx context.Context, cluster string) ([]scheduler.Observ
 	for i := range list {
 		list[i] = c.see(list[i])
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, volumes := range c.volumes {
+		if slices.ContainsFunc(list, func(o scheduler.Observed) bool { return o.SandboxID == id && o.Exists }) {
+			continue
+		}
+		list = slices.DeleteFunc(list, func(o scheduler.Observed) bool { return o.SandboxID == id })
+		for _, w := range volumes {
+			list = append(list, scheduler.Observed{SandboxID: id, Workspace: true, WorkspaceID: w.ID, NodeID: w.NodeID, Birth: c.births[id]})
+		}
+	}
 	return list, err
+}
+
+// Remove implements scheduler.Runner.
+func (c *carrying) Remove(ctx context.Context, job scheduler.Job) error {
+	if err := c.Nomad.Remove(ctx, job); err != nil || job.KeepWorkspace {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.volumes[job.SandboxID] = slices.DeleteFunc(c.volumes[job.SandboxID], func(v scheduler.Workspace) bool {
+		gone := !slices.Contains(job.Keep, v.ID)
+		if gone {
+			delete(c.content, v.ID)
+		}
+		return gone
+	})
+	return nil
 }
 
 // Watch implements scheduler.Runner.
@@ -287,7 +320,7 @@ func inCarryingWorld(t *testing.T, fn func(w *world, c *carrying)) {
 	t.Helper()
 	c := &carrying{
 		volumes: map[string][]scheduler.Workspace{}, content: map[string]string{}, runs: map[string]scheduler.Workspace{}, copies: map[string]string{},
-		written: map[string]time.Time{}, starts: map[string][]time.Time{},
+		written: map[string]time.Time{}, births: map[string]string{}, starts: map[string][]time.Time{},
 	}
 	o := options()
 	o.Client = c.client

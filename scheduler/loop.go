@@ -282,6 +282,7 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	callCtx, cancel := context.WithTimeout(ctx, l.s.cfg.CallTimeout)
 	defer cancel()
 	jobs, err := l.s.runner.List(callCtx, clusterID)
+	jobs = withoutLost(l.s.store.View(), jobs)
 	if err == nil {
 		err = l.judge(ctx, before, jobs, seq)
 	}

@@ -218,60 +218,6 @@ func TestDrain_OneStays(t *testing.T) {
 	})
 }
 
-// What a lost client still has is on record, with its owner, and no later move deletes it. It ends with
-// its retention, when an operator deletes it, and with its sandbox.
-func TestLost_IsOnRecord(t *testing.T) {
-	t.Parallel()
-	for _, end := range []string{"retention", "operator", "owner"} {
-		t.Run(end, func(t *testing.T) {
-			t.Parallel()
-			inCarryingWorld(t, func(w *world, c *carrying) {
-				w.cfg.LostRetention = 4 * time.Hour
-				w.step()
-				w.lead()
-				w.create("sb")
-				w.reach("sb", fsm.SandboxRunning, time.Minute)
-				w.pause("sb")
-				w.until("a copy", time.Minute, func() bool { return w.cluster.Sandbox("sb").Copy != nil })
-				w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientLost}, "operator")
-				w.resume("sb")
-				w.until("it runs on b", 10*time.Minute, func() bool { return c.client("sb") == "b" && w.cluster.Sandbox("sb").State() == fsm.SandboxRunning })
-				volumes, _ := c.ListWorkspaces(t.Context(), scheduler.Job{SandboxID: "sb"})
-				former := volumes[0].ID
-				o := w.cluster.Store.View().Orphan(fsm.OrphanLost, former)
-				if o == nil || o.Owner != w.cluster.Sandbox("sb").UserID || o.Client != "a" || o.Sandbox != "sb" {
-					t.Fatalf("on record is %+v", o)
-				}
-				// A third home: the former client of b is no longer the lost one.
-				w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: ""}, "operator")
-				c.moveTo("a")
-				w.cluster.Must(&fsm.ClientMarkBody{ID: "b", Mark: fsm.ClientDraining}, "operator")
-				w.until("it is moved again", 10*time.Minute, func() bool { return c.client("sb") == "a" && w.cluster.Sandbox("sb").State() == fsm.SandboxRunning })
-				w.cluster.Must(&fsm.ClientMarkBody{ID: "b", Mark: ""}, "operator")
-				w.step()
-				w.cluster.NextTerm()
-				w.lead()
-				w.elapse(2 * time.Hour)
-				if c.contentOf(former) == "" || w.cluster.Store.View().Orphan(fsm.OrphanLost, former) == nil {
-					t.Fatalf("it was removed by a later move")
-				}
-				switch end {
-				case "retention":
-					w.elapse(2 * time.Hour)
-				case "operator":
-					w.cluster.Must(&fsm.OrphanDeleteBody{Kind: fsm.OrphanLost, Sandbox: former}, "operator")
-				case "owner":
-					w.delete("sb")
-				}
-				w.until("it is gone", 10*time.Minute, func() bool { return w.cluster.Store.View().Orphan(fsm.OrphanLost, former) == nil })
-				if end != "owner" && (c.contentOf(former) != "" || w.cluster.Sandbox("sb").State() != fsm.SandboxRunning) {
-					t.Errorf("left is %q, the sandbox %+v", c.contentOf(former), w.cluster.Sandbox("sb").Status)
-				}
-			})
-		})
-	}
-}
-
 // A pool on a client that is drained is filled anew on another, where a claim then finds its member. A
 // member of the drained client that was claimed before is moved. Nothing of the pool is left there.
 func TestDrain_Pools(t *testing.T) {

@@ -98,8 +98,9 @@ type Workspace struct {
 	ClusterID string
 	// Birth is Observed.Birth, "" for a workspace that carries none.
 	Birth string
-	// ID is Observed.WorkspaceID; "" matches any workspace with this birth.
-	ID string
+	// ID is Observed.WorkspaceID; "" matches any workspace with this birth that is none of Keep.
+	ID   string
+	Keep []string
 	// NodeID and Current are set by Carrier.
 	NodeID  string
 	Current bool
@@ -178,8 +179,10 @@ type Job struct {
 	Unstamped bool
 	// CreatedAt is when the sandbox was requested, by a leader's clock.
 	CreatedAt time.Time
-	// KeepWorkspace makes Remove leave the workspace.
+	// KeepWorkspace makes Remove leave the workspace. Keep are the ids of workspaces that it leaves in
+	// any case: orphans on record of clients that were lost.
 	KeepWorkspace bool
+	Keep          []string
 	// Rotations is the sandbox's. The registered job carries it: it says which key the job has.
 	Rotations uint64
 	// KeyRef names the sandbox's key in the secret store. Nomad's template reads it with the

@@ -44,7 +44,11 @@ func planMarked(d *Decision, s Situation) bool {
 			st.State, st.Since = fsm.SandboxPaused, micro(s.Now)
 		}
 		st.Placement, st.Reason = nil, fsm.ReasonClient
-		st.Detail = withFailure("the workspace is being moved from the Nomad client "+sb.Move.From, s.MoveFailure)
+		st.Detail = "the workspace is being moved from the Nomad client " + sb.Move.From
+		if sb.Move.Orphan != "" {
+			st.Detail = "the workspace is being restored from what the Nomad client " + sb.Move.From + " has"
+		}
+		st.Detail = withFailure(st.Detail, s.MoveFailure)
 		return true
 	}
 	home := homeOf(sb, o)

@@ -219,7 +219,7 @@ func (l *loop) step(
 
 // jobOf returns what the backend needs to know about the sandbox.
 func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm.View) Job {
-	job := Job{SandboxID: id, ClusterID: clusterID}
+	job := Job{SandboxID: id, ClusterID: clusterID, Keep: v.LostOf(id)}
 	for _, m := range v.ClientMarks() {
 		job.Avoid = append(job.Avoid, m.ID)
 	}
@@ -310,7 +310,7 @@ func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 	if job.KeepWorkspace || job.Birth == "" {
 		return nil
 	}
-	return l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth})
+	return l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, Keep: job.Keep})
 }
 
 // secretPaths returns the paths of a sandbox's entries in the secret store.

@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,6 +35,7 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 		if volumes, err = r.volumes(ctx, job); err != nil {
 			return err
 		}
+		volumes = slices.DeleteFunc(volumes, func(v workspace) bool { return slices.Contains(job.Keep, v.ID) })
 	}
 	if cur != nil {
 		if err := r.purge(ctx, cur); err != nil {
@@ -87,7 +89,7 @@ func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) err
 	}
 	deadline := time.Now().Add(r.cfg.RemoveWait)
 	for _, v := range named {
-		if v.birth != w.Birth || w.ID != "" && v.workspace.ID != w.ID {
+		if v.birth != w.Birth || w.ID != "" && v.workspace.ID != w.ID || slices.Contains(w.Keep, v.workspace.ID) {
 			continue
 		}
 		if err := r.unused(ctx, w, v.workspace); err != nil {

@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/response"
+)
+
+// orphanBody is an orphan in the operator API.
+type orphanBody struct {
+	Kind    string   `json:"kind"`
+	Sandbox string   `json:"sandbox"`
+	Reason  string   `json:"reason"`
+	Birth   *string  `json:"birth"`
+	Since   wireTime `json:"since"`
+	// Owner, Client, Volume and Bytes are those of what a lost client has, else null.
+	Owner  *string `json:"owner"`
+	Client *string `json:"client"`
+	Volume *string `json:"volume"`
+	Bytes  *int64  `json:"bytes"`
+	// RemovableAt is when it is removed automatically; null for never.
+	RemovableAt *wireTime `json:"removable_at"`
+	// Delete is set when an operator has requested the removal.
+	Delete bool `json:"delete"`
+}
+
+// handleOrphanList handles GET /api/v1/operator/orphans.
+func (s *Server) handleOrphanList(c *call) (answer, error) {
+	v, err := c.view()
+	if err != nil {
+		return answer{}, err
+	}
+	rows := v.Orphans()
+	items := make([]orphanBody, len(rows))
+	for i, o := range rows {
+		items[i] = orphanBody{
+			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since), Delete: o.Delete,
+			Owner: orNull(o.Owner), Client: orNull(o.Client), Volume: orNull(o.Volume),
+		}
+		if o.Kind == fsm.OrphanLost {
+			items[i].Bytes = &o.Bytes
+		}
+		if at, goes := s.removableAt(v, o, nil, c.now); goes {
+			items[i].RemovableAt = wireTimeOrNull(&at)
+		}
+	}
+	return ok(newPage(items, ""))
+}
+
+// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
+// without waiting for the retention.
+func (s *Server) handleOrphanDelete(c *call) (answer, error) {
+	body := &fsm.OrphanDeleteBody{Kind: c.params.ByName("kind"), Sandbox: c.params.ByName("id")}
+	if fsm.Validate(body) != nil {
+		return answer{}, response.NotFound()
+	}
+	if body.Kind == fsm.OrphanLost { // nodes below the version don't know the kind
+		v, err := c.view()
+		if err != nil {
+			return answer{}, err
+		}
+		if v.Orphan(body.Kind, body.Sandbox) == nil {
+			return answer{}, response.NotFound()
+		}
+	}
+	if _, err := c.propose(body); err != nil {
+		return answer{}, response.NotFoundAs(err, "Not Found")
+	}
+	return ok(success{Success: true})
+}
+
+// restoredBody is the sandbox that is made of what a lost client has.
+type restoredBody struct {
+	Sandbox string `json:"sandbox"`
+	Owner   string `json:"owner"`
+}
+
+// handleOrphanRestore handles POST /api/v1/operator/orphans/{kind}/{id}/restore: what a lost client has
+// becomes a sandbox of its owner.
+func (s *Server) handleOrphanRestore(c *call) (answer, error) {
+	if err := c.check(); err != nil {
+		return answer{}, err
+	}
+	volume := c.params.ByName("id")
+	if c.params.ByName("kind") != fsm.OrphanLost || fsm.Validate(&fsm.OrphanDeleteBody{Kind: fsm.OrphanLost, Sandbox: volume}) != nil {
+		return answer{}, response.NotFound()
+	}
+	return c.once(func() (fsm.Body, secretWrites, error) {
+		v, err := c.view()
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if !v.Active(fsm.VersionRoom) {
+			return nil, secretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom, v.ProtocolVersion())
+		}
+		o := v.Orphan(fsm.OrphanLost, volume)
+		if o == nil {
+			return nil, secretWrites{}, response.NotFound()
+		}
+		if err := c.operate(v, "restore what a lost client has of a sandbox", o.Sandbox, o.Owner); err != nil {
+			return nil, secretWrites{}, err
+		}
+		if over := v.RestoreAdmission(volume, c.now); over != nil {
+			return nil, secretWrites{}, over
+		}
+		return c.newRestore(v, o)
+	}, func(res fsm.Result) (answer, error) {
+		if res.Sandbox == nil {
+			return answer{}, errEmptyResult(fsm.OrphanRestore)
+		}
+		return ok(restoredBody{Sandbox: res.Sandbox.ID, Owner: res.Sandbox.UserID})
+	})
+}
+
+// newRestore builds the command and the new sandbox's key. The agent server's data is encrypted with the
+// former sandbox's second key, which goes along where it still exists.
+func (c *call) newRestore(v *fsm.View, o *fsm.Orphan) (fsm.Body, secretWrites, error) {
+	key, seal := apikey.Random(sandboxKeyLen), apikey.Random(sandboxKeyLen)
+	if former := v.SandboxAny(o.Sandbox); former != nil && former.UserID == o.Owner {
+		entry, err := c.server.readEntry(c.ctx(), former.KeyRef)
+		if err != nil {
+			return nil, secretWrites{}, err
+		}
+		if entry[fsm.MemberSecretKey] != "" {
+			seal = entry[fsm.MemberSecretKey]
+		}
+	}
+	body := &fsm.OrphanRestoreBody{Volume: o.Volume, ID: apikey.Random(sandboxIDLen), KeyHash: apikey.Hash(key)}
+	var writes secretWrites
+	writes.add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
+	writes.alone()
+	writes.also(fsm.MemberSecretKey, seal)
+	return body, writes, nil
+}
