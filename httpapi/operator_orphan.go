@@ -81,10 +81,7 @@ func (s *Server) handleOrphanRestore(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	volume := c.params.ByName("id")
-	if c.params.ByName("kind") != fsm.OrphanLost || fsm.Validate(&fsm.OrphanDeleteBody{Kind: fsm.OrphanLost, Sandbox: volume}) != nil {
-		return answer{}, response.NotFound()
-	}
+	kind, volume := c.params.ByName("kind"), c.params.ByName("id")
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		v, err := c.view()
 		if err != nil {
@@ -94,7 +91,7 @@ func (s *Server) handleOrphanRestore(c *call) (answer, error) {
 			return nil, secretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom, v.ProtocolVersion())
 		}
 		o := v.Orphan(fsm.OrphanLost, volume)
-		if o == nil {
+		if kind != fsm.OrphanLost || o == nil {
 			return nil, secretWrites{}, response.NotFound()
 		}
 		if err := c.operate(v, "restore what a lost client has of a sandbox", o.Sandbox, o.Owner); err != nil {
