@@ -19,9 +19,15 @@ const (
 
 // routes is the route table of the whole API. The router, the metrics and the tests use it.
 func routes() []route {
-	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
-	return append([]route{
-		// V0 endpoints of the seed document.
+	return slices.Concat(seedRoutes(), sandboxRoutes(), accountRoutes(), installationRoutes(),
+		conversationRoutes(), agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())
+}
+
+// seedRoutes are the seed document's endpoints of settings and conversations, and those around them.
+func seedRoutes() []route {
+	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
+	return []route{
+		// V0.
 		{name: "settings.put", method: post, path: "/api/settings", access: user, format: response.FormatError,
 			internal: "Something went wrong storing settings", handle: (*Server).handleSettingsPut},
 		{name: "settings.get", method: get, path: "/api/settings", access: user, format: response.FormatError,
@@ -31,76 +37,145 @@ func routes() []route {
 		{name: "providers.replace", method: post, path: "/api/add-git-providers", access: user, format: response.FormatError,
 			internal: "Something went wrong storing git providers", handle: (*Server).handleProvidersReplace},
 
-		// V1 endpoints of the seed document, and those around them.
+		// V1.
 		{name: "conversation.start", method: post, path: pathConversations, access: user, handle: (*Server).handleStart},
-		{name: "conversation.list", method: get, path: pathConversations, access: user, handle: (*Server).handleConversationList},
-		{name: "conversation.search", method: get, path: pathConversations + "/search", access: user, handle: (*Server).handleConversationSearch},
-		{name: "conversation.count", method: get, path: pathConversations + "/count", access: user, handle: (*Server).handleConversationCount},
-		{name: "conversation.send_message", method: post, path: pathConversations + "/:conversation_id/send-message", access: user, handle: (*Server).handleSendMessage},
-		{name: "conversation.update", method: patch, path: pathConversations + "/:conversation_id", access: user, handle: (*Server).handleConversationUpdate},
-		{name: "conversation.delete", method: del, path: pathConversations + "/:conversation_id", access: user, handle: (*Server).handleConversationDelete},
+		{name: "conversation.list", method: get, path: pathConversations, access: user,
+			handle: (*Server).handleConversationList},
+		{name: "conversation.search", method: get, path: pathConversations + "/search", access: user,
+			handle: (*Server).handleConversationSearch},
+		{name: "conversation.count", method: get, path: pathConversations + "/count", access: user,
+			handle: (*Server).handleConversationCount},
+		{name: "conversation.send_message", method: post, path: pathConversations + "/:conversation_id/send-message",
+			access: user, handle: (*Server).handleSendMessage},
+		{name: "conversation.update", method: patch, path: pathConversations + "/:conversation_id", access: user,
+			handle: (*Server).handleConversationUpdate},
+		{name: "conversation.delete", method: del, path: pathConversations + "/:conversation_id", access: user,
+			handle: (*Server).handleConversationDelete},
 		{name: "start_task.get", method: get, path: pathStartTasks, access: user, handle: (*Server).handleStartTaskGet},
-		{name: "start_task.search", method: get, path: pathStartTasks + "/search", access: user, handle: (*Server).handleStartTaskSearch},
-		{name: "start_task.count", method: get, path: pathStartTasks + "/count", access: user, handle: (*Server).handleStartTaskCount},
-		{name: "sandbox.search", method: get, path: pathSandboxes + "/search", access: user, handle: (*Server).handleSandboxSearch},
+		{name: "start_task.search", method: get, path: pathStartTasks + "/search", access: user,
+			handle: (*Server).handleStartTaskSearch},
+		{name: "start_task.count", method: get, path: pathStartTasks + "/count", access: user,
+			handle: (*Server).handleStartTaskCount},
+	}
+}
+
+// sandboxRoutes are a user's routes to sandboxes and to the specs that they are made of.
+func sandboxRoutes() []route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []route{
+		{name: "sandbox.search", method: get, path: pathSandboxes + "/search", access: user,
+			handle: (*Server).handleSandboxSearch},
 		{name: "sandbox.get", method: get, path: pathSandboxes, access: user, handle: (*Server).handleSandboxGet},
 		{name: "sandbox.create", method: post, path: pathSandboxes, access: user, handle: (*Server).handleSandboxCreate},
-		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user, handle: (*Server).handleSandboxPause},
-		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user, handle: (*Server).handleSandboxResume},
-		{name: "sandbox.accept_workspace", method: post, path: pathSandboxes + "/:sandbox_id/accept-workspace", access: user, handle: (*Server).handleSandboxAcceptWorkspace},
-		{name: "sandbox.rotate_key", method: post, path: pathSandboxes + "/:sandbox_id/rotate-key", access: user, handle: (*Server).handleSandboxRotateKey},
-		{name: "sandbox.share", method: post, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxShare},
-		{name: "sandbox.shares", method: get, path: pathSandboxes + "/:sandbox_id/shares", access: user, handle: (*Server).handleSandboxShares},
-		{name: "sandbox.unshare", method: del, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user, handle: (*Server).handleSandboxUnshare},
-		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user, handle: (*Server).handleSandboxDelete},
-		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user, handle: (*Server).handleSandboxLogs},
+		{name: "sandbox.pause", method: post, path: pathSandboxes + "/:sandbox_id/pause", access: user,
+			handle: (*Server).handleSandboxPause},
+		{name: "sandbox.resume", method: post, path: pathSandboxes + "/:sandbox_id/resume", access: user,
+			handle: (*Server).handleSandboxResume},
+		{name: "sandbox.accept_workspace", method: post, path: pathSandboxes + "/:sandbox_id/accept-workspace", access: user,
+			handle: (*Server).handleSandboxAcceptWorkspace},
+		{name: "sandbox.rotate_key", method: post, path: pathSandboxes + "/:sandbox_id/rotate-key", access: user,
+			handle: (*Server).handleSandboxRotateKey},
+		{name: "sandbox.share", method: post, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user,
+			handle: (*Server).handleSandboxShare},
+		{name: "sandbox.shares", method: get, path: pathSandboxes + "/:sandbox_id/shares", access: user,
+			handle: (*Server).handleSandboxShares},
+		{name: "sandbox.unshare", method: del, path: pathSandboxes + "/:sandbox_id/ports/:port/share", access: user,
+			handle: (*Server).handleSandboxUnshare},
+		{name: "sandbox.delete", method: del, path: pathSandboxes + "/:sandbox_id", access: user,
+			handle: (*Server).handleSandboxDelete},
+		{name: "sandbox.logs", method: get, path: pathSandboxes + "/:sandbox_id/logs", access: user,
+			handle: (*Server).handleSandboxLogs},
 		{name: "user.me", method: get, path: "/api/v1/users/me", access: user, handle: (*Server).handleUserMe},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
+	}
+}
 
-		// Operator routes.
-		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator, handle: (*Server).handleAPIKeyList},
-		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator, members: []string{"user", "name", "operator", "expires_at"}, handle: (*Server).handleAPIKeyCreate},
-		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator, handle: (*Server).handleAPIKeyRevoke},
-		{name: "api_key.enable", method: post, path: pathOperator + "/keys/:id/enable", access: operator, handle: (*Server).handleAPIKeyEnable},
-		{name: "api_key.disable", method: post, path: pathOperator + "/keys/:id/disable", access: operator, handle: (*Server).handleAPIKeyDisable},
+// accountRoutes are the operators' routes to keys, specs and users.
+func accountRoutes() []route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	return []route{
+		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator,
+			handle: (*Server).handleAPIKeyList},
+		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator,
+			members: []string{"user", "name", "operator", "expires_at"}, handle: (*Server).handleAPIKeyCreate},
+		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator,
+			handle: (*Server).handleAPIKeyRevoke},
+		{name: "api_key.enable", method: post, path: pathOperator + "/keys/:id/enable", access: operator,
+			handle: (*Server).handleAPIKeyEnable},
+		{name: "api_key.disable", method: post, path: pathOperator + "/keys/:id/disable", access: operator,
+			handle: (*Server).handleAPIKeyDisable},
 		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecList},
-		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator, members: []string{"specs", "replace"}, handle: (*Server).handleSpecApply},
-		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator, handle: (*Server).handleSpecDelete},
-		{name: "spec.pool", method: post, path: pathOperator + "/specs/*id", access: operator, members: []string{"size"}, handle: (*Server).handleSpecPool},
+		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator,
+			members: []string{"specs", "replace"}, handle: (*Server).handleSpecApply},
+		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator,
+			handle: (*Server).handleSpecDelete},
+		{name: "spec.pool", method: post, path: pathOperator + "/specs/*id", access: operator, members: []string{"size"},
+			handle: (*Server).handleSpecPool},
 		{name: "user.list", method: get, path: pathOperator + "/users", access: operator, handle: (*Server).handleUserList},
-		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator, members: []string{"policy", "limits"}, handle: (*Server).handleUserPut},
-		{name: "user.disable", method: post, path: pathOperator + "/users/:id/disable", access: operator, handle: (*Server).handleUserDisable},
-		{name: "user.delete", method: del, path: pathOperator + "/users/:id", access: operator, handle: (*Server).handleUserDelete},
-		{name: "user.enable", method: post, path: pathOperator + "/users/:id/enable", access: operator, handle: (*Server).handleUserEnable},
-		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator, handle: (*Server).handleBackupList},
-		{name: "member.list", method: get, path: pathOperator + "/members", access: operator, handle: (*Server).handleMemberList},
-		{name: "member.transfer", method: put, path: pathOperator + "/transfer-leader", access: operator, members: []string{"to"}, handle: (*Server).handleMemberTransfer},
-		{name: "member.remove", method: put, path: pathOperator + "/remove", access: operator, members: []string{"name", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberRemove},
-		{name: "member.allow", method: put, path: pathOperator + "/allow", access: operator, members: []string{"name"}, handle: (*Server).handleMemberAllow},
-		{name: "member.replace", method: put, path: pathOperator + "/replace", access: operator, members: []string{"old", "new", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberReplace},
-		{name: "protocol.get", method: get, path: pathOperator + "/protocol", access: operator, handle: (*Server).handleProtocolGet},
-		{name: "protocol.set", method: put, path: pathOperator + "/protocol", access: operator, members: []string{"version"}, handle: (*Server).handleProtocolPut},
-		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator, handle: (*Server).handleSnapshotSave},
-		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true, handle: (*Server).handleSnapshotRestore},
-		{name: "config.get", method: get, path: pathOperator + "/config", access: operator, handle: (*Server).handleConfigGet},
-		{name: "config.set", method: put, path: pathOperator + "/config", access: operator, members: []string{"index", "policy", "limits", "git", "cors", "llm"}, handle: (*Server).handleConfigPut},
+		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator,
+			members: []string{"policy", "limits"}, handle: (*Server).handleUserPut},
+		{name: "user.disable", method: post, path: pathOperator + "/users/:id/disable", access: operator,
+			handle: (*Server).handleUserDisable},
+		{name: "user.delete", method: del, path: pathOperator + "/users/:id", access: operator,
+			handle: (*Server).handleUserDelete},
+		{name: "user.enable", method: post, path: pathOperator + "/users/:id/enable", access: operator,
+			handle: (*Server).handleUserEnable},
+	}
+}
+
+// installationRoutes are the operators' routes to the cluster as a whole.
+func installationRoutes() []route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	return []route{
+		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator,
+			handle: (*Server).handleBackupList},
+		{name: "member.list", method: get, path: pathOperator + "/members", access: operator,
+			handle: (*Server).handleMemberList},
+		{name: "member.transfer", method: put, path: pathOperator + "/transfer-leader", access: operator,
+			members: []string{"to"}, handle: (*Server).handleMemberTransfer},
+		{name: "member.remove", method: put, path: pathOperator + "/remove", access: operator,
+			members: []string{"name", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberRemove},
+		{name: "member.allow", method: put, path: pathOperator + "/allow", access: operator, members: []string{"name"},
+			handle: (*Server).handleMemberAllow},
+		{name: "member.replace", method: put, path: pathOperator + "/replace", access: operator,
+			members: []string{"old", "new", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberReplace},
+		{name: "protocol.get", method: get, path: pathOperator + "/protocol", access: operator,
+			handle: (*Server).handleProtocolGet},
+		{name: "protocol.set", method: put, path: pathOperator + "/protocol", access: operator, members: []string{"version"},
+			handle: (*Server).handleProtocolPut},
+		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator,
+			handle: (*Server).handleSnapshotSave},
+		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true,
+			handle: (*Server).handleSnapshotRestore},
+		{name: "config.get", method: get, path: pathOperator + "/config", access: operator,
+			handle: (*Server).handleConfigGet},
+		{name: "config.set", method: put, path: pathOperator + "/config", access: operator,
+			members: []string{"index", "policy", "limits", "git", "cors", "llm"}, handle: (*Server).handleConfigPut},
 		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
-		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator, members: []string{"index"}, handle: (*Server).handleHoldRelease},
-		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator, handle: (*Server).handleOrphanList},
-		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator, handle: (*Server).handleOrphanDelete},
-		{name: "orphan.restore", method: post, path: pathOperator + "/orphans/:kind/:id/restore", access: operator, handle: (*Server).handleOrphanRestore},
-		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator, handle: (*Server).handleStatus},
-	}, slices.Concat(conversationRoutes(), agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())...)
+		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator,
+			members: []string{"index"}, handle: (*Server).handleHoldRelease},
+		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator,
+			handle: (*Server).handleOrphanList},
+		{name: "orphan.restore", method: post, path: pathOperator + "/orphans/:kind/:id/restore", access: operator,
+			handle: (*Server).handleOrphanRestore},
+		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator,
+			handle: (*Server).handleOrphanDelete},
+		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator,
+			handle: (*Server).handleStatus},
+	}
 }
 
 // agentServerRoutes are what an agent server calls with its sandbox's key.
 func agentServerRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	return []route{
-		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey, handle: (*Server).handleSandboxSecrets},
-		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name", access: sandboxKey, handle: (*Server).handleSandboxSecret},
-		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey, handle: (*Server).handleWebhookConversation},
+		{name: "sandbox.secrets", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets", access: sandboxKey,
+			handle: (*Server).handleSandboxSecrets},
+		{name: "sandbox.secret", method: get, path: pathSandboxes + "/:sandbox_id/settings/secrets/*secret_name",
+			access: sandboxKey, handle: (*Server).handleSandboxSecret},
+		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey,
+			handle: (*Server).handleWebhookConversation},
 	}
 }
 
@@ -122,10 +197,14 @@ func openRoutes() []route {
 func clientRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	return []route{
-		{name: "client.list", method: get, path: pathOperator + "/clients", access: operator, handle: (*Server).handleClientList},
-		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator, handle: (*Server).handleClientDrain},
-		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator, handle: (*Server).handleClientLost},
-		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator, handle: (*Server).handleClientEnable},
+		{name: "client.list", method: get, path: pathOperator + "/clients", access: operator,
+			handle: (*Server).handleClientList},
+		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator,
+			handle: (*Server).handleClientDrain},
+		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator,
+			handle: (*Server).handleClientLost},
+		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator,
+			handle: (*Server).handleClientEnable},
 	}
 }
 
@@ -134,8 +213,10 @@ func nodeRoutes() []route {
 	const get = http.MethodGet
 	return []route{
 		{name: "node.log", method: get, path: pathOperator + "/log", access: operator, handle: (*Server).handleOperatorLog},
-		{name: "node.profile", method: get, path: pathOperator + "/pprof/:profile", access: operator, handle: (*Server).handleOperatorProfile},
-		{name: "node.debug", method: get, path: pathOperator + "/debug/:what", access: operator, handle: (*Server).handleOperatorDebug},
+		{name: "node.profile", method: get, path: pathOperator + "/pprof/:profile", access: operator,
+			handle: (*Server).handleOperatorProfile},
+		{name: "node.debug", method: get, path: pathOperator + "/debug/:what", access: operator,
+			handle: (*Server).handleOperatorDebug},
 	}
 }
 
@@ -143,19 +224,33 @@ func nodeRoutes() []route {
 func ownedRoutes() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	return []route{
-		{name: "sandbox.operator_accept_workspace", method: post, path: pathOperator + "/sandboxes/:sandbox_id/accept-workspace", access: operator, handle: (*Server).handleSandboxOperatorAcceptWorkspace},
-		{name: "sandbox.operator_list", method: get, path: pathOperator + "/sandboxes", access: operator, handle: (*Server).handleOperatorSandboxList},
-		{name: "sandbox.operator_get", method: get, path: pathOperator + "/sandboxes/:sandbox_id", access: operator, handle: (*Server).handleOperatorSandboxGet},
-		{name: "sandbox.operator_pause", method: post, path: pathOperator + "/sandboxes/:sandbox_id/pause", access: operator, handle: (*Server).handleOperatorSandboxPause},
-		{name: "sandbox.operator_resume", method: post, path: pathOperator + "/sandboxes/:sandbox_id/resume", access: operator, handle: (*Server).handleOperatorSandboxResume},
-		{name: "sandbox.operator_rotate_key", method: post, path: pathOperator + "/sandboxes/:sandbox_id/rotate-key", access: operator, handle: (*Server).handleOperatorSandboxRotateKey},
-		{name: "sandbox.operator_delete", method: del, path: pathOperator + "/sandboxes/:sandbox_id", access: operator, handle: (*Server).handleOperatorSandboxDelete},
-		{name: "sandbox.operator_logs", method: get, path: pathOperator + "/sandboxes/:sandbox_id/logs", access: operator, handle: (*Server).handleOperatorSandboxLogs},
-		{name: "sandbox.operator_shares", method: get, path: pathOperator + "/sandboxes/:sandbox_id/shares", access: operator, handle: (*Server).handleOperatorSandboxShares},
-		{name: "sandbox.operator_unshare", method: del, path: pathOperator + "/sandboxes/:sandbox_id/ports/:port/share", access: operator, handle: (*Server).handleOperatorSandboxUnshare},
+		{name: "sandbox.operator_accept_workspace", method: post,
+			path: pathOperator + "/sandboxes/:sandbox_id/accept-workspace", access: operator,
+			handle: (*Server).handleSandboxOperatorAcceptWorkspace},
+		{name: "sandbox.operator_list", method: get, path: pathOperator + "/sandboxes", access: operator,
+			handle: (*Server).handleOperatorSandboxList},
+		{name: "sandbox.operator_get", method: get, path: pathOperator + "/sandboxes/:sandbox_id", access: operator,
+			handle: (*Server).handleOperatorSandboxGet},
+		{name: "sandbox.operator_pause", method: post, path: pathOperator + "/sandboxes/:sandbox_id/pause", access: operator,
+			handle: (*Server).handleOperatorSandboxPause},
+		{name: "sandbox.operator_resume", method: post, path: pathOperator + "/sandboxes/:sandbox_id/resume",
+			access: operator, handle: (*Server).handleOperatorSandboxResume},
+		{name: "sandbox.operator_rotate_key", method: post, path: pathOperator + "/sandboxes/:sandbox_id/rotate-key",
+			access: operator, handle: (*Server).handleOperatorSandboxRotateKey},
+		{name: "sandbox.operator_delete", method: del, path: pathOperator + "/sandboxes/:sandbox_id", access: operator,
+			handle: (*Server).handleOperatorSandboxDelete},
+		{name: "sandbox.operator_logs", method: get, path: pathOperator + "/sandboxes/:sandbox_id/logs", access: operator,
+			handle: (*Server).handleOperatorSandboxLogs},
+		{name: "sandbox.operator_shares", method: get, path: pathOperator + "/sandboxes/:sandbox_id/shares",
+			access: operator, handle: (*Server).handleOperatorSandboxShares},
+		{name: "sandbox.operator_unshare", method: del, path: pathOperator + "/sandboxes/:sandbox_id/ports/:port/share",
+			access: operator, handle: (*Server).handleOperatorSandboxUnshare},
 		{name: "usage.list", method: get, path: pathOperator + "/usage", access: operator, handle: (*Server).handleUsageList},
-		{name: "conversation.operator_list", method: get, path: pathOperator + "/app-conversations", access: operator, handle: (*Server).handleOperatorConversationList},
-		{name: "conversation.operator_get", method: get, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationGet},
-		{name: "conversation.operator_delete", method: del, path: pathOperator + "/app-conversations/:conversation_id", access: operator, handle: (*Server).handleOperatorConversationDelete},
+		{name: "conversation.operator_list", method: get, path: pathOperator + "/app-conversations", access: operator,
+			handle: (*Server).handleOperatorConversationList},
+		{name: "conversation.operator_get", method: get, path: pathOperator + "/app-conversations/:conversation_id",
+			access: operator, handle: (*Server).handleOperatorConversationGet},
+		{name: "conversation.operator_delete", method: del, path: pathOperator + "/app-conversations/:conversation_id",
+			access: operator, handle: (*Server).handleOperatorConversationDelete},
 	}
 }

@@ -95,14 +95,21 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 		return m, nil
 	}
 	var errs []error
-	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), []prometheus.Collector{copyCollector{store, copies}, drainCollector{store}}) {
-		errs = append(errs, reg.Register(c))
-	}
-	for _, c := range []prometheus.Collector{m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims, m.expired, m.orphansRemoved, m.idleUnknown, stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store}, poolCollector{store}, holdCollector{store},
-		reasonCollector{store}, unconvergedCollector{store}, &rowCollector{store: store}} {
+	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), m.collectors(store, stop, copies)) {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// collectors are the metrics, and those that are read from the store.
+func (m *metrics) collectors(store Store, stop time.Duration, copies bool) []prometheus.Collector {
+	return []prometheus.Collector{
+		m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims,
+		m.expired, m.orphansRemoved, m.idleUnknown,
+		stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store},
+		poolCollector{store}, holdCollector{store}, reasonCollector{store}, unconvergedCollector{store},
+		&rowCollector{store: store}, copyCollector{store, copies}, drainCollector{store},
+	}
 }
 
 // begin makes the series of all known labels, so that they exist before their first event.

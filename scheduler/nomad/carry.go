@@ -191,25 +191,7 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 			return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "the image of the sandbox has no sandbox-agent that copies workspaces: " +
 				"name one that has in workspaces { image } of the nodes' configuration"}
 		}
-		task.User = "0:0"
-		task.Config = map[string]any{
-			"image": image, "args": []string{"workspace", "wait", carryLife}, "network_mode": "none", "readonly_rootfs": true,
-			"cap_drop": []string{"all"}, "cap_add": []string{"chown", "dac_override", "fowner", "fsetid"},
-			"security_opt": []string{"no-new-privileges"}, "pids_limit": maxPids,
-		}
-		switch {
-		case ws.HostPath == "": // a trial
-		case ws.Bind:
-			task.Config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": carryTarget, "readonly": readonly}}
-		default:
-			task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(carryTarget), ReadOnly: new(readonly)}}
-			g.Volumes = map[string]*api.VolumeRequest{volumeName: {
-				// Nomad places no job that asks for a writer's access read-only; the mount alone is.
-				Name: volumeName, Type: "host", Source: ws.Name,
-				AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
-				AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
-			}}
-		}
+		carryInContainer(task, g, ws, image, readonly)
 	case fsm.DriverRawExec:
 		if program = r.cfg.CarryCommand; program == "" && path.Base(t.Command) == carryBinary {
 			program = t.Command
@@ -227,6 +209,30 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 		NodePool: optional(r.cfg.NodePool), Datacenters: datacenters(r.cfg), TaskGroups: []*api.TaskGroup{g},
 		Meta: map[string]string{metaCluster: job.ClusterID, metaSandbox: job.SandboxID},
 	}, []string{program}, nil
+}
+
+// carryInContainer makes the task a container of the image, without network and with the capabilities
+// that files of all owners need. The workspace is mounted in it.
+func carryInContainer(task *api.Task, g *api.TaskGroup, ws workspace, image string, readonly bool) {
+	task.User = "0:0"
+	task.Config = map[string]any{
+		"image": image, "args": []string{"workspace", "wait", carryLife}, "network_mode": "none", "readonly_rootfs": true,
+		"cap_drop": []string{"all"}, "cap_add": []string{"chown", "dac_override", "fowner", "fsetid"},
+		"security_opt": []string{"no-new-privileges"}, "pids_limit": maxPids,
+	}
+	switch {
+	case ws.HostPath == "": // a trial
+	case ws.Bind:
+		task.Config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": carryTarget, "readonly": readonly}}
+	default:
+		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(carryTarget), ReadOnly: new(readonly)}}
+		g.Volumes = map[string]*api.VolumeRequest{volumeName: {
+			// Nomad places no job that asks for a writer's access read-only; the mount alone is.
+			Name: volumeName, Type: "host", Source: ws.Name,
+			AccessMode:     string(api.HostVolumeAccessModeSingleNodeWriter),
+			AttachmentMode: string(api.HostVolumeAttachmentModeFilesystem),
+		}}
+	}
 }
 
 // runCarrier registers the job and waits until its task runs.
