@@ -16,14 +16,17 @@ func canaryBodies() []struct{ path, body string } {
 	mcp := `{"sse_servers":[{"url":"https://u:CANARY@x/sse?t=CANARY","api_key":"CANARY"},"https://CANARY@y"],
 	  "shttp_servers":[{"url":"https://x/CANARY","api_key":"CANARY"}],
 	  "stdio_servers":[{"name":"a","command":"b","args":["--token","CANARY"],"env":{"K":"CANARY"}}]}`
-	badMCP := `{"sse_servers":[{"url":"CANARY","api_key":{"x":"CANARY"}},{"api_key":"CANARY"},["CANARY"]],"CANARY":"CANARY",
+	badMCP := `{"sse_servers":[{"url":"CANARY","api_key":{"x":"CANARY"}},{"api_key":"CANARY"},["CANARY"]],
+		"CANARY":"CANARY",
 	  "shttp_servers":[{"url":"ftp://CANARY","timeout":"CANARY"}],
-	  "stdio_servers":[{"name":"CANARY x","command":"CANARY CANARY","args":"'CANARY","env":"CANARY"},{"env":{"K":["CANARY"]},"args":[{"a":"CANARY"}]}]}`
+	  "stdio_servers":[{"name":"CANARY x","command":"CANARY CANARY","args":"'CANARY","env":"CANARY"},
+	  {"env":{"K":["CANARY"]},"args":[{"a":"CANARY"}]}]}`
 	return []struct{ path, body string }{
 		{settingsPath, `{"llm_api_key":"CANARY","search_api_key":"CANARY","sandbox_api_key":"CANARY","mcp_config":` + mcp + `,
 		  "secrets_store":{"provider_tokens":{"github":{"token":"CANARY"}},"custom_secrets":{"N":{"secret":"CANARY"}}}}`},
 		{settingsPath, `{"llm_api_key":["CANARY"],"search_api_key":{"a":"CANARY"},"sandbox_api_key":5,"mcp_config":` + badMCP + `,
-		  "secrets_store":{"provider_tokens":{"github":"CANARY","CANARY":{"token":"CANARY"},"gitlab":{"token":["CANARY"],"host":"u:CANARY@h"}},
+		  "secrets_store":{"provider_tokens":{"github":"CANARY","CANARY":{"token":"CANARY"},"gitlab":{"token":["CANARY"],
+		  "host":"u:CANARY@h"}},
 		  "custom_secrets":{"N":"CANARY","M":{"secret":["CANARY"]},"L":{"value":"CANARY"}}}}`},
 		{settingsPath, `{"secrets_store":"CANARY","mcp_config":"CANARY"}`},
 		{settingsPath, `{"secrets_store":{"provider_tokens":"CANARY","custom_secrets":["CANARY"]},"language":{"a":"CANARY"},"max_iterations":["CANARY"]}`},
@@ -35,8 +38,10 @@ func canaryBodies() []struct{ path, body string } {
 		{providersPath, `{"provider_tokens":{"github":{"token":5,"user_id":["CANARY"]},"CANARY_x":{}},"mcp_config":` + badMCP + `}`},
 		{v0Path, `{"initial_user_msg":"hi","mcp_config":` + mcp + `}`},
 		{v0Path, `{"mcp_config":` + badMCP + `,"api_key":"CANARY"}`},
-		{pathConversations, `{"secrets":{"A":"CANARY"},"plugins":[{"source":"https://CANARY@h/p?token=CANARY","parameters":{"token":"CANARY","endpoint":"CANARY","deep":[{"apiKey":"CANARY","a":"CANARY"}]}}],
-		  "observability_metadata":{"trace":"CANARY"},"processors":[{"kind":"SetTitleCallbackProcessor","secret":"CANARY","channel":"CANARY","url":"https://h/CANARY","to":{"a":["CANARY"]}}]}`},
+		{pathConversations, `{"secrets":{"A":"CANARY"},"plugins":[{"source":"https://CANARY@h/p?token=CANARY",
+			"parameters":{"token":"CANARY","endpoint":"CANARY","deep":[{"apiKey":"CANARY","a":"CANARY"}]}}],
+		  "observability_metadata":{"trace":"CANARY"},"processors":[{"kind":"SetTitleCallbackProcessor","secret":"CANARY",
+		  "channel":"CANARY","url":"https://h/CANARY","to":{"a":["CANARY"]}}]}`},
 		{pathConversations, `{"processors":[{"kind":"XCallbackProcessor","url":"https://CANARY@h"}]}`},
 		{pathConversations, `{"selected_repository":"https://u:CANARY@h/o/r","selected_branch":"CANARY:CANARY@h/b","observability_metadata":{"a":["CANARY"]}}`},
 		{pathConversations, `{"suggested_task":{"git_provider":"github","task_type":"OPEN_PR","repo":"u:CANARY@h/o/r","issue_number":1,"title":"t"}}`},

@@ -54,9 +54,11 @@ func TestV0Start(t *testing.T) {
 
 func TestV0Start_EverythingGiven(t *testing.T) {
 	h := newHarness(t).withSettings()
-	h.do("", "POST", "/api/conversations", `{"repository":"octo/app","git_provider":"forgejo","selected_branch":"dev","initial_user_msg":"Hi",
+	h.do("", "POST", "/api/conversations", `{"repository":"octo/app","git_provider":"forgejo","selected_branch":"dev",
+		"initial_user_msg":"Hi",
 	  "image_urls":["data:image/png;base64,AA"],"replay_json":"[]","suggested_task":null,"create_microagent":null,
-	  "conversation_instructions":"be kind","mcp_config":{"stdio_servers":[{"name":"a","command":"b","env":{"K":"hush"}}]}}`,
+	  "conversation_instructions":"be kind","mcp_config":{"stdio_servers":[{"name":"a","command":"b",
+	  "env":{"K":"hush"}}]}}`,
 		"Authorization", "Bearer "+h.alice).want(t, 200)
 	task := h.openTask("alice")
 	q := task.Request

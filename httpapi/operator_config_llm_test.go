@@ -17,8 +17,10 @@ func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
 	if was.LLM == nil || !was.LLM.Gateway || fmt.Sprint(was.LLM.Hosts) != "[vendors]" || was.LLM.Models == nil || was.LLM.Prices == nil {
 		t.Fatalf("the default is %+v", was.LLM)
 	}
-	put := `{"limits":{"on_limit":"refuse"},"llm":{"gateway":false,"hosts":["vendors","llm.example.org","10.1.2.0/24","[fd00::1]:8000"],"models":["gpt-*"],
-		"prices":[{"model":"gpt-5","input":1.25,"output":10,"cached_input":0.125},{"model":"*","input":1,"output":2,"cached_input":null}],
+	put := `{"limits":{"on_limit":"refuse"},"llm":{"gateway":false,"hosts":["vendors","llm.example.org","10.1.2.0/24",
+		"[fd00::1]:8000"],"models":["gpt-*"],
+		"prices":[{"model":"gpt-5","input":1.25,"output":10,"cached_input":0.125},{"model":"*","input":1,"output":2,
+		"cached_input":null}],
 		"budgets":{"per_task":5,"per_user_day":50.5}}}`
 	var now configBody
 	h.do(h.root, http.MethodPut, fmt.Sprintf("%s?cas=%d", pathConfig, was.Index), put).want(t, 200).json(t, &now)

@@ -60,19 +60,24 @@ func TestAPIKeyCreate_Repeated(t *testing.T) {
 func TestOperator_Specs(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).is(t, `{"items":[]}`)
-	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"ghcr.io/a/b:1","template":{"driver":"docker","image":"ghcr.io/a/b:1",
-	  "args":["--port","8000"],"working_dir":"/workspace/project","env":{"A":"b"},"cpu":500,"memory":512,"ports":{"AGENT_SERVER":8000},
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"ghcr.io/a/b:1","template":{"driver":"docker",
+		"image":"ghcr.io/a/b:1",
+	  "args":["--port","8000"],"working_dir":"/workspace/project","env":{"A":"b"},"cpu":500,"memory":512,
+	  "ports":{"AGENT_SERVER":8000},
 	  "network_mode":"bridge","volume_path":"/workspace"}},
-	  {"id":"plain","template":{"driver":"raw_exec","isolation":"none","command":"/bin/agent","working_dir":"project","cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}],
+	  {"id":"plain","template":{"driver":"raw_exec","isolation":"none","command":"/bin/agent","working_dir":"project",
+	  "cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}],
 	  "replace":true}`).want(t, 200).is(t, `{"success":true}`)
 	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).golden(t, "operator_specs")
 	if body := h.do(h.root, "GET", "/api/v1/operator/status", "").want(t, 200).body; !strings.Contains(string(body), `"specs_without_isolation":["plain"]`) {
 		t.Errorf("the status does not name the spec without isolation: %s", body)
 	}
-	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"open","template":{"driver":"raw_exec","command":"/bin/agent",
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"open","template":{"driver":"raw_exec",
+		"command":"/bin/agent",
 	  "working_dir":"project","cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}]}`).want(t, 422)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs/search", "").want(t, 200).golden(t, "spec_search")
-	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"x","agents":[{"id":"opencode"}],"template":{"driver":"raw_exec","command":"/bin/agent",
+	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"x","agents":[{"id":"opencode"}],
+		"template":{"driver":"raw_exec","command":"/bin/agent",
 		"working_dir":"project","cpu":500,"memory":512,"ports":{"AGENT_SERVER":0}}}]}`).want(t, 409).is(t,
 		`{"detail":"agents of a spec needs protocol version 8 and the cluster is at 1: upgrade every node, then \"bivouac operator protocol set 8\""}`)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs?id=plain&id=x", "").want(t, 200).golden(t, "spec_batch")

@@ -10,8 +10,10 @@ import (
 // withOwnSecrets gives alice a running sandbox, custom secrets and git tokens.
 func (h *harness) withOwnSecrets() (id, key string) {
 	h.t.Helper()
-	h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":{"token":"GITHUBVALUE"},"gitlab":{"token":"GITLABVALUE"}},
-	  "custom_secrets":{"DATABASE_URL":{"secret":"DBVALUE","description":"the database"},"GITLAB_TOKEN":{"secret":"MINE"}}}}`).want(h.t, 200)
+	h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":{"token":"GITHUBVALUE"},
+		"gitlab":{"token":"GITLABVALUE"}},
+	  "custom_secrets":{"DATABASE_URL":{"secret":"DBVALUE","description":"the database"},
+	  "GITLAB_TOKEN":{"secret":"MINE"}}}}`).want(h.t, 200)
 	h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"GITHUBVALUE"},"gitlab":{"token":"GITLABVALUE"},"bitbucket":{"user_id":"x"}}}`).want(h.t, 200)
 	id = h.createSandbox(h.alice)
 	h.observe(id, running())

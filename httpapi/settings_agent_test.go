@@ -130,9 +130,11 @@ func TestWebClientConfig(t *testing.T) {
 	h.do("", "GET", "/api/v1/web-client/config", "").want(t, 200).contains(t, `"enable_acp":false`).contains(t, `"acp_providers":[]`)
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionAgents})
 	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[
-	  {"id":"py","agents":[{"id":"opencode"},{"id":"mine","command":"my-agent","args":["ARGCANARY"],"env":{"A":"ENVCANARY"},
+	  {"id":"py","agents":[{"id":"opencode"},{"id":"mine","command":"my-agent","args":["ARGCANARY"],
+	  "env":{"A":"ENVCANARY"},
 	    "env_from_secret":{"B":"SECRETCANARY"},"model":"big"}],`+agentTemplate+`},
-	  {"id":"js","agents":[{"id":"mine","command":"other"},{"id":"codex","display_name":"Our Codex"}],`+agentTemplate+`}]}`).want(t, 200)
+	  {"id":"js","agents":[{"id":"mine","command":"other"},{"id":"codex",
+	  "display_name":"Our Codex"}],`+agentTemplate+`}]}`).want(t, 200)
 	if res := h.do("", "GET", "/api/v1/web-client/config", "").want(t, 200).golden(t, "web_client_config"); strings.Contains(string(res.body), "CANARY") {
 		t.Errorf("body %s", res.body)
 	}

@@ -32,21 +32,25 @@ func TestSettings_PutAndGet(t *testing.T) {
 func TestSettings_Get_Example(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.alice, "POST", "/api/settings", `{"language":"en","agent":"CodeActAgent","confirmation_mode":false,
-	  "llm_model":"anthropic/claude-sonnet-4","llm_api_key":"x","secrets_store":{"provider_tokens":{"github":{"token":"ghp_x"}}}}`).want(t, 200)
-	h.do(h.alice, "GET", "/api/settings", "").want(t, 200).is(t, `{"language":"en","agent":"CodeActAgent","max_iterations":null,"security_analyzer":null,"confirmation_mode":false,
+	  "llm_model":"anthropic/claude-sonnet-4","llm_api_key":"x",
+	  "secrets_store":{"provider_tokens":{"github":{"token":"ghp_x"}}}}`).want(t, 200)
+	h.do(h.alice, "GET", "/api/settings", "").want(t, 200).is(t, `{"language":"en","agent":"CodeActAgent",
+		"max_iterations":null,"security_analyzer":null,"confirmation_mode":false,
  "llm_model":"anthropic/claude-sonnet-4","llm_api_key":null,"llm_base_url":null,"remote_runtime_resource_factor":null,
  "secrets_store":{"provider_tokens":{},"custom_secrets":{}},"enable_default_condenser":true,
  "enable_sound_notifications":false,"enable_proactive_conversation_starters":true,"enable_solvability_analysis":true,
  "user_consents_to_analytics":null,"sandbox_base_container_image":null,"sandbox_runtime_container_image":null,
  "mcp_config":null,"search_api_key":null,"sandbox_api_key":null,"max_budget_per_task":null,"email":null,
  "email_verified":null,"git_user_name":null,"git_user_email":null,"condenser_max_size":null,"v1_enabled":null,
- "agent_kind":null,"acp_server":null,"acp_command":null,"acp_model":null,"sandbox_grouping_strategy":null,"git_full_clone":null,
+ "agent_kind":null,"acp_server":null,"acp_command":null,"acp_model":null,"sandbox_grouping_strategy":null,
+ "git_full_clone":null,
  "llm_api_key_set":true,"provider_tokens_set":{"github":null},"search_api_key_set":false}`)
 }
 
 func TestSettings_ReplaceKeepsStickyFields(t *testing.T) {
 	h := newHarness(t)
-	h.do(h.alice, "POST", "/api/settings", `{"llm_model":"m","llm_base_url":"https://u","llm_api_key":"k","search_api_key":"s",
+	h.do(h.alice, "POST", "/api/settings", `{"llm_model":"m","llm_base_url":"https://u","llm_api_key":"k",
+		"search_api_key":"s",
 	  "sandbox_api_key":"b","user_consents_to_analytics":true,"language":"de","mcp_config":{}}`).want(t, 200)
 	h.do(h.alice, "POST", "/api/settings", `{"email":"a@example.org"}`).want(t, 200)
 	var got map[string]any
@@ -67,7 +71,8 @@ func TestSettings_ReplaceKeepsStickyFields(t *testing.T) {
 
 func TestSettings_SecretsStoreIsMergedAndNeverEchoed(t *testing.T) {
 	h := newHarness(t)
-	h.do(h.alice, "POST", "/api/settings", `{"secrets_store":{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}},
+	h.do(h.alice, "POST", "/api/settings", `{"secrets_store":{"provider_tokens":{"github":{"token":"ghp_1",
+		"host":"git.example.org"}},
 	  "custom_secrets":{"A/B":{"secret":"value-one","description":"first"}}}}`).want(t, 200)
 	h.do(h.alice, "POST", "/api/settings", `{"secrets_store":{"provider_tokens":{"gitlab":{"user_id":"7"}},
 	  "custom_secrets":{"C":{"secret":"two"}}}}`).want(t, 200)
@@ -100,7 +105,8 @@ func TestSettings_MCPConfig(t *testing.T) {
 	h.do(h.alice, "POST", "/api/settings", `{"mcp_config":{
 	  "sse_servers":["https://a.example.org/sse",{"url":"wss://b.example.org","api_key":"k&<"}],
 	  "shttp_servers":[{"url":"http://c.example.org","timeout":5},{"url":"http://d.example.org"}],
-	  "stdio_servers":[{"name":"fs","command":"npx","args":"-y 'a b' c","env":"K=V, K2=V2"},{"name":"x","command":"y"}]}}`).want(t, 200)
+	  "stdio_servers":[{"name":"fs","command":"npx","args":"-y 'a b' c","env":"K=V, K2=V2"},{"name":"x",
+	  "command":"y"}]}}`).want(t, 200)
 	h.do(h.alice, "GET", "/api/settings", "").want(t, 200).golden(t, "settings_mcp")
 	entry := h.secrets.last("users/alice/settings/mcp_config")["json"]
 	if !strings.Contains(entry, "k&<") {

@@ -19,11 +19,13 @@ func TestStart_Example(t *testing.T) {
 	var got struct{ Request json.RawMessage }
 	res.json(t, &got)
 	want := `{"sandbox_id":null,"conversation_id":null,
-  "initial_message":{"role":"user","content":[{"cache_prompt":false,"type":"text","text":"Check the README"}],"run":false},
+  "initial_message":{"role":"user","content":[{"cache_prompt":false,"type":"text","text":"Check the README"}],
+  "run":false},
   "system_message_suffix":null,"processors":null,"llm_model":null,"agent_profile_id":null,
   "selected_repository":"octo/app","selected_branch":null,"git_provider":null,"suggested_task":null,"title":null,
   "trigger":null,"pr_number":[],"parent_conversation_id":null,"agent_type":"default","public":null,
-  "observability_metadata":null,"observability_tags":null,"observability_span_name":null,"plugins":null,"secrets":null,"acp_server":null}`
+  "observability_metadata":null,"observability_tags":null,"observability_span_name":null,"plugins":null,"secrets":null,
+  "acp_server":null}`
 	var a, b any
 	if json.Unmarshal([]byte(want), &a) != nil || json.Unmarshal(got.Request, &b) != nil || cmp.Diff(a, b) != "" {
 		t.Fatal(cmp.Diff(a, b))
@@ -31,12 +33,14 @@ func TestStart_Example(t *testing.T) {
 }
 
 const everyStartField = `{"sandbox_id":"5cXn1","conversation_id":"6F0C4E3B9A7D4C1E8F2B5A6D7C8E9F01",
- "initial_message":{"role":"system","content":[{"text":""},{"type":"image","image_urls":["https://x/y.png"],"cache_prompt":"yes"}],"run":1},
+ "initial_message":{"role":"system","content":[{"text":""},{"type":"image","image_urls":["https://x/y.png"],
+ "cache_prompt":"yes"}],"run":1},
  "system_message_suffix":"s","processors":[{"kind":"SetTitleCallbackProcessor","bot_token":"xoxb-canary","n":1}],
  "llm_model":"m","selected_repository":"octo/app","selected_branch":"main","git_provider":"gitlab",
  "title":"T","trigger":"slack","pr_number":[1,"2",3.0],"agent_type":"default","public":true,
  "observability_metadata":{"a":"b","n":5,"t":true},"observability_tags":["x"],"observability_span_name":"span",
- "plugins":[{"source":"https://u:ghp_canary@git.example.org/p.git?token=canary2","ref":"v1","repo_path":"a","parameters":{"api_key":"canary3","depth":{"password":"canary4","ok":1}}}],
+ "plugins":[{"source":"https://u:ghp_canary@git.example.org/p.git?token=canary2","ref":"v1","repo_path":"a",
+ "parameters":{"api_key":"canary3","depth":{"password":"canary4","ok":1}}}],
  "secrets":{"MY_TOKEN":"canary5"},"unknown":1}`
 
 func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {

@@ -110,8 +110,10 @@ func (w *taskWorld) everything() {
 		},
 		LLMAPIKey:    ptr(w.secret("users/ada/settings/llm_api_key", "value", "LLMCANARY")),
 		SearchAPIKey: ptr(w.secret("users/ada/settings/search_api_key", "value", "SEARCHCANARY")),
-		MCPConfig: w.secret("users/ada/settings/mcp_config", "json", `{"sse_servers":[{"url":"https://mcp/sse","api_key":"MCPCANARY"}],
-			"shttp_servers":[{"url":"https://mcp/s","timeout":5}],"stdio_servers":[{"name":"files","command":"fs","env":{"A":"ENVCANARY"}}]}`),
+		MCPConfig: w.secret("users/ada/settings/mcp_config", "json", `{"sse_servers":[{"url":"https://mcp/sse",
+			"api_key":"MCPCANARY"}],
+			"shttp_servers":[{"url":"https://mcp/s","timeout":5}],"stdio_servers":[{"name":"files","command":"fs",
+			"env":{"A":"ENVCANARY"}}]}`),
 		Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Ref: w.secret("users/ada/providers/github", "token", "GITHUBCANARY")}},
 		CustomSecrets: []fsm.CustomSecret{
 			{Name: "MINE", Ref: w.secret("users/ada/custom/a", "value", "MINECANARY")},

@@ -28,7 +28,8 @@ func TestHooks(t *testing.T) {
 		s.Secrets = map[string]engine.Secret{"TOKEN": {Value: "HOOKCANARY"}}
 		s.Agent.Hooks = []byte(`{"hooks":{
 		  "PreToolUse":[{"matcher":"terminal","hooks":[{"command":"if grep -q 'rm -rf'; then echo '{\"decision\":\"deny\",\"reason\":\"no rm HOOKCANARY\"}'; fi"},{"command":"echo pre >> hooks.log"}]}],
-		  "PostToolUse":[{"hooks":[{"command":"grep -q tool_response && echo post >> hooks.log"},{"command":"sleep 1; echo async >> hooks.log","async":true}]}],
+		  "PostToolUse":[{"hooks":[{"command":"grep -q tool_response && echo post >> hooks.log"},
+		  {"command":"sleep 1; echo async >> hooks.log","async":true}]}],
 		  "Stop":[{"hooks":[{"command":"test -e summary.txt || { echo no summary >&2; exit 2; }"}]}]}}`)
 	})
 	r.say("go")
