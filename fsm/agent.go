@@ -23,7 +23,8 @@ type Agent struct {
 	ID          string `json:"id"`
 	DisplayName string `json:"display_name,omitempty"`
 	// Command is the program, "" for the agent server's own preset of that ID, which Args are appended
-	// to. With Command and no Args a preset's ID keeps the preset's arguments. Command and the values of Args and Env may have the placeholders of presets.
+	// to. With Command and no Args a preset's ID keeps the preset's arguments. Command and the values
+	// of Args and Env may have the placeholders of presets.
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
 	// Env is added to the agent's environment. It must hold no secrets.

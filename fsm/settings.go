@@ -71,7 +71,8 @@ type SettingsValues struct {
 
 // withoutAgents returns the values as a node below VersionAgents knows them.
 func (v SettingsValues) withoutAgents() SettingsValues {
-	v.AgentKind, v.ACPServer, v.ACPCommand, v.ACPModel, v.SandboxGroupingStrategy, v.GitFullClone = nil, nil, nil, nil, nil, nil
+	v.AgentKind, v.ACPServer, v.ACPCommand, v.ACPModel = nil, nil, nil, nil
+	v.SandboxGroupingStrategy, v.GitFullClone = nil, nil
 	return v
 }
 

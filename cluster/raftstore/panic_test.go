@@ -31,7 +31,8 @@ func runRaft(fail func() error) error {
 	address, transport := raft.NewInmemTransport("a")
 	config := raft.DefaultConfig()
 	config.LocalID, config.LogOutput = "a", io.Discard
-	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	config.HeartbeatTimeout, config.ElectionTimeout = 50*time.Millisecond, 50*time.Millisecond
+	config.LeaderLeaseTimeout = 50 * time.Millisecond
 	logs, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 	members := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: address}}}
 	if err := raft.BootstrapCluster(config, logs, raft.NewInmemStore(), snapshots, transport, members); err != nil {

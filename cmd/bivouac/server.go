@@ -163,7 +163,8 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	}
 	sched := scheduler.DefaultConfig()
 	sandboxes := c.Sandboxes
-	sched.StartTimeout, sched.StopTimeout, sched.PauseGrace, sched.PlacementGrace = sandboxes.StartTimeout, sandboxes.StopTimeout, sandboxes.PauseGrace, sandboxes.PlacementGrace
+	sched.StartTimeout, sched.StopTimeout = sandboxes.StartTimeout, sandboxes.StopTimeout
+	sched.PauseGrace, sched.PlacementGrace = sandboxes.PauseGrace, sandboxes.PlacementGrace
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
 	if err := c.Workspaces.apply(&sched); err != nil {
 		return serverParts{}, err

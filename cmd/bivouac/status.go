@@ -131,7 +131,8 @@ func unaskedMembers(status statusReport, err error) []cluster.Member {
 			m.Role = cluster.RoleVoter
 		}
 		if server.ID == status.ID {
-			m.State, m.Report, m.KnownVersion, m.AppliedIndex = status.State, status.Report, status.KnownVersion, status.AppliedIndex
+			m.State, m.Report = status.State, status.Report
+			m.KnownVersion, m.AppliedIndex = status.KnownVersion, status.AppliedIndex
 		} else {
 			m.Error = "not asked: " + err.Error()
 		}

@@ -12,7 +12,8 @@ import (
 func passes(name string) bool {
 	switch name {
 	case "Accept", "Accept-Language", "Content-Type", "User-Agent", "Idempotency-Key", "X-Client-Request-Id",
-		"Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access", "X-App", "Openai-Beta", "X-Goog-Api-Client",
+		"Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access", "X-App",
+		"Openai-Beta", "X-Goog-Api-Client",
 		"Http-Referer", "X-Title": // OpenRouter's, for statistics
 		return true
 	}

@@ -145,8 +145,8 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 }
 
 // TestPages_AnotherUsersSandbox: a person has a sandbox open in a browser, and then opens the page
-// of another user's sandbox, by a link that was shared. That page reaches nothing of the first, neither where both are on the
-// API's address nor where each has a host of its own.
+// of another user's sandbox, by a link that was shared. That page reaches nothing of the first,
+// neither where both are on the API's address nor where each has a host of its own.
 func TestPages_AnotherUsersSandbox(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedDev(t)

@@ -22,7 +22,8 @@ func nodeAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacNoLeader", For: time.Minute, Severity: Page,
-			Expr:        `max by (job) (bivouac_raft_leader_known{` + job + `}) == 0 or count by (job) (up{` + job + `} == 0) == on (job) count by (job) (up{` + job + `})`,
+			Expr: `max by (job) (bivouac_raft_leader_known{` + job + `}) == 0` +
+				` or count by (job) (up{` + job + `} == 0) == on (job) count by (job) (up{` + job + `})`,
 			Summary:     "No node knows a leader",
 			Description: "Writes and linearizable reads fail. Running sandboxes go on.",
 		},
@@ -108,7 +109,8 @@ func stackAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacStateNearLimit", For: 5 * time.Minute, Severity: Ticket,
-			Expr:        `max by (job) (bivouac_state_bytes{` + job + `}) / (max by (job) (bivouac_state_limit_bytes{` + job + `}) > 0) > 0.85`,
+			Expr: `max by (job) (bivouac_state_bytes{` + job + `})` +
+				` / (max by (job) (bivouac_state_limit_bytes{` + job + `}) > 0) > 0.85`,
 			Summary:     "The state has {{ $value | humanizePercentage }} of what it may have",
 			Description: "At the limit, requests that add something are answered 429.",
 		},

@@ -89,7 +89,8 @@ func TestQueries_NameOnlyMetricsOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(bivouac_[a-z0-9_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(string(page), -1) {
+	metric := regexp.MustCompile("(?m)^\\| `(bivouac_[a-z0-9_]+)` \\| ([a-z]+) \\|")
+	for _, row := range metric.FindAllStringSubmatch(string(page), -1) {
 		kinds[row[1]] = row[2]
 	}
 	recorded := map[string]bool{}
@@ -128,7 +129,9 @@ func TestQueries_NameOnlyMetricsOfThePage(t *testing.T) {
 }
 
 // notShown are the metrics for a question that no panel asks.
-const notShown = `^bivouac_(raft_(append|install|request|restore|snapshot|store|compact|dispatch|fsm|leader_last|leader_restarts|heartbeat_timeouts|read_|wrong)|backup_|certificate_(renewals|last)|secret_store_logins|proxy_connections_cut).*`
+const notShown = `^bivouac_(raft_(append|install|request|restore|snapshot|store|compact|dispatch|fsm|leader_last|` +
+	`leader_restarts|heartbeat_timeouts|read_|wrong)|backup_|certificate_(renewals|last)|secret_store_logins|` +
+	`proxy_connections_cut).*`
 
 func promtool(t *testing.T, dir string, args ...string) {
 	t.Helper()

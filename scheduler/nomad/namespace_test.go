@@ -156,7 +156,8 @@ EOT
 	other := job
 	other.SandboxID, other.HasVersion, other.ModifyIndex = "ns2", false, 0
 	other.KeyRef.Path = "sandboxes/ns2/session"
-	other.Template.Driver, other.Template.Readiness, other.Template.Command, other.Template.Isolation = fsm.DriverMock, fsm.ReadinessAllocation, "", ""
+	other.Template.Driver, other.Template.Readiness = fsm.DriverMock, fsm.ReadinessAllocation
+	other.Template.Command, other.Template.Isolation = "", ""
 	var refused *scheduler.Failure
 	if err := r.Start(t.Context(), other); !errors.As(err, &refused) || refused.Reason != fsm.ReasonSpec || !strings.Contains(refused.Detail, "is not allowed in namespace") {
 		t.Errorf("a driver that the namespace does not have: %v", err)

@@ -176,7 +176,8 @@ func (p *privileged) life(t *testing.T, rules string) (step string, err error) {
 	t.Helper()
 	id := fmt.Sprintf("p%d", time.Now().UnixNano())
 	cfg := nomad.DefaultConfig()
-	cfg.Address, cfg.VaultMount, cfg.KillTimeout, cfg.Namespace, cfg.NodePool = p.own.nomad.Address, "secret", 2*time.Second, "sandboxes", "sandboxes"
+	cfg.Address, cfg.VaultMount, cfg.KillTimeout = p.own.nomad.Address, "secret", 2*time.Second
+	cfg.Namespace, cfg.NodePool = "sandboxes", "sandboxes"
 	cfg.Variable, cfg.CarryImage = "bivouac/"+id, p.own.image
 	runner := func(token string) *nomad.Runner {
 		cfg := cfg

@@ -62,7 +62,8 @@ func TestStartTask_GroupedRepositories(t *testing.T) {
 		got := w.done(task.ID)
 		dir := "/ws/" + got.SandboxID + "/project/" + got.ConversationID
 		w.agents.mu.Lock()
-		script, at := w.agents.commands[len(w.agents.commands)-1], w.agents.created[agent.DashedID(got.ConversationID)].Workspace.WorkingDir
+		script := w.agents.commands[len(w.agents.commands)-1]
+		at := w.agents.created[agent.DashedID(got.ConversationID)].Workspace.WorkingDir
 		w.agents.mu.Unlock()
 		if got.Status != fsm.StartTaskReady || at != dir+"/app" || !strings.Contains(script, "cd '"+dir+"'\n") || strings.Contains(script, "--depth") {
 			t.Errorf("%s in %s by\n%s", got.Status, at, script)

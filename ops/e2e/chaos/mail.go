@@ -177,7 +177,9 @@ func (m *drillMailer) post(send, later func() error) error {
 	return send()
 }
 
-func (m *drillMailer) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (m *drillMailer) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	kept := *args
 	return m.post(
 		func() error { return m.Transport.AppendEntries(id, target, args, resp) },
@@ -185,7 +187,9 @@ func (m *drillMailer) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	)
 }
 
-func (m *drillMailer) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (m *drillMailer) RequestVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
+) error {
 	kept := *args
 	return m.post(
 		func() error { return m.Transport.RequestVote(id, target, args, resp) },
@@ -193,7 +197,9 @@ func (m *drillMailer) RequestVote(id raft.ServerID, target raft.ServerAddress, a
 	)
 }
 
-func (m *drillMailer) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (m *drillMailer) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
+) error {
 	inner, ok := m.Transport.(raft.WithPreVote)
 	if !ok {
 		return errors.New("the transport knows no pre-votes")
@@ -205,7 +211,9 @@ func (m *drillMailer) RequestPreVote(id raft.ServerID, target raft.ServerAddress
 	)
 }
 
-func (m *drillMailer) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (m *drillMailer) TimeoutNow(
+	id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
+) error {
 	kept := *args
 	return m.post(
 		func() error { return m.Transport.TimeoutNow(id, target, args, resp) },
@@ -214,7 +222,10 @@ func (m *drillMailer) TimeoutNow(id raft.ServerID, target raft.ServerAddress, ar
 }
 
 // InstallSnapshot is sent again more often than anything else: there are few.
-func (m *drillMailer) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (m *drillMailer) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress,
+	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	again, before, instead := m.fate(true)
 	for i := 0; i < 2 && again+instead == 0; i++ {
 		again, before, instead = m.fate(false)

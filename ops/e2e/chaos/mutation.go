@@ -64,7 +64,8 @@ var MixedListings = Mutation{"listings that mix two states", []mutatedBody{
 		if err != nil {
 			return nil, nil, "", err
 		}
-		rows, next := v.Conversations(c.who.user, conversationQuery(c.query), fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)})
+		page := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
+		rows, next := v.Conversations(c.who.user, conversationQuery(c.query), page)
 		for range 20 {
 			if v, err = c.view(); err != nil {
 				return nil, nil, "", err

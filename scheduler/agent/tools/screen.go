@@ -10,15 +10,17 @@ import (
 
 // Bounds of what is kept of output.
 const (
-	maxOutput    = 30_000                                                                // characters in one observation
-	keptEnd      = 4 * maxOutput                                                         // bytes kept of the beginning, and of the end
-	maxLine      = 4 << 10                                                               // bytes of a line that a carriage return may overwrite
-	maxMarker    = 8 << 10                                                               // bytes of a marker
-	maxSequence  = 4 << 10                                                               // bytes of one escape sequence
-	markerOpen   = "\x1b]"                                                               // an operating system command, which no terminal shows
-	markerClose  = '\a'                                                                  // its end
-	cutNote      = "characters left out; send the output to a file and read parts of it" // in the middle
+	maxOutput    = 30_000        // characters in one observation
+	keptEnd      = 4 * maxOutput // bytes kept of the beginning, and of the end
+	maxLine      = 4 << 10       // bytes of a line that a carriage return may overwrite
+	maxMarker    = 8 << 10       // bytes of a marker
+	maxSequence  = 4 << 10       // bytes of one escape sequence
+	markerOpen   = "\x1b]"       // an operating system command, which no terminal shows
+	markerClose  = '\a'          // its end
 	replacedRune = "\uFFFD"
+
+	// In the middle of what was cut.
+	cutNote = "characters left out; send the output to a file and read parts of it"
 )
 
 // prompt is what the shell says when a command has ended.

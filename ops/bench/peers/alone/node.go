@@ -62,7 +62,8 @@ func open(o options) (*node, error) {
 	conf := raft.DefaultConfig()
 	conf.LocalID = memberID(o.me)
 	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = o.heartbeat, o.election, o.lease
-	conf.SnapshotInterval, conf.SnapshotThreshold, conf.TrailingLogs = o.product.SnapshotInterval, o.product.SnapshotThreshold, o.product.TrailingLogs
+	conf.SnapshotInterval, conf.SnapshotThreshold = o.product.SnapshotInterval, o.product.SnapshotThreshold
+	conf.TrailingLogs = o.product.TrailingLogs
 	conf.CommitTimeout = o.product.CommitTimeout
 	conf.BatchApplyCh = true
 	conf.Logger = logger
