@@ -86,6 +86,9 @@ func (t *transaction) apply(cmd Command) Outcome {
 	}
 	if t.meta.active(VersionRoom) {
 		t.forgetExpired(t.now, expireAlways)
+		if t.index%forgetReplacedEvery == 0 {
+			t.forgetReplaced(forgetReplacedMost)
+		}
 	}
 	if o, found := t.recorded(cmd); found {
 		return o
@@ -157,6 +160,9 @@ func put[T any](t *transaction, table string, old, next *T) {
 	t.recount(refsOf(old), refsOf(next))
 	t.account(resourceUseOf(&t.meta, old), resourceUseOf(&t.meta, next))
 	must(t.txn.Insert(table, next))
+	if old != nil {
+		t.keepReplaced(old, refsOf(next))
+	}
 	t.mark(table)
 }
 
@@ -165,6 +171,7 @@ func drop[T any](t *transaction, table string, old *T) {
 	t.recount(refsOf(old), refSet{})
 	t.account(resourceUseOf(&t.meta, old), resourceUse{})
 	must(t.txn.Delete(table, old))
+	t.keepReplaced(old, refSet{})
 	t.mark(table)
 }
 

@@ -184,6 +184,8 @@ func rowName(row any) string {
 		return r.ID
 	case *recentStart:
 		return fmt.Sprintf("%s/%d", r.UserID, r.Index)
+	case *replacedSecret:
+		return fmt.Sprint(r.Path, "@", r.Version)
 	case *Orphan:
 		return r.Kind + "/" + r.Sandbox
 	}

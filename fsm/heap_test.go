@@ -79,6 +79,9 @@ func heapShapes() map[string]func(i int) []any {
 				Client: id("n", i), Volume: id("v", i), Bytes: 1 << 20,
 			}}
 		},
+		"replaced secret": func(i int) []any {
+			return []any{&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at}}
+		},
 		"result":          func(i int) []any { return []any{record(i, Result{})} },
 		"result, sandbox": func(i int) []any { return []any{record(i, Result{Sandbox: sandbox(i)})} },
 		"result, failed": func(i int) []any {
@@ -120,6 +123,8 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableProviders, nil, row)
 			case *Orphan:
 				put(tx, tableOrphans, nil, row)
+			case *replacedSecret:
+				put(tx, tableReplaced, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

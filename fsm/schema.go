@@ -24,6 +24,7 @@ const (
 	tableClientCommands = "client_commands"
 	tableRecentStarts   = "recent_starts"
 	tableOrphans        = "orphans"
+	tableReplaced       = "replaced_secrets"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
 	// bound.
 	tableSecretRefs = "secret_refs"
@@ -57,7 +58,7 @@ func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
-		recentStartTable(), usageTable(), orphanTable(),
+		recentStartTable(), usageTable(), orphanTable(), replacedTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

@@ -53,6 +53,10 @@ func samples() map[string]sample {
 			&Orphan{Kind: OrphanJob, Sandbox: "a"}, &Orphan{Kind: OrphanWorkspace, Sandbox: "a"},
 			&Orphan{Kind: OrphanJob, Sandbox: "a", Delete: true},
 		},
+		tableReplaced: {
+			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t0}, &replacedSecret{UserID: "u", Path: "p", Version: 2, Since: t0},
+			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t1},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},

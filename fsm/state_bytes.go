@@ -34,7 +34,7 @@ const (
 
 // rowBytes returns what a row counts for in its user's state: settings, names of secrets, git
 // providers, sandboxes, conversations, start tasks and results of commands, and the secrets that they
-// refer to. Other rows count for nothing, because only operators and the leader write them. It depends
+// refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators and the leader write them. It depends
 // on the row alone.
 func (m *meta) rowBytes(row any) (user string, bytes int) {
 	if !m.active(VersionRoom) {
@@ -62,6 +62,7 @@ const (
 	secretHeap       = 550
 	providerHeap     = 1000
 	lostHeap         = 550
+	replacedHeap     = 800
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -93,6 +94,8 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, bytes
 	case *commandRecord:
 		return row.UserID, row.heap()
+	case *replacedSecret:
+		return row.UserID, replacedHeap + len(row.UserID) + len(row.Path) + row.Bytes
 	case *Orphan:
 		if row.Owner != "" {
 			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume) + len(row.SpecID)
@@ -275,6 +278,16 @@ func (t *transaction) over(user string, bytes, limit int) bool {
 	if used <= limit || !t.meta.active(VersionRoom) {
 		return used > limit
 	}
+	var gone []*replacedSecret
+	for r := range withPrefix[replacedSecret](t.txn, tableReplaced, indexTime, nil) {
+		if used <= limit || !r.expired(t.now) {
+			break
+		}
+		gone = append(gone, r)
+		if of, n := t.meta.rowBytes(r); user == "" || of == user {
+			used -= n
+		}
+	}
 	var expired []*commandRecord
 	for r := range withPrefix[commandRecord](t.txn, tableClientCommands, indexTime, nil) {
 		if used <= limit || !r.expired(t.now) {
@@ -289,6 +302,9 @@ func (t *transaction) over(user string, bytes, limit int) bool {
 		for _, r := range expired {
 			t.forget(r)
 		}
+		for _, r := range gone {
+			drop(t, tableReplaced, r)
+		}
 	}
 	return used > limit
 }
@@ -302,7 +318,7 @@ func growthOf[T any](m *meta, old, next *T) int {
 	_, n := m.rowBytes(next)
 	if old != nil {
 		_, was := m.rowBytes(old)
-		n -= was
+		n += m.replacedBytes(old, refsOf(next)) - was
 	}
 	return n
 }

@@ -46,6 +46,7 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	if t.meta.active(VersionRoom) {
 		t.forgetUser(user)
 		t.purgeLost(user)
+		dropAll[replacedSecret](t, tableReplaced, indexID, mine)
 	}
 	drop(t, tableUsers, old)
 	t.changed, t.keys = true, t.index

@@ -9,6 +9,28 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
+// TestFullState_ReplacedSecretsCount: whoever replaces one secret again and again meets the limit, and
+// from then on no secret is written.
+func TestFullState_ReplacedSecretsCount(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t).withSpec().withSettings().raised().limited(fsm.Installation{PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes}})
+	long, before := strings.Repeat("x", 60<<10), h.secrets.written()
+	const requests = 200
+	refused := 0
+	for range requests {
+		switch res := h.do(h.alice, "POST", settingsPath, fmt.Sprintf(`{"llm_api_key":%q}`, long)); res.status {
+		case http.StatusTooManyRequests:
+			refused++
+		case http.StatusOK:
+		default:
+			t.Fatalf("%d %s", res.status, res.body)
+		}
+	}
+	if n := h.secrets.written() - before; refused == 0 || n != requests-refused || n*len(long) > fsm.MinStateBytes {
+		t.Errorf("%d of %d requests refused, %d secrets of 60 KiB written with a limit of %d bytes", refused, requests, n, fsm.MinStateBytes)
+	}
+}
+
 // TestFullState_ARefusedPostWritesNoSecret: whatever a POST brings, if the state has no room for it no
 // secret was written.
 func TestFullState_ARefusedPostWritesNoSecret(t *testing.T) {
