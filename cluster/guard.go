@@ -54,8 +54,6 @@ type recordsRequest struct {
 	Records map[raft.ServerID]record `json:"records"`
 	// Index is 0 from older programs.
 	Index uint64 `json:"index,omitempty"`
-	// Silent has the milliseconds since the leader heard each silent member.
-	Silent map[raft.ServerID]int64 `json:"silent,omitempty"`
 }
 
 // guard asks the members whether they object to this start, and stores it when they do not. A
@@ -332,9 +330,8 @@ func (n *Node) shareRecords(
 	records := n.records.gather(servers, n.id, term, commit)
 	n.records.merge(records)
 	n.records.keep(servers)
-	silent := silentIn(contacts, time.Now())
 	due := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
-		return s.ID == n.id || !contacts[s.ID].alive || len(silent) == 0 && maps.Equal(sent[s.ID], records)
+		return s.ID == n.id || !contacts[s.ID].alive || maps.Equal(sent[s.ID], records)
 	})
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -342,7 +339,7 @@ func (n *Node) shareRecords(
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit, Silent: silent}, &struct{}{}) == nil {
+			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit}, &struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				sent[s.ID] = records
@@ -366,7 +363,6 @@ func (n *Node) recordable(id raft.ServerID) bool {
 // this node knows itself that the index is committed; the leader tells again what was refused. A
 // start of this node that its disk does not know may be that of another process, on a copy.
 func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struct{}, error) {
-	n.silent.set(request.Silent, time.Now())
 	servers, index := n.servers(), request.Index
 	maps.DeleteFunc(request.Records, func(id raft.ServerID, r record) bool {
 		index = max(index, r.Acked)

@@ -88,7 +88,6 @@ type Node struct {
 	senders      senders
 	eligibility  eligibility
 	records      memberRecords
-	silent       silentMembers
 	caughtUp     atomic.Bool
 	// challenging is set while the members decide about this node's start.
 	challenging atomic.Bool

@@ -40,18 +40,14 @@ type contactBook struct {
 	known map[raft.ServerID]contact
 }
 
-// begin drops the contacts of another term. silent holds the silences that the previous leader
-// reported.
-func (l *contactBook) begin(term uint64, silent map[raft.ServerID]time.Time) {
+// begin drops the contacts of another term.
+func (l *contactBook) begin(term uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.term == term && l.known != nil {
 		return
 	}
 	l.term, l.known = term, map[raft.ServerID]contact{}
-	for id, since := range silent {
-		l.known[id] = contact{since: since}
-	}
 }
 
 // note records the result of one hello and returns the contact. clock is this node's wall clock;
@@ -93,7 +89,7 @@ func (l *contactBook) ages(term uint64, now time.Time) map[string]int64 {
 // reconcileMembers runs on the leader for one term. It promotes nonvoters that have caught up,
 // replaces dead members, and raises the protocol version of a new cluster.
 func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
-	n.contacts.begin(term, n.silent.get(time.Now()))
+	n.contacts.begin(term)
 	sent := map[raft.ServerID]map[raft.ServerID]record{}
 	announced := 0
 	for {
