@@ -48,8 +48,11 @@ func callersOf(call string) (may callers, known bool) {
 // admitCaller refuses a peer call that its caller may not make. name is the node of the certificate.
 func (n *Node) admitCaller(ctx context.Context, name, call string) error {
 	may, known := callersOf(call)
-	if !known || may == byAnybody {
-		return nil // handle knows no other calls
+	if !known {
+		return errUnknownCall(call)
+	}
+	if may == byAnybody {
+		return nil
 	}
 	from, _ := peernet.Parties(ctx)
 	if may == byMembers && from == "" && name == n.cfg.NodeName {

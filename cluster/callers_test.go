@@ -3,6 +3,9 @@ package cluster_test
 import (
 	"bytes"
 	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +98,33 @@ func (w *walked) message(kind int, name string) bool {
 	return err == nil && w.count(w.asked, counter) == before
 }
 
+// namedCalls are the peer calls that the program's text names.
+func namedCalls(t *testing.T) (names []string) {
+	t.Helper()
+	for dir, prefix := range map[string]string{".": "call", "peernet": "Call"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range regexp.MustCompile(`(?m)^\s*(?:const )?`+prefix+`[A-Z]\w*\s*= "([a-z_]+)"`).FindAllSubmatch(text, -1) {
+				names = append(names, string(found[1]))
+			}
+		}
+	}
+	if len(names) < 17 {
+		t.Errorf("only these calls are found: %v", names)
+	}
+	return names
+}
+
 // TestReal_WhoMayCall walks through all peer calls and all messages of Raft's with a certificate of
 // each kind.
 func TestReal_WhoMayCall(t *testing.T) {
@@ -125,8 +155,15 @@ func TestReal_WhoMayCall(t *testing.T) {
 			t.Errorf("%s: %s, want %s (stranger, revoked, removed, nonvoter, follower, leader)", name, got, want)
 		}
 	}
+	walkedCalls := map[string]bool{}
 	for _, c := range calls {
 		walk(c.name, c.want, w.call)
+		walkedCalls[c.name] = true
+	}
+	for _, name := range namedCalls(t) {
+		if !walkedCalls[name] {
+			t.Errorf("the peer call %q is not walked", name)
+		}
 	}
 	for _, m := range messages {
 		walk(m.name, m.want, w.message)

@@ -290,8 +290,11 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 			return changeResponse{Error: optional(n.TransferLeadership(ctx, r.To))}, nil
 		})
 	}
-	return nil, fmt.Errorf("unknown peer call %q", name)
+	return nil, errUnknownCall(name)
 }
+
+// errUnknownCall is the answer to a call that the program does not know (votedAnswer.older).
+func errUnknownCall(name string) error { return fmt.Errorf("unknown peer call %q", name) }
 
 // answer decodes a request, calls fn and encodes its response.
 func answer[Q, A any](request []byte, fn func(Q) (A, error)) ([]byte, error) {

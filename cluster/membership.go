@@ -93,11 +93,9 @@ func (n *Node) atLeader(
 
 // changed turns the error of a membership change into the caller's error.
 func (n *Node) changed(err error) error {
-	switch moved := errMoved(err); {
+	switch {
 	case err == nil:
 		return nil
-	case moved != nil:
-		return moved
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	default:
@@ -135,7 +133,7 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 			m.Name, request.Protocol, has,
 		)
 	}
-	servers, _, err := n.configuration(r)
+	servers, err := n.configuration(r)
 	if err != nil {
 		return n.changed(err)
 	}
@@ -175,7 +173,7 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 // again. A change can't name the configuration that it was decided on, because raft 1.7.3 never tells
 // its index (Raft.GetConfiguration), so this is read last.
 func (n *Node) stillMember(r *raft.Raft, id raft.ServerID) error {
-	servers, _, err := n.configuration(r)
+	servers, err := n.configuration(r)
 	if err == nil && !listed(servers, id) {
 		return fsm.Errorf(fsm.CodeConflict, "node %q was removed meanwhile; nothing was done", peernet.NodeName(id))
 	}

@@ -153,18 +153,17 @@ func NewWith(
 	n.metrics = newMetrics(n)
 	n.onDisk.Store(&diskNote{})
 	n.storage.Logs = timedLogs{storage.Logs, n.metrics.logWrite}
-	n.raftFSM.took, n.raftFSM.operated = n.metrics.apply, n.logOperated
+	n.raftFSM.took, n.raftFSM.operated = n.metrics.apply, n.operated
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
 	n.eligibility.init()
-	n.senders.init()
 	n.addresses.init(n.self(), n.servers)
 	n.leaderReads = readBatcher{run: n.verifiedIndex, spawn: n.futures.Go}
 	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
 	n.entries = batcher{run: n.appendEntry, spawn: n.futures.Go, maxInFlight: 1}
 	n.outbox = batcher{run: n.forwardBatch, spawn: n.futures.Go, maxInFlight: maxForwards}
-	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable)); err != nil {
+	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable), n.senders.init(storage.Stable)); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peernet.Port); ok {

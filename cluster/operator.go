@@ -232,6 +232,17 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 	return errNoOperator()
 }
 
+// operated follows each operator's command that this node has applied.
+func (n *Node) operated(e fsm.Entry, refusal *fsm.Error) {
+	n.logOperated(e, refusal)
+	if e.Command.Type != fsm.ProtocolRaise || !n.store.View().Active(fsm.VersionPeers) {
+		return
+	}
+	if err := n.senders.demandProofs(n.storage.Stable); err != nil {
+		n.logger.Error("cluster: a start of this node will believe as older programs do until it has read its log", "error", err)
+	}
+}
+
 // logOperated logs an operator's command that this node has applied. Each node logs it, so that a
 // leader that forges one is seen on the others. A start repeats those of the log's entries that are in
 // no snapshot: the index is the same.

@@ -252,9 +252,10 @@ func (n *Node) seekAmong(b *ballot) error {
 }
 
 // orOlder decides an election that no majority confirms. Below fsm.VersionPeers some voters may not
-// know the question, so only those that deny the election count.
+// know the question, so only those that deny the election count. The version is the one that the disk
+// remembers, too: a start's store is empty until a leader is believed.
 func (n *Node) orOlder(b *ballot) error {
-	if !n.store.View().Active(fsm.VersionPeers) && !b.lost() {
+	if !n.senders.demanding.Load() && !n.store.View().Active(fsm.VersionPeers) && !b.lost() {
 		return nil
 	}
 	yes, no, needed := b.tally()

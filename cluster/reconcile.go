@@ -108,7 +108,7 @@ func (n *Node) reconcileOnce(
 	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]record, announced *int,
 ) error {
 	r := n.raft.Load()
-	servers, index, err := n.configuration(r)
+	servers, err := n.configuration(r)
 	if err != nil {
 		return err
 	}
@@ -120,20 +120,20 @@ func (n *Node) reconcileOnce(
 		return err
 	}
 	states := n.memberStates(r, servers, contacts)
-	if err := n.changeMembers(ctx, r, servers, index, nextChange(states, n.wantedVoters())); err != nil {
+	if err := n.changeMembers(ctx, r, servers, nextChange(states, n.wantedVoters())); err != nil {
 		return err
 	}
 	return n.raiseVersion(ctx, states, contacts, announced)
 }
 
-// configuration returns Raft's latest members and the log index of that configuration, which raft 1.7.3
-// always says is 0 (ops/decisions/0022).
-func (n *Node) configuration(r *raft.Raft) ([]raft.Server, uint64, error) {
+// configuration returns Raft's latest members. Changes don't name it: raft 1.7.3 tells nobody its
+// index (ops/decisions/0022).
+func (n *Node) configuration(r *raft.Raft) ([]raft.Server, error) {
 	future := r.GetConfiguration()
 	if err := future.Error(); err != nil {
-		return nil, 0, fmt.Errorf("reading the membership: %w", err)
+		return nil, fmt.Errorf("reading the membership: %w", err)
 	}
-	return future.Configuration().Servers, future.Index(), nil
+	return future.Configuration().Servers, nil
 }
 
 // pollMembers says hello to all other members in parallel.
@@ -197,22 +197,20 @@ func (n *Node) wantedVoters() int {
 
 // changeMembers carries out a change.
 func (n *Node) changeMembers(
-	ctx context.Context, r *raft.Raft, servers []raft.Server, index uint64, m memberChange,
+	ctx context.Context, r *raft.Raft, servers []raft.Server, m memberChange,
 ) error {
 	if m.promote != "" {
 		n.logger.Info(
 			"cluster: nonvoter caught up, promoting it to voter", "peer", peernet.NodeName(m.promote),
 		)
-		future := r.AddVoter(m.promote, n.addressIn(servers, m.promote), index, changeTimeout)
-		if err := n.await(ctx, future); err != nil {
+		if err := n.await(ctx, r.AddVoter(m.promote, n.addressIn(servers, m.promote), 0, changeTimeout)); err != nil {
 			return fmt.Errorf("promoting %s: %w", peernet.NodeName(m.promote), err)
 		}
-		index = future.Index()
 	}
 	if m.remove != "" {
 		n.logger.Warn("cluster: removing a member that was silent for too long; to come back it needs an empty data directory",
 			"peer", peernet.NodeName(m.remove), "duration", n.cfg.DeadAfter)
-		if err := n.await(ctx, r.RemoveServer(m.remove, index, changeTimeout)); err != nil {
+		if err := n.await(ctx, r.RemoveServer(m.remove, 0, changeTimeout)); err != nil {
 			return fmt.Errorf("removing %s: %w", peernet.NodeName(m.remove), err)
 		}
 	}

@@ -39,7 +39,7 @@ type replaceRequest struct {
 // for the only voter and, without Force, for a node whose removal would leave no majority.
 func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
 	return n.atLeader(ctx, callRemove, removeRequest{name, o}, func(ctx context.Context, r *raft.Raft) error {
-		servers, index, err := n.configuration(r)
+		servers, err := n.configuration(r)
 		if err != nil {
 			return n.changed(err)
 		}
@@ -60,7 +60,7 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 			return err
 		}
 		n.logger.Info("cluster: removing node", "peer", name)
-		return n.changed(n.await(ctx, r.RemoveServer(target.ID, index, changeTimeout)))
+		return n.changed(n.await(ctx, r.RemoveServer(target.ID, 0, changeTimeout)))
 	})
 }
 
@@ -69,7 +69,7 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 // accepts it.
 func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o RemoveOptions) error {
 	return n.atLeader(ctx, callReplace, replaceRequest{oldName, newName, o}, func(ctx context.Context, r *raft.Raft) error {
-		servers, index, err := n.configuration(r)
+		servers, err := n.configuration(r)
 		if err != nil {
 			return n.changed(err)
 		}
@@ -100,7 +100,7 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 		}
 		if next.Suffrage != raft.Voter {
 			n.logger.Info("cluster: node takes the place of another", "peer", newName, "former", oldName)
-			if err := n.await(ctx, r.AddVoter(next.ID, n.addressIn(servers, next.ID), index, changeTimeout)); err != nil {
+			if err := n.await(ctx, r.AddVoter(next.ID, n.addressIn(servers, next.ID), 0, changeTimeout)); err != nil {
 				return n.changed(err)
 			}
 		}
@@ -216,7 +216,7 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 	if to == "" {
 		return n.beginTransfer(r, n.successors(ctx, r))
 	}
-	servers, _, err := n.configuration(r)
+	servers, err := n.configuration(r)
 	if err != nil {
 		return nil, n.changed(err)
 	}
@@ -230,15 +230,4 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 		return nil, nil
 	}
 	return n.beginTransfer(r, []raft.Server{next})
-}
-
-// errMoved is the error of a membership change that another one preceded, else nil.
-func errMoved(err error) error {
-	if err == nil || !strings.Contains(err.Error(), "configuration changed since") {
-		return nil
-	}
-	return fsm.Errorf(
-		fsm.CodeConflict,
-		"the membership changed meanwhile; nothing was done: look at the members and try again",
-	)
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // The reasons for which a message of Raft's is refused, as values of a metric's label.
@@ -35,6 +38,8 @@ type senders struct {
 	// proofs are those in progress. failed are the last ones that failed, and when.
 	proofs map[election]*proof
 	failed map[election]time.Time
+	// demanding: this node has seen that every voter's program knows the question (demandProofs).
+	demanding atomic.Bool
 	// unknown is a leader of which no member that this node knows could tell.
 	unknown unknownLeader
 }
@@ -245,7 +250,28 @@ func (s *senders) proved(e election, err error) {
 	}
 }
 
-func (s *senders) init() { s.proofs, s.failed = map[election]*proof{}, map[election]time.Time{} }
+func (s *senders) init(stable raft.StableStore) error {
+	s.proofs, s.failed = map[election]*proof{}, map[election]time.Time{}
+	since, err := raftstore.Get(stable, raftstore.KeyProofs)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", raftstore.KeyProofs, err)
+	}
+	s.demanding.Store(since != "")
+	return nil
+}
+
+// demandProofs keeps on the disk that the cluster has reached fsm.VersionPeers. A start knows the
+// version only once a leader has told it what of its log is committed.
+func (s *senders) demandProofs(stable raft.StableStore) error {
+	if s.demanding.Load() {
+		return nil
+	}
+	if err := raftstore.Set(stable, raftstore.KeyProofs, strconv.Itoa(fsm.VersionPeers)); err != nil {
+		return fmt.Errorf("storing %s: %w", raftstore.KeyProofs, err)
+	}
+	s.demanding.Store(true)
+	return nil
+}
 
 // promisedTo reports whether this node promised to form a cluster with another.
 func (n *Node) promisedTo(id raft.ServerID) bool {

@@ -276,6 +276,13 @@ func (c *Cluster) SetFault(f Fault) {
 	c.fabric.fault = f
 }
 
+// SetUnknown makes the programs of nodes too old for peer calls, nil for none.
+func (c *Cluster) SetUnknown(u Unknown) {
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	c.fabric.unknown = u
+}
+
 // Eventually waits until ok is true.
 func (c *Cluster) Eventually(what string, ok func() bool) {
 	c.t.Helper()

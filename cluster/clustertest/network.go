@@ -27,14 +27,19 @@ const (
 // reset connection.
 type Fault func(from, to, call string) bool
 
+// Unknown reports whether the program of a node is too old to know a peer call.
+type Unknown func(to, call string) bool
+
 // fabric connects the ports of all nodes.
 type fabric struct {
 	mu    sync.Mutex
 	ports map[string]*port // by address
 	group map[string]int   // partitions; addresses of different groups are cut off
 	fault Fault
-	terms map[uint64]string // leader by term
-	errs  []error
+	// unknown is nil where every program knows every call.
+	unknown Unknown
+	terms   map[uint64]string // leader by term
+	errs    []error
 	// messages counts Raft's AppendEntries.
 	messages int
 }
@@ -227,6 +232,10 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	}
 	replies := make(chan reply, 1)
 	if !to.serve(ctx, func(ctx context.Context, handle peernet.Handler) {
+		if p.fabric.lacks(to.name, name) {
+			replies <- reply{nil, fmt.Errorf("unknown peer call %q", name)}
+			return
+		}
 		answer, err := handle(peernet.WithParties(ctx, "", id), p.name, name, request)
 		replies <- reply{answer, err}
 	}) {
@@ -252,6 +261,13 @@ func (p *port) Call(ctx context.Context, address, name string, request []byte) (
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// lacks reports whether a node's program does not know a call.
+func (f *fabric) lacks(to, call string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unknown != nil && f.unknown(to, call)
 }
 
 // Gone reports, like the real peer port, that no process listens at the address.

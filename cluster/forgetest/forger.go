@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,16 +40,24 @@ type Forger struct {
 	Wire raft.Transport
 	// poses is the member that the greetings of new connections of Raft's name, nil for ID.
 	poses atomic.Pointer[string]
+	// NotMember is the index as of which answers to greetings say that the caller is no member, 0 for
+	// none. Set it before anybody calls.
+	NotMember uint64
 }
 
 // New opens a port on a host. The certificate must be for the node of the id.
 func New(files peernet.TLSFiles, host, id string) (*Forger, error) {
+	return NewAt(files, net.JoinHostPort(host, "0"), id)
+}
+
+// NewAt is New at an address, which may be a member's.
+func NewAt(files peernet.TLSFiles, address, id string) (*Forger, error) {
 	logger := slog.New(slog.DiscardHandler)
 	creds, err := peernet.LoadCredentials(files, "", logger)
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +110,7 @@ func (f *Forger) Greet(to raft.ServerID) peernet.Greeting {
 
 // Welcome implements peernet.Host.
 func (f *Forger) Welcome(peernet.Greeting) peernet.GreetingAnswer {
-	return peernet.GreetingAnswer{Greeting: f.Greet("")}
+	return peernet.GreetingAnswer{Greeting: f.Greet(""), NotMember: f.NotMember, Index: f.NotMember}
 }
 
 // Met implements peernet.Host.
@@ -144,8 +153,21 @@ func (f *Forger) Send(ctx context.Context, to Target, chance *rand.Rand) (took s
 	}
 	all := []func(context.Context) string{
 		m.entry, m.entry, m.heartbeat, m.snapshot, m.vote, m.preVote, m.timeoutNow,
-		m.records, m.command, m.hello, m.joins, m.starts, m.reads,
+		m.records, m.plausible, m.command, m.hello, m.joins, m.starts, m.reads,
 	}
+	return all[chance.IntN(len(all))](ctx)
+}
+
+// SendAsMember is Send with the certificate of one of the target's members that leads no term of the
+// target's: what such a member may not send. Votes and what members may read are left out.
+func (f *Forger) SendAsMember(ctx context.Context, to Target, chance *rand.Rand) (took string) {
+	m := forged{
+		Forger: f, Target: to, header: f.Header(f.ID), id: raft.ServerID(to.ID),
+		at:   raft.ServerAddress(peernet.AddressFor(raft.ServerID(to.ID), to.Address)),
+		term: []uint64{to.Term, to.Term + 1, to.Term + 7, math.MaxUint64 - 1}[chance.IntN(4)],
+	}
+	m.Members = slices.DeleteFunc(slices.Clone(to.Members), func(id string) bool { return id == f.ID })
+	all := []func(context.Context) string{m.entry, m.heartbeat, m.snapshot, m.timeoutNow, m.records, m.plausible, m.hello, m.joins, m.starts}
 	return all[chance.IntN(len(all))](ctx)
 }
 
@@ -245,12 +267,17 @@ func (m forged) timeoutNow(context.Context) string {
 	return ""
 }
 
-// records tells of a start of every member that no disk knows.
-func (m forged) records(ctx context.Context) string {
+// records tells of a start of every member that no disk knows, and of entries that no log has.
+func (m forged) records(ctx context.Context) string { return m.tell(ctx, m.Commit+1<<40) }
+
+// plausible is records with entries that all logs have.
+func (m forged) plausible(ctx context.Context) string { return m.tell(ctx, m.Commit) }
+
+func (m forged) tell(ctx context.Context, acked uint64) string {
 	all := map[string]any{m.Forger.ID: map[string]any{"acked": 1}}
 	for _, id := range m.Members {
 		all[id] = map[string]any{
-			"start": map[string]any{"seq": 1 << 40, "nonce": "forged"}, "acked": m.Commit + 1<<40, "address": m.Port.Addr(),
+			"start": map[string]any{"seq": 1 << 40, "nonce": "forged"}, "acked": acked, "address": m.Port.Addr(),
 		}
 	}
 	request, err := json.Marshal(map[string]any{"records": all, "silent": map[string]int{m.Members[0]: 1 << 40}})

@@ -41,6 +41,7 @@ const (
 	KeyPromise = "bivouac_promise"
 	KeyStarts  = "bivouac_starts"
 	KeyWitness = "bivouac_witness"
+	KeyProofs  = "bivouac_proofs"
 
 	keyMark     = "bivouac_log_mark"
 	keyRecovery = "bivouac_recovery"

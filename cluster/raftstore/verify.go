@@ -94,7 +94,7 @@ func (w *Watchdog) checkNothingElse(bolt string) error {
 func stableKeys() []string {
 	return []string{
 		"CurrentTerm", "LastVoteTerm", "LastVoteCand",
-		KeyNodeID, KeyPromise, keyMark, keyRecovery, KeyStarts, KeyWitness, keyPlace,
+		KeyNodeID, KeyPromise, keyMark, keyRecovery, KeyStarts, KeyWitness, KeyProofs, keyPlace,
 	}
 }
 
