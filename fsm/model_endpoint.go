@@ -74,8 +74,10 @@ func (s *Settings) present() ModelEndpoint {
 	return ModelEndpoint{Model: valueOr(s.Values.LLMModel, ""), BaseURL: valueOr(s.Values.LLMBaseURL, ""), Key: s.LLMAPIKey.Path}
 }
 
-// leave keeps what old led to, if s leads elsewhere: conversations that began there go on there.
-func (s *Settings) leave(old *Settings) {
+// leave keeps what old led to, if s leads elsewhere: conversations that began there go on there. Back
+// at a former endpoint without a new key (keyed) s has the key of that one: no other server's key goes
+// there.
+func (s *Settings) leave(old *Settings, keyed bool) {
 	if old == nil {
 		return
 	}
@@ -88,8 +90,12 @@ func (s *Settings) leave(old *Settings) {
 	}
 	var kept []FormerEndpoint
 	for _, f := range old.Former {
-		if !sameEndpoint(f.Model, f.BaseURL, was) && !sameEndpoint(f.Model, f.BaseURL, is) {
+		switch {
+		case sameEndpoint(f.Model, f.BaseURL, was):
+		case !sameEndpoint(f.Model, f.BaseURL, is):
 			kept = append(kept, f)
+		case !keyed:
+			s.LLMAPIKey = f.Key
 		}
 	}
 	if !old.LLMAPIKey.IsZero() {

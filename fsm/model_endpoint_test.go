@@ -68,8 +68,8 @@ func TestEndpoint_BelongsToTheConversation(t *testing.T) {
 	f.do("ada", llmSettings("o3", "", llmKey(5))) // the same vendor
 	at("c2", "https://b m 3")
 	at("c3", "https://vendor gpt-5 5")
-	f.do("ada", llmSettings("m", "https://b", nil)) // back, with the present key
-	at("c2", "https://b m 5")
+	f.do("ada", llmSettings("m", "https://b", nil)) // back, with the key of that endpoint
+	at("c2", "https://b m 3")
 	at("c3", "https://vendor gpt-5 5")
 	f.do("ada", llmSettings("m", "https://b", &SecretRef{})) // the key is deleted
 	at("c2", "https://b m -1")
@@ -115,6 +115,30 @@ func TestEndpoint_KeysOfFormerEndpointsAreKept(t *testing.T) {
 	}
 	if n := len(f.store.View().Settings("ada").Former); n != maxFormerEndpoints {
 		t.Errorf("%d former endpoints", n)
+	}
+}
+
+// TestEndpoint_SetBack_HasItsOwnKey: settings that lead back to a former endpoint take up its key, also
+// when as many are kept as there is room for. A key that comes along counts.
+func TestEndpoint_SetBack_HasItsOwnKey(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t).open().at(ProtocolVersion)
+	url := func(n int) string { return fmt.Sprintf("https://%d", n) }
+	for n := 1; n <= maxFormerEndpoints+1; n++ {
+		f.do("ada", llmSettings("m", url(n), llmKey(n)))
+		f.conversation("ada", fmt.Sprint("c", n))
+	}
+	for _, n := range []int{1, 2, 9, 1, 5} {
+		f.do("ada", llmSettings("m", url(n), nil))
+		for c := 1; c <= maxFormerEndpoints+1; c++ {
+			if got, want := f.goesTo(fmt.Sprint("c", c)), fmt.Sprint(url(c), " m ", c); got != want {
+				t.Errorf("back at endpoint %d: c%d goes to %q, want %q", n, c, got, want)
+			}
+		}
+	}
+	f.do("ada", llmSettings("m", url(3), llmKey(70)))
+	if got := f.goesTo("c3"); got != "https://3 m 70" {
+		t.Errorf("with a new key c3 goes to %q", got)
 	}
 }
 

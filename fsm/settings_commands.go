@@ -57,7 +57,7 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	old := t.settingsOf(user)
 	s := b.over(old)
 	if t.meta.active(VersionEndpoints) {
-		s.leave(old)
+		s.leave(old, b.LLMAPIKey != nil)
 	}
 	if !t.meta.active(VersionAgents) {
 		s.Values = s.Values.withoutAgents()
@@ -137,7 +137,7 @@ func (t *transaction) settingsAdmission(b *SettingsPutBody) *Error {
 	next := b.over(old)
 	next.UserID = userID
 	if t.meta.active(VersionEndpoints) {
-		next.leave(old)
+		next.leave(old, b.LLMAPIKey != nil)
 	}
 	if b.Values.ChoosesAgent() && !t.meta.active(VersionAgents) {
 		return NeedsVersion("choosing an agent or sharing sandboxes", VersionAgents, t.meta.ProtocolVersion)

@@ -389,10 +389,10 @@ func (w *work) isCounted() {
 }
 
 // keepsNoKey searches the sandboxes' files, environments and command lines, and what the agent
-// itself finds.
-func (w *work) keepsNoKey() {
+// itself finds. others are keys beside the test's own.
+func (w *work) keepsNoKey(others ...string) {
 	w.t.Helper()
-	for _, secret := range []string{workModelKey, workGitToken} {
+	for _, secret := range append([]string{workModelKey, workGitToken}, others...) {
 		found, err := exec.CommandContext(w.t.Context(), "grep", "-rlaF", "--exclude-dir=vault", "-e", secret, w.f.Dir).CombinedOutput()
 		var exit *exec.ExitError
 		if err == nil || !errors.As(err, &exit) || exit.ExitCode() > 2 {
