@@ -23,6 +23,9 @@ import (
 const loot = `cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' >loot-%[1]s.txt; env >>loot-%[1]s.txt
 find ~ .. -type f -not -name 'loot-*' -size -1000k -exec cat {} + 2>/dev/null >loot-%[1]s-files.bin; env; touch looted-%[1]s`
 
+// laterEnv prints the environment while its caller reads already.
+const laterEnv = "for i in 1 2 3; do sleep 1; env; done; sleep 1"
+
 // robbed is a sandbox whose agents look for keys.
 type robbed struct {
 	*canaries
@@ -65,7 +68,11 @@ func TestCanary_AnAgentFindsNoKey(t *testing.T) {
 		{When: modeltest.When{User: "look for keys", Tool: "terminal"}, Answers: []modeltest.Answer{
 			modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": fmt.Sprintf(loot, "native")})), modeltest.Text("Looked.")}},
 		{When: modeltest.When{User: "look for keys", Tool: "exec_command"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": fmt.Sprintf(loot, "acp"), "yield_time_ms": 30000})), modeltest.Text("Looked.")}},
+			// Codex loses what a command prints in its first moment.
+			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": fmt.Sprintf(loot, "acp"), "yield_time_ms": 30000})),
+			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": laterEnv, "yield_time_ms": 30000})),
+			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": laterEnv, "yield_time_ms": 30000})),
+			modeltest.Text("Looked.")}},
 		{Answers: []modeltest.Answer{modeltest.Text("Keys")}},
 	}})
 	user := c.r.all[1]
