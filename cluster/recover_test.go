@@ -46,7 +46,7 @@ func (r *real) keep(i int) (aside string) {
 
 // TestReal_Recover_FromOneOfThree: two of three disks are lost. The third is the
 // cluster then; what it had is there, indexes go on far above, two empty nodes
-// join, and a disk of before that comes back stays outside.
+// join, and a former disk that comes back stays outside.
 func TestReal_Recover_FromOneOfThree(t *testing.T) {
 	t.Parallel()
 	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {

@@ -136,7 +136,7 @@ func (n *Node) ReadyStale() error {
 	return n.behind()
 }
 
-// fit returns why this node is of no use to clients, nil if it is of some.
+// fit returns why this node can not serve clients, nil if it can.
 func (n *Node) fit() error {
 	if err := n.raftFSM.failure(); err != nil {
 		return err

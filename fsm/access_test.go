@@ -82,7 +82,7 @@ func TestAPIKey_Expires(t *testing.T) {
 }
 
 // TestAPIKey_RolesOfOlderKeys: below VersionAccess keys are stored as before. The raise gives each
-// its role, and a log of before comes to the same state over a snapshot.
+// its role, and an older log comes to the same state over a snapshot.
 func TestAPIKey_RolesOfOlderKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t).open()

@@ -81,7 +81,7 @@ func (l LLM) PriceOf(model string) (best *Price) {
 }
 
 // CheckModelHost returns an error if s is no member of LLM.Hosts. Of addresses it checks the form
-// alone: what is none is a name that nobody has.
+// alone: a text that is no id names nobody.
 func CheckModelHost(s string) error {
 	addr, bits, prefix := strings.Cut(s, "/")
 	if _, err := strconv.ParseUint(bits, 10, 7); prefix && err == nil && strings.ContainsAny(addr, ".:") && CheckHost(addr) == nil {

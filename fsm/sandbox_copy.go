@@ -132,7 +132,7 @@ func (t *transaction) moving(id string, attempt uint64) (*Sandbox, *Error) {
 }
 
 // SandboxMovedBody ends a move: Home is the sandbox's workspace from now on. Home.From and
-// Home.Generation are Apply's to set. The job of before can't be reverted to, and observations of
+// Home.Generation are Apply's to set. A version of the former job can't be reverted to, and observations of
 // before are dropped.
 type SandboxMovedBody struct {
 	ID      string `json:"id"`

@@ -96,7 +96,7 @@ type Template struct {
 	// ReadonlyRootfs leaves the workspace and a /tmp in memory as the only writable directories
 	// (docker only).
 	ReadonlyRootfs bool `json:"readonly_rootfs,omitempty"`
-	// Isolation is what the operator has accepted. "" is standard, and in specs of before
+	// Isolation is what the operator has accepted. "" is standard, and in specs from before
 	// VersionAccess what the driver gives (Isolated).
 	Isolation Isolation `json:"isolation,omitempty"`
 	// StartTimeout bounds a start or a resume. Zero means the node's default.

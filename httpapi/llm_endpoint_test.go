@@ -35,7 +35,7 @@ func (h *modelHarness) goes(other *modeltest.Server, token string) string {
 }
 
 // TestModels_AConversationKeepsItsServerAndKey: settings that change lead new conversations elsewhere.
-// The history of one that runs goes on to the server that it began at, with that one's key.
+// The history of a running conversation goes on to the server that it began at, with that server's key.
 func TestModels_AConversationKeepsItsServerAndKey(t *testing.T) {
 	t.Parallel()
 	h, other := newBound(t)

@@ -65,7 +65,7 @@ func TestModels_AUsersBaseURLReachesNoInternalAddress(t *testing.T) {
 	h.refused(token, pathChat, chatBody, 403, "host", "llm { hosts }")
 	h.configure(fsm.LLM{Hosts: []string{"127.0.0.1:" + port}})
 	whole(t, h.ask(t.Context(), token, pathChat, chatBody), 200)
-	// A connection that is kept is of no use under another list.
+	// A kept connection serves no request under another list.
 	h.configure(fsm.LLM{Hosts: []string{"10.0.0.0/8"}})
 	h.refused(token, pathChat, chatBody, 403, "host", "llm { hosts }")
 }

@@ -98,7 +98,7 @@ type Workspace struct {
 	ClusterID string
 	// Birth is Observed.Birth, "" for a workspace that carries none.
 	Birth string
-	// ID is Observed.WorkspaceID; "" matches any workspace with this birth that is none of Keep.
+	// ID is Observed.WorkspaceID; "" matches each workspace with this birth that Keep does not list.
 	ID   string
 	Keep []string
 	// NodeID and Current are set by Carrier.
@@ -112,8 +112,8 @@ type Carrier interface {
 	// ListWorkspaces lists the sandbox's workspaces, the oldest first. After a move, or a try of one,
 	// there are several. Current is set for the one that the sandbox runs with.
 	ListWorkspaces(ctx context.Context, job Job) ([]Workspace, error)
-	// NewWorkspace makes another, empty workspace for the sandbox on a client with room that is none of
-	// avoid. Where there is none it is a *Failure with fsm.ReasonNoCapacity.
+	// NewWorkspace makes another, empty workspace for the sandbox, on a client that has room and that
+	// avoid does not list. Without such a client it returns a *Failure with fsm.ReasonNoCapacity.
 	NewWorkspace(ctx context.Context, job Job, avoid []string) (Workspace, error)
 	// Export writes the workspace to out. known lists files whose content is not needed again.
 	Export(ctx context.Context, job Job, w Workspace, known io.Reader, out io.Writer) error

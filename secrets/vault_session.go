@@ -269,7 +269,7 @@ func (v *Vault) keep(ctx context.Context, s *session) (next *session) {
 				reason, waiting = "the files of the AppRole have changed", false
 			} else if err != nil && ctx.Err() == nil && err.Error() != said {
 				said = err.Error()
-				v.log.Error("keeping the old session in vault: the new role id or secret id is of no use", "error", err)
+				v.log.Error("keeping the old session in vault: the new role id or secret id was rejected", "error", err)
 			}
 		case <-s.dead:
 			reason = "vault does not know the token any more"

@@ -81,7 +81,7 @@ func bootstrapKey(file string) (key apikey.Key, made bool, err error) {
 			}
 			return key, false, nil
 		case !errors.Is(err, os.ErrNotExist):
-			return key, false, fmt.Errorf("looking for a key of before: %w", err)
+			return key, false, fmt.Errorf("looking for an earlier key: %w", err)
 		}
 	}
 	if key, err = newAPIKey(); err != nil || file == "" {

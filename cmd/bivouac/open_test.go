@@ -104,5 +104,5 @@ func TestDev_ACodeOpensOnceOnEveryNode(t *testing.T) {
 	}
 	code = unused
 	r.revive(t, lost)
-	refused("a code of before, on all", r.all)
+	refused("a former code, on all", r.all)
 }

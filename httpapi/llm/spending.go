@@ -42,8 +42,9 @@ type spending struct {
 	pending map[who]waiting
 	// charged are the charges of requests in progress, by conversation.
 	charged map[who]int64
-	// sent is the report under way: its outcome may be unknown, so it is repeated under its id. held is
-	// what it has, or what the last one had; applied is that one's index.
+	// sent is the report under way. Its outcome may be unknown, so it is repeated under its id. held has
+	// the usage of that report, or of the last report while none is under way. applied is the index at
+	// which the last report was applied.
 	sent    *fsm.Command
 	held    map[who]fsm.ModelUsage
 	applied uint64

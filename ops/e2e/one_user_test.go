@@ -26,7 +26,7 @@ const (
 	drillLogBytes  = 64 << 20
 	// drillStateBytes is what one user may keep in the state.
 	drillStateBytes = 32 << 20
-	// ratioBound is how many times its p99 of before another user's may have during the attack.
+	// ratioBound is how many times its earlier p99 another user's may have during the attack.
 	ratioBound = 3
 )
 
@@ -34,7 +34,7 @@ const (
 // do not exist, starts with messages of 1 MB, keyed starts, settings of full size, readers that read
 // nothing, batches of one large object. No node's memory goes above anonymousBound, the log stays within
 // its bytes, and another user's requests succeed. The long form, ten minutes, is for a machine of its
-// own: every request of the other user succeeds, with a p99 of at most ratioBound times that of before,
+// own: every request of the other user succeeds, with a p99 of at most ratioBound times the earlier one,
 // and the leader stays.
 //
 // The attacker is a process of the lowest priority: it would have a machine of its own.

@@ -95,7 +95,7 @@ func (j gitJob) clone(b *script) {
 }
 
 // setupScript returns a script that runs the project's setup script once for a task, however often it
-// is called: a call beside another waits for that one's end. The exit code is the setup script's.
+// is called: a second call waits until the first has ended. The exit code is the setup script's.
 func setupScript(dir, task string) string {
 	var b script
 	b.line("cd", quote(dir), "|| exit 0")

@@ -26,7 +26,7 @@ func NewRecorded(nodes []Endpoint, operator string, seed uint64) *Recorded {
 func (w *Recorded) user(ctx context.Context, c *client, prefix string) (user, key string, ok bool) {
 	user = w.name(prefix)
 	var r reply
-	// A key whose only answer was lost is of no use: the next request makes another.
+	// A key whose only answer was lost can not be used: the next request makes another.
 	for try := 0; ; try++ {
 		once := fmt.Sprintf("key-%s-%d", user, try)
 		r, ok = c.sure(ctx, w.operator, http.MethodPost, pathKeys, map[string]string{"user": user, "name": "drill"}, once)

@@ -82,7 +82,7 @@ type session struct {
 	broken error
 }
 
-// open starts an agent and opens its session: that of before, if the agent can load it.
+// open starts an agent and opens its session: the former one, if the agent can load it.
 func (e *Engine) open(ctx context.Context, c command, authMethod, mode string, before state) (*session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.startupTimeout(), errStartup)
 	defer cancel()
@@ -198,7 +198,7 @@ type opened struct {
 	} `json:"configOptions"`
 }
 
-// loadOrNew loads the session of before, or makes a new one where that can't be done.
+// loadOrNew loads the former session. If the agent can't, it makes a new one.
 func (e *Engine) loadOrNew(ctx context.Context, s *session, servers []sdk.McpServer, canLoad bool, before state) (opened, error) {
 	id := before.SessionID
 	if id == "" {

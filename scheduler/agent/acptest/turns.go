@@ -94,7 +94,7 @@ func (t *turn) do(words []string) {
 		<-t.stop
 		time.Sleep(300 * time.Millisecond)
 		t.say("late")
-		// In one write: what comes after the agent has answered something else is of no turn known.
+		// In one write: a client can't tell the turn of an update that comes after another answer.
 		t.a.send(t.ended("cancelled"), t.said("too late"))
 	case Deaf:
 		t.say("deaf")

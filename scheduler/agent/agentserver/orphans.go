@@ -31,9 +31,9 @@ func marked(env map[string]string, dir string) map[string]string {
 	return env
 }
 
-// endOrphans kills what a server of this folder has left behind that was killed itself, and returns
-// how many processes that were. They would go on beside the sessions of this one. as is the user
-// that commands run as, who alone may read their environment; nil is the server's own.
+// endOrphans kills the processes that a killed server of this folder left, and returns their number.
+// They would go on beside this server's sessions. as is the user that commands run as: no other user
+// may read their environment. nil is the server's own user.
 func endOrphans(dir string, as *syscall.Credential) int {
 	mark, n := folderMark(dir), 0
 	for range 20 { // one that is killed may have forked just then

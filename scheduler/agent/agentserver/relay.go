@@ -231,8 +231,8 @@ func (r *relay) close() {
 	r.direct.CloseIdleConnections()
 }
 
-// leaseOf returns the lease whose local key a request has, in the place of its API's key; nil for
-// none. Its look-up is by the key's hash, so that its time tells nothing of a key.
+// leaseOf returns the lease of the local key that a request sends where the model's API expects a key.
+// It returns nil without such a lease. It looks a key up by its hash, so that the time reveals nothing.
 func (r *relay) leaseOf(req *http.Request) *lease {
 	key := req.Header.Get("X-Api-Key")
 	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found && strings.EqualFold(scheme, "Bearer") {

@@ -40,8 +40,7 @@ type Process struct {
 	Credential *syscall.Credential
 }
 
-// Result is what a command said. It has no fault of its own: one that fails or takes too long forbids
-// nothing.
+// Result is what a command said. A command that fails or takes too long forbids nothing.
 type Result struct {
 	Success, Blocked bool
 	// ExitCode is -1 for a command that did not end by itself.

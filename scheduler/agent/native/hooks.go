@@ -44,7 +44,7 @@ func (e *Engine) mayStop(ctx context.Context) (engine.Outcome, error) {
 	return engine.Continue, e.conv.Append(nudge("A hook does not let you stop: " + *reason))
 }
 
-// runHooks runs the hooks of an event in turn until one forbids it, and returns that one's reason.
+// runHooks runs the hooks of an event in turn until a hook forbids it, and returns that hook's reason.
 func (e *Engine) runHooks(ctx context.Context, kind string, in hooks.Input, action *string) (*string, error) {
 	in.SessionID, in.WorkingDir = e.setup.ID, e.setup.WorkingDir
 	p := hooks.Process{Env: e.setup.Environ, Credential: e.setup.Credential}

@@ -112,7 +112,7 @@ func startShell(ctx context.Context, c Config, dir string, plain bool) (*shell, 
 	}()
 	switch end := s.wait(ctx, limits{hard: startTime}); end {
 	case endedPrompt:
-		s.out.take(true) // what the start files print is of no command
+		s.out.take(true) // no command printed what the start files print
 		return s, nil
 	case endedContext:
 		s.kill()
