@@ -47,6 +47,10 @@ const (
 	// Unreferenced: the version is the caller's and nothing refers to it. Collect deletes it, and
 	// destroys it once it has been deleted for longer than the retention.
 	Unreferenced
+
+	// Named is added to another verdict: a backup names the version. Collect does not destroy it, and
+	// Vault's Write does not push it out.
+	Named Verdict = 1 << 8
 )
 
 // maxStrangers bounds Collected.StrangerPaths.
@@ -87,6 +91,8 @@ type decision struct {
 	strangers                        int
 	// kept counts the versions that are not destroyed afterwards.
 	kept int
+	// named is the lowest version that a backup names, 0 for none.
+	named int
 }
 
 // pass is one run of Collect.
@@ -119,7 +125,11 @@ func (p *pass) decide(e Entry, d *decision) {
 	case p.now.Sub(e.DeletedAt) > p.retention:
 		e.Due = DueDestroy
 	}
-	switch p.ask(e) {
+	verdict := p.ask(e)
+	if verdict&Named != 0 && (d.named == 0 || e.Version < d.named) {
+		d.named = e.Version
+	}
+	switch verdict &^ Named {
 	case Keep:
 		if !e.DeletedAt.IsZero() {
 			d.undelete = append(d.undelete, e.Version)
@@ -134,6 +144,9 @@ func (p *pass) decide(e Entry, d *decision) {
 		case DueDelete:
 			d.remove = append(d.remove, e.Version)
 		case DueDestroy:
+			if verdict&Named != 0 {
+				return
+			}
 			d.destroy = append(d.destroy, e.Version)
 			d.kept--
 		}

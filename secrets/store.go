@@ -72,7 +72,7 @@ var (
 	ErrDeleted = errors.New("deleted as unreferenced, not yet destroyed; undelete it")
 	// ErrInvalid: the path or the data break a rule. A retry does not help.
 	ErrInvalid = errors.New("invalid secret")
-	// ErrFull: another version would push out one that is in use.
+	// ErrFull: another version would push out one that is in use, or that a backup names.
 	ErrFull = errors.New("the secret has no room for another version")
 	// ErrConflict: another process wrote the mark since it was read.
 	ErrConflict = errors.New("the mark was written by somebody else meanwhile")

@@ -131,7 +131,7 @@ func (v *Vault) amend(ctx context.Context, s *session, at string, version int, b
 			return nil
 		}
 		b.set(version, meta.CurrentVersion, birth)
-		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, nil)); err != nil {
+		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, namedIn(meta), nil)); err != nil {
 			return err
 		}
 	}

@@ -76,7 +76,7 @@ func TestVault_Write_BesideAnotherTerm_HasItsOwnBirth(t *testing.T) {
 	at := s.physical(settingsPath)
 	other := Birth{Cluster: "c1", Nonce: "lost", Index: 99}
 	for _, birth := range []Birth{born, other} {
-		if _, err := s.claim(ctx, session, at, birth); err != nil {
+		if _, _, err := s.claim(ctx, session, at, birth); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -121,19 +121,19 @@ func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decisio
 	return d, nil
 }
 
-// carryOut sends a decision to Vault, what restores versions first.
+// carryOut sends a decision to Vault, what restores and protects versions first.
 func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.KVMetadata, b births, d decision, p *pass) error {
 	if len(d.undelete) > 0 {
 		if err := s.kv.Undelete(ctx, at, d.undelete); err != nil {
 			return err
 		}
 	}
-	if len(d.stamp) > 0 {
+	if len(d.stamp) > 0 || d.named != namedIn(meta) {
 		for _, version := range d.stamp {
 			b.set(version, meta.CurrentVersion, p.birth)
 		}
 		b.trim(lowestStanding(meta))
-		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, nil)); err != nil {
+		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, d.named, nil)); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (v *Vault) retire(ctx context.Context, s *session, path string, meta *api.K
 	case emptied || err != nil:
 		// Also for an entry that was never written, because its writer stopped between metadata and data.
 		// The recorded time does not affect a writer's check-and-set.
-		return s.kv.PutMetadata(ctx, v.physical(path), v.metadata(b, &p.now))
+		return s.kv.PutMetadata(ctx, v.physical(path), v.metadata(b, 0, &p.now))
 	case p.now.Sub(since) > p.retention && p.now.Sub(meta.UpdatedTime) > p.retention:
 		return s.kv.DeleteMetadata(ctx, v.physical(path))
 	}

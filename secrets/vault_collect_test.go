@@ -154,7 +154,7 @@ func TestVault_Write_AfterAWriterDiedBetween(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.claim(ctx, session, s.physical(settingsPath), born); err != nil { // and then stops
+	if _, _, err := s.claim(ctx, session, s.physical(settingsPath), born); err != nil { // and then stops
 		t.Fatal(err)
 	}
 	setGrace(s, time.Second)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,10 +21,11 @@ const (
 	// writeTries bounds how often a write is repeated after a conflict.
 	writeTries = 10
 
-	// ownerKey and emptiedKey are members of an entry's custom metadata: our prefix, and when the last
-	// version was destroyed. See also birthKey.
+	// ownerKey, emptiedKey and namedKey are members of an entry's custom metadata: our prefix, when the
+	// last version was destroyed, and the lowest version that a backup names. See also birthKey.
 	ownerKey   = "bivouac"
 	emptiedKey = "emptied"
+	namedKey   = "named"
 )
 
 // Write implements Store. It uses check-and-set against the current version, and repeats with the
@@ -52,15 +54,17 @@ func (v *Vault) Write(ctx context.Context, path string, data map[string]string, 
 	return version, nil
 }
 
-// write writes the next version at a physical path, unless that pushes out inUse.
+// write writes the next version at a physical path, unless that pushes out inUse or what a backup names.
 func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth, inUse int) (Version, error) {
 	for try := range writeTries {
-		current, err := v.claim(ctx, s, at, birth)
+		current, named, err := v.claim(ctx, s, at, birth)
 		if err != nil {
 			return Version{}, err
 		}
-		if inUse > 0 && inUse <= current+1-maxVersions {
-			return Version{}, fmt.Errorf("%w: version %d is in use, and %d were written since", ErrFull, inUse, current-inUse)
+		for version, what := range map[int]string{named: "named by a backup", inUse: "in use"} {
+			if version > 0 && version <= current+1-maxVersions {
+				return Version{}, fmt.Errorf("%w: version %d is %s, and %d were written since", ErrFull, version, what, current-version)
+			}
 		}
 		written, err := s.kv.Put(ctx, at, data, api.WithCheckAndSet(current))
 		if err == nil {
@@ -83,29 +87,44 @@ func (v *Vault) write(ctx context.Context, s *session, at string, data map[strin
 }
 
 // claim makes sure that the entry exists, is marked as ours, keeps enough versions and has the
-// birth of the next one. It returns the entry's current version, 0 for none.
-func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (int, error) {
+// birth of the next one. It returns the entry's current version and the lowest one that a backup names,
+// 0 for none.
+func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (current, named int, err error) {
 	meta, err := s.kv.GetMetadata(ctx, at)
 	if errors.Is(err, api.ErrSecretNotFound) {
-		return 0, s.kv.PutMetadata(ctx, at, v.metadata(births{0: birth}, nil))
+		return 0, 0, s.kv.PutMetadata(ctx, at, v.metadata(births{0: birth}, 0, nil))
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	named = namedIn(meta)
 	b := parseBirths(meta.CustomMetadata)
 	if b.begin(meta.CurrentVersion, birth) || !v.owns(meta) || meta.MaxVersions < maxVersions || meta.CustomMetadata[emptiedKey] != nil {
 		b.trim(lowestStanding(meta))
-		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, nil)); err != nil {
-			return 0, err
+		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, named, nil)); err != nil {
+			return 0, 0, err
 		}
 	}
-	return meta.CurrentVersion, nil
+	return meta.CurrentVersion, named, nil
 }
 
-// metadata returns the metadata of an entry of ours. emptied is when its last version was
-// destroyed, nil if it has versions.
-func (v *Vault) metadata(b births, emptied *time.Time) api.KVMetadataPutInput {
+// namedIn returns the lowest version that a backup named at the last collection, 0 for none.
+func namedIn(meta *api.KVMetadata) int {
+	text, _ := meta.CustomMetadata[namedKey].(string)
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return version
+}
+
+// metadata returns the metadata of an entry of ours. named is the lowest version that a backup names, 0
+// for none. emptied is when its last version was destroyed, nil if it has versions.
+func (v *Vault) metadata(b births, named int, emptied *time.Time) api.KVMetadataPutInput {
 	custom := map[string]any{ownerKey: v.cfg.Prefix}
+	if named > 0 {
+		custom[namedKey] = strconv.Itoa(named)
+	}
 	b.into(custom)
 	if emptied != nil {
 		custom[emptiedKey] = emptied.UTC().Format(time.RFC3339)
@@ -252,7 +271,7 @@ func (v *Vault) Delete(ctx context.Context, path string) error {
 			return err
 		}
 		now := time.Now()
-		return s.kv.PutMetadata(ctx, at, v.metadata(parseBirths(meta.CustomMetadata), &now))
+		return s.kv.PutMetadata(ctx, at, v.metadata(parseBirths(meta.CustomMetadata), 0, &now))
 	})
 	if err != nil {
 		return fmt.Errorf("deleting %s: %w", path, err)

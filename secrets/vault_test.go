@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -463,17 +464,7 @@ func TestVault_AVersionInUseIsNotPushedOut(t *testing.T) {
 	}
 	s := run(t, cfg)
 	inUse = write(t, s, settingsPath, "in use")
-	err := s.do(t.Context(), "write", func(ctx context.Context, session *session) error {
-		for n := inUse; n < maxVersions; n++ { // as writes whose commands were refused do
-			if _, err := session.kv.Put(ctx, s.physical(settingsPath), map[string]any{"value": "x"}, api.WithCheckAndSet(n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fill(t, s, inUse)
 	want(t, s, settingsPath, inUse, "in use")
 	for range 3 {
 		if v, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, born); !errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) {
@@ -484,6 +475,74 @@ func TestVault_AVersionInUseIsNotPushedOut(t *testing.T) {
 	want(t, s, settingsPath, inUse, "in use")
 	inUse = 2
 	if next := write(t, s, settingsPath, "next"); next != maxVersions+1 {
+		t.Errorf("version %d", next)
+	}
+}
+
+// fill writes versions until the entry has as many as it keeps, as writes whose commands fail do.
+func fill(t *testing.T, s *Vault, from int) {
+	t.Helper()
+	err := s.do(t.Context(), "write", func(ctx context.Context, session *session) error {
+		for n := from; n < maxVersions; n++ {
+			if _, err := session.kv.Put(ctx, s.physical(settingsPath), map[string]any{"value": "x"}, api.WithCheckAndSet(n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A write by any node does not push out a version that only a backup names, from the first collection on.
+// Such a version is deleted reversibly and not destroyed. It may go once no backup names it.
+func TestVault_AVersionThatABackupNamesIsNotPushedOut(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, sharedVault(t), local.AppRoleOptions{})
+	cfg.Timeout = time.Minute
+	s, other := run(t, cfg), run(t, cfg)
+	named := write(t, s, settingsPath, "of a backup")
+	write(t, s, settingsPath, "in use")
+	setGrace(s, time.Second)
+	setRetention(s, 0)
+	judge := func(e Entry) Verdict {
+		switch {
+		case e.Version == named:
+			return Unreferenced | Named
+		case e.Version == named+1:
+			return Keep | Named
+		}
+		return Leave
+	}
+	collect(t, s, judge, func(c Collected) error {
+		if c.Deleted == 0 || entry(t, s.physical(settingsPath))["custom_metadata"].(map[string]any)[namedKey] != strconv.Itoa(named) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	later := Birth{Cluster: born.Cluster, Nonce: "n2", Index: 9}
+	if _, err := other.Write(t.Context(), settingsPath, map[string]string{"value": "another term's"}, later); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, named+2)
+	if v, err := other.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, later); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "backup") {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if did, err := s.Collect(t.Context(), born, judge); err != nil || did.Destroyed != 0 {
+		t.Errorf("%+v, %v", did, err)
+	}
+	if err := other.Undelete(t.Context(), settingsPath, named); err != nil {
+		t.Fatal(err)
+	}
+	want(t, other, settingsPath, named, "of a backup")
+	collect(t, s, func(e Entry) Verdict {
+		if e.Version == named+1 {
+			return Keep | Named
+		}
+		return Leave
+	}, func(Collected) error { return nil })
+	if next := write(t, other, settingsPath, "next"); next != maxVersions+1 {
 		t.Errorf("version %d", next)
 	}
 }

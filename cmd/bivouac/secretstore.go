@@ -74,8 +74,9 @@ func (s secretStore) Undelete(ctx context.Context, path string, version int) err
 	return secretError(s.store.Undelete(ctx, path, version))
 }
 
-// Collect asks judge about old versions. It does not destroy a version that a backup refers to,
-// because a restore would need it. While the backups can't be read it destroys nothing.
+// Collect asks judge about old versions. It does not destroy a version that a backup refers to, because a
+// restore would need it, and the store keeps later writes from pushing it out. While the backups can't be
+// read that holds for every version.
 func (s secretStore) Collect(ctx context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
 	named := s.named(ctx)
 	did, err := s.store.Collect(ctx, secrets.Birth(s.view().Birth()), func(e secrets.Entry) secrets.Verdict {
@@ -83,8 +84,8 @@ func (s secretStore) Collect(ctx context.Context, judge func(scheduler.SecretEnt
 			Ref:   fsm.SecretRef{Path: e.Path, Version: e.Version, Created: createdText(e.Created)},
 			Birth: fsm.Birth(e.Birth), DeletedAt: e.DeletedAt, Due: dueOf(e.Due),
 		})
-		if verdict == scheduler.SecretUnreferenced && e.Due == secrets.DueDestroy && named(e.Path, e.Version) {
-			verdict = scheduler.SecretLeave
+		if e.Version > 0 && named(e.Path, e.Version) {
+			return verdictOf(verdict) | secrets.Named
 		}
 		return verdictOf(verdict)
 	})
@@ -210,7 +211,8 @@ func secretError(err error) error {
 	case errors.As(err, &reused):
 		return fsm.Errorf(fsm.CodeNotFound, "%s", reused.Error())
 	case errors.Is(err, secrets.ErrFull):
-		return fsm.Errorf(fsm.CodeConflict, "too many versions of this secret were written and never used: remove the secret, then save it again")
+		return fsm.Errorf(fsm.CodeConflict, "too many versions of this secret were written: remove the secret and save it again; "+
+			"if that does not help, wait until no backup names the old ones")
 	case errors.Is(err, secrets.ErrConflict):
 		return fsm.Errorf(fsm.CodeConflict, "the mark in the secret store was written by another leader")
 	case errors.Is(err, secrets.ErrNotFound):
