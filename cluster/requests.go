@@ -13,7 +13,7 @@ import (
 // where there is none, and as many as there is room for.
 func requestsOf(batch []*proposal) string {
 	var b strings.Builder
-	any := false
+	named := false
 	for i, p := range batch {
 		if b.Len()+1+len(p.request) > peernet.MaxRequests {
 			break
@@ -22,9 +22,9 @@ func requestsOf(batch []*proposal) string {
 			b.WriteByte(',')
 		}
 		b.WriteString(p.request)
-		any = any || p.request != ""
+		named = named || p.request != ""
 	}
-	if !any {
+	if !named {
 		return ""
 	}
 	return b.String()

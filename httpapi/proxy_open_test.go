@@ -247,13 +247,13 @@ func TestSandboxShare_OfTheEditorHasNoKey(t *testing.T) {
 func TestSandboxShares(t *testing.T) {
 	h, _ := newProxyHarness(t)
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionAccess})
-	own, any := pathSandboxes+"/"+h.id, pathOperator+"/sandboxes/"+h.id
+	own, operators := pathSandboxes+"/"+h.id, pathOperator+"/sandboxes/"+h.id
 	share := func(port string) (out shareAnswer) {
 		h.do(h.alice, "POST", own+"/ports/"+port+"/share", `{}`).json(t, &out)
 		return out
 	}
 	older := share("WORKER_1")
-	h.do(h.root, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 409)
+	h.do(h.root, "DELETE", operators+"/ports/WORKER_1/share", "").want(t, 409)
 	h.raised()
 	newer, other := share("WORKER_1"), share("VSCODE")
 	list := func(key, from string) (ids string) {
@@ -283,8 +283,8 @@ func TestSandboxShares(t *testing.T) {
 	}
 	all := older.ID + " " + newer.ID + " " + other.ID + " "
 	for name, c := range map[string]struct{ key, from, want string }{
-		"the owner's": {h.alice, own + "/shares", all}, "an operator's": {h.root, any + "/shares", all},
-		"of a port": {h.alice, own + "/shares?port=worker-1", older.ID + " " + newer.ID + " "}, "of a port, an operator's": {h.root, any + "/shares?port=VSCODE", other.ID + " "},
+		"the owner's": {h.alice, own + "/shares", all}, "an operator's": {h.root, operators + "/shares", all},
+		"of a port": {h.alice, own + "/shares?port=worker-1", older.ID + " " + newer.ID + " "}, "of a port, an operator's": {h.root, operators + "/shares?port=VSCODE", other.ID + " "},
 		"of a port without": {h.alice, own + "/shares?port=WORKER_2", ""},
 	} {
 		if got := list(c.key, c.from); got != c.want {
@@ -293,15 +293,15 @@ func TestSandboxShares(t *testing.T) {
 	}
 	h.do(h.bob, "GET", own+"/shares", "").want(t, 404)
 	h.do(h.alice, "GET", own+"/shares?port=nosuch", "").want(t, 404)
-	h.do(h.alice, "GET", any+"/shares", "").want(t, 403)
+	h.do(h.alice, "GET", operators+"/shares", "").want(t, 403)
 	h.do(h.root, "GET", own+"/shares", "").want(t, 404)
-	h.do(h.alice, "DELETE", any+"/ports/WORKER_1/share", "").want(t, 403)
-	h.do(h.root, "DELETE", any+"/ports/nosuch/share", "").want(t, 404)
+	h.do(h.alice, "DELETE", operators+"/ports/WORKER_1/share", "").want(t, 403)
+	h.do(h.root, "DELETE", operators+"/ports/nosuch/share", "").want(t, 404)
 
-	h.do(h.root, "DELETE", any+"/ports/worker-1/share?id="+older.ID, "").want(t, 200)
+	h.do(h.root, "DELETE", operators+"/ports/worker-1/share?id="+older.ID, "").want(t, 200)
 	h.exchange("WORKER_1", codeIn(t, older.URL), true).want(t, 401)
 	h.exchange("WORKER_1", codeIn(t, newer.URL), true).want(t, 200)
-	h.do(h.root, "DELETE", any+"/ports/worker-1/share", "").want(t, 200)
+	h.do(h.root, "DELETE", operators+"/ports/worker-1/share", "").want(t, 200)
 	h.exchange("WORKER_1", codeIn(t, newer.URL), true).want(t, 401)
 	if got := list(h.alice, own+"/shares"); got != other.ID+" " {
 		t.Errorf("left: %s", got)

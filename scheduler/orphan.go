@@ -216,14 +216,14 @@ func (l *loop) forgetOrphans(ctx context.Context, jobs []Observed) error {
 	if v.Hold() != nil || !l.backend.mayRemove() {
 		return nil
 	}
-	job, any := map[string]bool{}, map[string]bool{}
+	job, exists := map[string]bool{}, map[string]bool{}
 	for _, o := range jobs {
 		job[o.SandboxID] = o.Exists
-		any[o.SandboxID] = o.Exists || o.Workspace
+		exists[o.SandboxID] = o.Exists || o.Workspace
 	}
 	gone := map[string][]string{}
 	for _, r := range v.Orphans() {
-		if r.Kind == fsm.OrphanJob && !job[r.Sandbox] || r.Kind == fsm.OrphanWorkspace && !any[r.Sandbox] {
+		if r.Kind == fsm.OrphanJob && !job[r.Sandbox] || r.Kind == fsm.OrphanWorkspace && !exists[r.Sandbox] {
 			gone[r.Kind] = append(gone[r.Kind], r.Sandbox)
 		}
 	}

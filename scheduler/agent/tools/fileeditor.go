@@ -334,9 +334,9 @@ func (e *fileEditor) undoEdit(a fileEditorAction, path string) (Observation, err
 		return Observation{}, err
 	}
 	e.mu.Lock()
-	before, after, any := e.undo.last(path)
+	before, after, found := e.undo.last(path)
 	e.mu.Unlock()
-	if !any {
+	if !found {
 		return Observation{}, fmt.Errorf("No edit history found for %s.", a.Path)
 	}
 	if f.text != after {
