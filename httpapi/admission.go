@@ -43,8 +43,8 @@ type userAdmission struct {
 	inside int
 }
 
-// seat is an admitted request. The nil seat, of a request without a user, needs to wait for nothing.
-type seat struct {
+// slot is an admitted request. The nil slot, of a request without a user, needs to wait for nothing.
+type slot struct {
 	of   *admission
 	user string
 	mine *userAdmission
@@ -73,7 +73,7 @@ func errBusy() *response.HTTPError {
 }
 
 // enter waits until one more request of a user may execute.
-func (a *admission) enter(user string, ctx func() context.Context) (*seat, error) {
+func (a *admission) enter(user string, ctx func() context.Context) (*slot, error) {
 	a.mu.Lock()
 	u := a.users[user]
 	if u == nil {
@@ -93,7 +93,7 @@ func (a *admission) enter(user string, ctx func() context.Context) (*seat, error
 		a.forget(user, u)
 		return nil, err
 	}
-	return &seat{of: a, user: user, mine: u}, nil
+	return &slot{of: a, user: user, mine: u}, nil
 }
 
 // forget counts a request that is neither executed nor waiting any more.
@@ -131,7 +131,7 @@ func awaitBoth(ctx func() context.Context, user, all *semaphore.Weighted, n int6
 
 // takeTurn waits until the request may work on large data. The turn ends with endTurn, before the
 // request waits for anything else.
-func (s *seat) takeTurn(ctx func() context.Context) error {
+func (s *slot) takeTurn(ctx func() context.Context) error {
 	if s == nil || s.turn {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (s *seat) takeTurn(ctx func() context.Context) error {
 }
 
 // endTurn ends the turn, if the request has it.
-func (s *seat) endTurn() {
+func (s *slot) endTurn() {
 	if s != nil && s.turn {
 		s.turn = false
 		s.of.turns.Release(1)
@@ -152,7 +152,7 @@ func (s *seat) endTurn() {
 }
 
 // holdBody waits until there is room for a body of n bytes, which leave gives back.
-func (s *seat) holdBody(ctx func() context.Context, n int64) error {
+func (s *slot) holdBody(ctx func() context.Context, n int64) error {
 	if n = min(n, userBodies); s == nil || n <= freeDataBytes {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (s *seat) holdBody(ctx func() context.Context, n int64) error {
 }
 
 // leave ends the request.
-func (s *seat) leave() {
+func (s *slot) leave() {
 	if s == nil {
 		return
 	}

@@ -122,8 +122,8 @@ func TestAdmission_WaitingIsBounded(t *testing.T) {
 	})
 }
 
-// seatOf is an admitted request of a user.
-func (a *admission) seatOf(t *testing.T, user string) *seat {
+// slotOf is an admitted request of a user.
+func (a *admission) slotOf(t *testing.T, user string) *slot {
 	t.Helper()
 	s, err := a.enter(user, t.Context)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestAdmission_LargeRequestsTakeTurns(t *testing.T) {
 		var order []string
 		free := make(chan struct{})
 		work := func(user string) {
-			s := a.seatOf(t, user)
+			s := a.slotOf(t, user)
 			go func() {
 				if err := s.takeTurn(t.Context); err != nil {
 					t.Error(err)
@@ -181,9 +181,9 @@ func TestAdmission_SmallRequestsWaitForNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t).withSpec().raised()
 		h.large(3)
-		var busy []*seat
+		var busy []*slot
 		for i := range max(1, runtime.GOMAXPROCS(0)/2) {
-			s := h.server.admission.seatOf(t, "user"+itoa(i))
+			s := h.server.admission.slotOf(t, "user"+itoa(i))
 			if err := s.takeTurn(t.Context); err != nil {
 				t.Fatal(err)
 			}
@@ -222,15 +222,15 @@ func TestAdmission_SmallRequestsWaitForNoTurn(t *testing.T) {
 func TestAdmission_BodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(2)
-		hold := func(user string, n int64) (*seat, error) {
-			s := a.seatOf(t, user)
+		hold := func(user string, n int64) (*slot, error) {
+			s := a.slotOf(t, user)
 			return s, s.holdBody(func() context.Context {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				t.Cleanup(cancel)
 				return ctx
 			}, n)
 		}
-		var held []*seat
+		var held []*slot
 		for range 4 {
 			s, err := hold("alice", userBodies/4)
 			if err != nil {

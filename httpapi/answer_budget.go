@@ -84,7 +84,7 @@ func (c *call) beginLarge(bytes int) error {
 	if err := c.reserveUpTo(bytes); err != nil {
 		return err
 	}
-	return c.seat.takeTurn(c.ctx)
+	return c.slot.takeTurn(c.ctx)
 }
 
 // list is what an answer lists: n items, each made by item. size is about how many bytes one has,
@@ -99,7 +99,7 @@ type list struct {
 // them. Before an answer gets above freeDataBytes it takes of the budget and waits for its turn. It
 // must be read in time.
 func (c *call) items(of list, limit int) ([]json.RawMessage, error) {
-	defer c.seat.endTurn()
+	defer c.slot.endTurn()
 	out, total := []json.RawMessage{}, 0
 	for i := range of.n {
 		about := total

@@ -60,8 +60,8 @@ type call struct {
 
 	// held is what the answer takes of the server's budget, in bytes.
 	held int
-	// seat is the request's place among those of its user; nil without a user and once it is left.
-	seat *seat
+	// slot is the request's place among those of its user; nil without a user and once it is left.
+	slot *slot
 
 	// timed is what ctx returns, created on first use. end cancels it.
 	timed context.Context
@@ -88,11 +88,11 @@ func (c *call) operatorCtx() context.Context {
 // leaveSeat ends the request's part in the admission. Sending the answer needs none: it waits for
 // the client.
 func (c *call) leaveSeat() {
-	c.seat.leave()
-	c.seat = nil
+	c.slot.leave()
+	c.slot = nil
 }
 
-// close releases the context that ctx created, the answer's budget and the seat.
+// close releases the context that ctx created, the answer's budget and the slot.
 func (c *call) close() {
 	c.leaveSeat()
 	if c.held > 0 {
@@ -140,7 +140,7 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 		return
 	}
 	if len(c.body) > freeDataBytes && out.stream == nil {
-		_ = c.seat.takeTurn(c.ctx) // it is answered in any case: the work is done
+		_ = c.slot.takeTurn(c.ctx) // it is answered in any case: the work is done
 	}
 	ex.Err = out.write(w, c.leaveSeat)
 }
@@ -157,7 +157,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return answer{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.now.UnixNano())
-		if c.seat, err = s.admission.enter(who.user, c.ctx); err != nil {
+		if c.slot, err = s.admission.enter(who.user, c.ctx); err != nil {
 			return answer{}, err
 		}
 		if err := s.admit(c.r.Context(), rateClient{user: who.user}); err != nil {
@@ -226,7 +226,7 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	}
 	c.body = body
 	if len(body) > freeDataBytes {
-		return c.seat.takeTurn(c.ctx)
+		return c.slot.takeTurn(c.ctx)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (c *call) readBody(r io.Reader, coded bool, limit int64) ([]byte, error) {
 		size = limit
 	}
 	if size > freeDataBytes {
-		if err := c.seat.holdBody(c.ctx, size); err != nil {
+		if err := c.slot.holdBody(c.ctx, size); err != nil {
 			return nil, err
 		}
 	}
@@ -282,7 +282,7 @@ func (c *call) object() decode.Object {
 // check reports the validation errors found so far. A handler calls it after it has read everything
 // and before it acts.
 func (c *call) check() error {
-	c.seat.endTurn()
+	c.slot.endTurn()
 	return c.errs.Err()
 }
 
@@ -298,7 +298,7 @@ func (c *call) view() (*fsm.View, error) {
 // viewWith returns a view in which the caller's key is good, or a 401. The node that authenticated
 // the request may have been behind.
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
-	c.seat.endTurn()
+	c.slot.endTurn()
 	ctx := c.r.Context()
 	// Otherwise the read's own limit is shorter.
 	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout {

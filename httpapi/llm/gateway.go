@@ -30,15 +30,15 @@ type Gateway struct {
 	// bodies bounds the requests' bodies, answers what is kept of answers.
 	bodies, answers *shares
 
-	// open are the requests in progress by user. outlet has the connections under the list of hosts
+	// open are the requests in progress by user. egress has the connections under the list of hosts
 	// in force.
 	mu     sync.Mutex
 	open   map[string]int
-	outlet atomic.Pointer[outlet]
+	egress atomic.Pointer[egress]
 }
 
-// outlet is the transport for one list of hosts.
-type outlet struct {
+// egress is the transport for one list of hosts.
+type egress struct {
 	list string
 	transports
 }
@@ -252,23 +252,23 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func (g *Gateway) roundTrip(r *http.Request) (*http.Response, error) {
 	q := requestOf(r.Context())
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { q.sent.Store(true) }}
-	return g.outletFor(q.policy).RoundTrip(r.WithContext(httptrace.WithClientTrace(q.ctx, trace)))
+	return g.egressFor(q.policy).RoundTrip(r.WithContext(httptrace.WithClientTrace(q.ctx, trace)))
 }
 
-// outletFor returns the connections for a policy. Those of another list of hosts end once unused.
-func (g *Gateway) outletFor(policy fsm.LLM) *outlet {
+// egressFor returns the connections for a policy. Those of another list of hosts end once unused.
+func (g *Gateway) egressFor(policy fsm.LLM) *egress {
 	list := strings.Join(policy.Hosts, "\n")
-	if is := g.outlet.Load(); is != nil && is.list == list {
+	if is := g.egress.Load(); is != nil && is.list == list {
 		return is
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	was := g.outlet.Load()
+	was := g.egress.Load()
 	if was != nil && was.list == list {
 		return was
 	}
-	next := &outlet{list: list, transports: newTransports(g.cfg, newHosts(policy.Hosts))}
-	g.outlet.Store(next)
+	next := &egress{list: list, transports: newTransports(g.cfg, newHosts(policy.Hosts))}
+	g.egress.Store(next)
 	if was != nil {
 		was.close()
 	}

@@ -34,7 +34,7 @@ func (q *request) count(o outcome) {
 		u.Errors = 1
 	}
 	spent := q.gateway.spent
-	spent.leave(who{q.row.UserID, q.claim.Conversation, label}, q.charge, u, spent.clock())
+	spent.leave(usageKey{q.row.UserID, q.claim.Conversation, label}, q.charge, u, spent.clock())
 }
 
 // abandoned counts a request without an answer: its client left, or the endpoint failed. Its charge

@@ -23,11 +23,11 @@ const (
 	startGrace = 15 * time.Minute
 )
 
-// who is a conversation of a user, and the model that it uses.
-type who struct{ user, conversation, model string }
+// usageKey is a conversation of a user, and the model that it uses.
+type usageKey struct{ user, conversation, model string }
 
-// waiting is what is not reported yet.
-type waiting struct {
+// pendingUsage is what is not reported yet.
+type pendingUsage struct {
 	fsm.ModelUsage
 	since time.Time
 }
@@ -39,28 +39,28 @@ type spending struct {
 	cluster Cluster
 	clock   func() time.Time
 	mu      sync.Mutex
-	pending map[who]waiting
+	pending map[usageKey]pendingUsage
 	// charged are the charges of requests in progress, by conversation.
-	charged map[who]int64
+	charged map[usageKey]int64
 	// sent is the report under way. Its outcome may be unknown, so it is repeated under its id. held has
 	// the usage of that report, or of the last report while none is under way. applied is the index at
 	// which the last report was applied.
 	sent    *fsm.Command
-	held    map[who]fsm.ModelUsage
+	held    map[usageKey]fsm.ModelUsage
 	applied uint64
 	// single are the entries of a report that was refused: each is proposed by itself.
 	single []fsm.LLMReport
 }
 
 func newSpending(c Cluster, clock func() time.Time) *spending {
-	return &spending{cluster: c, clock: clock, pending: map[who]waiting{}, charged: map[who]int64{}, held: map[who]fsm.ModelUsage{}}
+	return &spending{cluster: c, clock: clock, pending: map[usageKey]pendingUsage{}, charged: map[usageKey]int64{}, held: map[usageKey]fsm.ModelUsage{}}
 }
 
 // leave ends the charge of a request in progress and counts its use.
-func (s *spending) leave(w who, charge int64, used fsm.ModelUsage, now time.Time) {
+func (s *spending) leave(w usageKey, charge int64, used fsm.ModelUsage, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if by := (who{user: w.user, conversation: w.conversation}); charge > 0 {
+	if by := (usageKey{user: w.user, conversation: w.conversation}); charge > 0 {
 		if s.charged[by] -= charge; s.charged[by] <= 0 {
 			delete(s.charged, by)
 		}
@@ -78,8 +78,8 @@ type costs struct{ user, task int64 }
 
 // unreported returns what this node counted beyond the view, and the charges of requests in progress.
 // The caller holds the mutex.
-func (s *spending) unreported(w who, v *fsm.View) (spent, charged costs) {
-	count := func(to *costs, of who, cost int64) {
+func (s *spending) unreported(w usageKey, v *fsm.View) (spent, charged costs) {
+	count := func(to *costs, of usageKey, cost int64) {
 		if of.user == w.user {
 			to.user += cost
 		}
@@ -104,7 +104,7 @@ func (s *spending) unreported(w who, v *fsm.View) (spent, charged costs) {
 // enter charges a request until leave. It refuses one whose budget is used up, or would be by the
 // charges of other requests in progress. Its own charge refuses no request.
 func (s *spending) enter(gr *grant, charge int64) error {
-	w := who{user: gr.row.UserID, conversation: gr.claim.Conversation}
+	w := usageKey{user: gr.row.UserID, conversation: gr.claim.Conversation}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(w, gr); err != nil {
@@ -117,7 +117,7 @@ func (s *spending) enter(gr *grant, charge int64) error {
 }
 
 // check judges the budgets. The caller holds the mutex.
-func (s *spending) check(w who, gr *grant) error {
+func (s *spending) check(w usageKey, gr *grant) error {
 	perTask, perDay := gr.policy.Budgets.PerTask, gr.policy.Budgets.PerUserDay
 	if gr.settings != nil && gr.settings.Values.MaxBudgetPerTask != nil {
 		if own := *gr.settings.Values.MaxBudgetPerTask; own > 0 && (perTask == 0 || own < perTask) {
@@ -232,7 +232,7 @@ func (s *spending) ended(index uint64, refused bool) (lost int) {
 		return 0
 	}
 	for _, e := range body.Entries {
-		delete(s.held, who{e.UserID, e.ConversationID, e.Model})
+		delete(s.held, usageKey{e.UserID, e.ConversationID, e.Model})
 	}
 	return len(body.Entries)
 }

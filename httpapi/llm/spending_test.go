@@ -157,7 +157,7 @@ func (r *budgetRun) finish(n *countingNode) {
 	cost := n.open[0]
 	n.open = n.open[1:]
 	n.finished += cost
-	n.spent.leave(who{"ada", "c-" + n.name, n.name}, cost, fsm.ModelUsage{Requests: 1, Cost: cost}, r.now)
+	n.spent.leave(usageKey{"ada", "c-" + n.name, n.name}, cost, fsm.ModelUsage{Requests: 1, Cost: cost}, r.now)
 }
 
 func (r *budgetRun) report(n *countingNode) {
@@ -320,7 +320,7 @@ func TestSpending_ARefusedReportIsProposedSingly(t *testing.T) {
 	c := &refusing{faultyNode: n.cluster, conversation: "c-2"}
 	n.spent = newSpending(c, func() time.Time { return r.now })
 	for i := range 5 {
-		n.spent.leave(who{"ada", fmt.Sprint("c-", i), n.name}, 0, fsm.ModelUsage{Requests: 1, Cost: fsm.Dollar}, r.now)
+		n.spent.leave(usageKey{"ada", fmt.Sprint("c-", i), n.name}, 0, fsm.ModelUsage{Requests: 1, Cost: fsm.Dollar}, r.now)
 	}
 	admits := func() bool {
 		v := r.log.store.View()
