@@ -178,7 +178,7 @@ func drop[T any](t *transaction, table string, old *T) {
 // mark sets changed for the tables that the scheduler waits for.
 func (t *transaction) mark(table string) {
 	switch table {
-	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans:
+	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans, tableSetups:
 		t.changed = true
 	}
 }

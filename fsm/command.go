@@ -39,6 +39,8 @@ const (
 	StartTaskFinish  CommandType = "start_task.finish"
 	StartTaskFail    CommandType = "start_task.fail"
 	StartTaskQueue   CommandType = "start_task.queue"
+	StartTaskAsk     CommandType = "start_task.ask"
+	StartTaskAnswer  CommandType = "start_task.answer"
 
 	InstallationConfigure CommandType = "installation.configure"
 	UserConfigure         CommandType = "user.configure"

@@ -75,6 +75,8 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	StartTaskFinish:    row(1, (*transaction).applyStartTaskFinish),
 	StartTaskFail:      row(1, (*transaction).applyStartTaskFail),
 	StartTaskQueue:     byUser(row(VersionStarts, (*transaction).applyStartTaskQueue)),
+	StartTaskAsk:       row(VersionSetup, (*transaction).applyStartTaskAsk),
+	StartTaskAnswer:    byUser(row(VersionSetup, (*transaction).applyStartTaskAnswer)),
 	ConversationUpdate: byUser(row(1, (*transaction).applyConversationUpdate)),
 	ConversationDelete: byUser(row(1, (*transaction).applyConversationDelete)),
 

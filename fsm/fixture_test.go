@@ -186,6 +186,8 @@ func rowName(row any) string {
 		return fmt.Sprintf("%s/%d", r.UserID, r.Index)
 	case *replacedSecret:
 		return fmt.Sprint(r.Path, "@", r.Version)
+	case *Setup:
+		return r.UserID + "/" + r.Hash[:8]
 	case *Orphan:
 		return r.Kind + "/" + r.Sandbox
 	}

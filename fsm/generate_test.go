@@ -276,6 +276,12 @@ func genStartTaskBind(t *rapid.T) *StartTaskBindBody {
 	return b
 }
 
+// genTaskSetup returns a question about one file.
+func genTaskSetup(content string) *TaskSetup {
+	files := []SetupFile{{Path: ".openhands/setup.sh", SHA256: sha(content)}}
+	return &TaskSetup{Repository: "https://github.com/octo/app.git", Hash: SetupHash(files), Directory: "/w/app", Files: files}
+}
+
 // genBody returns a body of one of the command types with the user it acts for.
 func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	user := genUser().Draw(t, "user")
@@ -323,6 +329,11 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 		return genUser().Draw(t, "asking"), &StartTaskQueueBody{ID: genTask().Draw(t, "task"), Message: PendingMessage{
 			ID: oneOf("m1", "m2", "m3").Draw(t, "message"), Message: Message{Role: "user", Content: []ContentBlock{{Type: BlockText, Text: "go on"}}, Run: true},
 		}}
+	case StartTaskAsk:
+		return "", &StartTaskAskBody{ID: genTask().Draw(t, "task"), Setup: *genTaskSetup(oneOf("setup", "other").Draw(t, "file"))}
+	case StartTaskAnswer:
+		hash := genTaskSetup(oneOf("setup", "other").Draw(t, "file")).Hash
+		return genUser().Draw(t, "answering"), &StartTaskAnswerBody{ID: genTask().Draw(t, "task"), Hash: hash, Accept: rapid.Bool().Draw(t, "accept")}
 	case StartTaskFail:
 		return "", &StartTaskFailBody{ID: genTask().Draw(t, "task"), Detail: oneOf("", "broken", "\xff").Draw(t, "detail")}
 	default:

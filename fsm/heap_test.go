@@ -82,6 +82,17 @@ func heapShapes() map[string]func(i int) []any {
 		"replaced secret": func(i int) []any {
 			return []any{&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at}}
 		},
+		"setup": func(i int) []any {
+			return []any{&Setup{UserID: "ada", Repository: "https://github.com/octo/app.git", Hash: sha(fmt.Sprint(i)), Answer: SetupAccepted, AskedAt: at, UsedAt: at}}
+		},
+		"task asking": func(i int) []any {
+			one := task(i, 500, StartTaskRunningSetupScript)
+			one.Setup = &TaskSetup{Repository: *text(40), Hash: sha(fmt.Sprint(i)), Directory: *text(40)}
+			for n := range 3 {
+				one.Setup.Files = append(one.Setup.Files, SetupFile{Path: *text(24), SHA256: sha(fmt.Sprint(i, n))})
+			}
+			return []any{one}
+		},
 		"result":          func(i int) []any { return []any{record(i, Result{})} },
 		"result, sandbox": func(i int) []any { return []any{record(i, Result{Sandbox: sandbox(i)})} },
 		"result, failed": func(i int) []any {
@@ -125,6 +136,8 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableOrphans, nil, row)
 			case *replacedSecret:
 				put(tx, tableReplaced, nil, row)
+			case *Setup:
+				put(tx, tableSetups, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

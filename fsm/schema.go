@@ -25,6 +25,7 @@ const (
 	tableRecentStarts   = "recent_starts"
 	tableOrphans        = "orphans"
 	tableReplaced       = "replaced_secrets"
+	tableSetups         = "project_setups"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
 	// bound.
 	tableSecretRefs = "secret_refs"
@@ -58,7 +59,7 @@ func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
-		recentStartTable(), usageTable(), orphanTable(), replacedTable(),
+		recentStartTable(), usageTable(), orphanTable(), replacedTable(), setupTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

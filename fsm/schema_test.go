@@ -57,6 +57,10 @@ func samples() map[string]sample {
 			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t0}, &replacedSecret{UserID: "u", Path: "p", Version: 2, Since: t0},
 			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t1},
 		},
+		tableSetups: {
+			&Setup{UserID: "u", Repository: "r", Hash: "h", UsedAt: t0}, &Setup{UserID: "u", Repository: "r", Hash: "g", UsedAt: t0},
+			&Setup{UserID: "u", Repository: "r", Hash: "h", UsedAt: t1},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},

@@ -98,7 +98,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 		for _, table := range []string{
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
 			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands, tableOrphans,
-			tableReplaced,
+			tableReplaced, tableSetups,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -275,6 +275,8 @@ func (l *loader) readRow(table string, row []byte) error {
 		return restoreRow[Orphan](l.t, table, row)
 	case tableReplaced:
 		return restoreRow[replacedSecret](l.t, table, row)
+	case tableSetups:
+		return restoreRow[Setup](l.t, table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
 		if err := json.Unmarshal(row, r); err != nil {

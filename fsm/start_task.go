@@ -46,6 +46,8 @@ type StartTask struct {
 	Request StartRequest `json:"request"`
 	// Pending are the messages that wait for the conversation, in their order (VersionStarts).
 	Pending []PendingMessage `json:"pending,omitempty"`
+	// Setup is what the task asks its user, nil for nothing (VersionSetup).
+	Setup *TaskSetup `json:"setup,omitempty"`
 	// LLM is that of the conversation (Conversation.LLM).
 	LLM *ModelEndpoint `json:"llm,omitempty"`
 	// Secrets points at the secrets of the request. The member "json" holds

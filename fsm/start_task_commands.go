@@ -293,6 +293,8 @@ type StartTaskAdvanceBody struct {
 	// Delivered is the id of the task's first pending message, which the agent server has: it no longer
 	// waits. Another id changes nothing.
 	Delivered string `json:"delivered,omitempty"`
+	// SetupSkipped: the task goes on without the files that it asks about (StartTaskAskBody).
+	SetupSkipped bool `json:"setup_skipped,omitempty"`
 }
 
 // CommandType implements Body.
@@ -324,6 +326,10 @@ func (t *transaction) applyStartTaskAdvance(b *StartTaskAdvanceBody) (Result, *E
 	task.Pending = old.delivered(b.Delivered)
 	if b.AgentServerURL != "" {
 		task.AgentServerURL = b.AgentServerURL
+	}
+	if b.SetupSkipped && old.Setup != nil {
+		setup := *old.Setup
+		setup.Skipped, task.Setup = true, &setup
 	}
 	task.UpdatedAt = t.now
 	put(t, tableStartTasks, old, &task)

@@ -63,6 +63,7 @@ const (
 	providerHeap     = 1000
 	lostHeap         = 550
 	replacedHeap     = 800
+	setupHeap        = 500
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -96,6 +97,8 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, row.heap()
 	case *replacedSecret:
 		return row.UserID, replacedHeap + len(row.UserID) + len(row.Path) + row.Bytes
+	case *Setup:
+		return row.UserID, setupHeap + len(row.UserID) + 2*(len(row.Repository)+len(row.Hash))
 	case *Orphan:
 		if row.Owner != "" {
 			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume) + len(row.SpecID)
@@ -178,7 +181,7 @@ func (t *StartTask) bytes() int {
 
 // textBytes returns the bytes of a start task's texts.
 func (t *StartTask) textBytes() int {
-	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL) + t.LLM.textBytes()
+	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL) + t.LLM.textBytes() + t.Setup.textBytes()
 	for i := range t.Pending {
 		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
 	}

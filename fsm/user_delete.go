@@ -1,8 +1,8 @@
 package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
-// secrets, conversations and start tasks at once, sandboxes as sandbox.delete does, with their
-// workspaces. What lost clients still have of them is removed as soon as the limits of removals allow.
+// secrets, conversations, start tasks and answers about repositories at once, sandboxes as
+// sandbox.delete does, with their workspaces. What lost clients still have of them is removed as soon as the limits of removals allow.
 // What an Idempotency-Key was answered is forgotten, below VersionRoom within ClientResultTTL. An
 // operator proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It
 // sets Result.User.
@@ -37,6 +37,7 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	dropAll[Conversation](t, tableConversations, indexID, mine)
 	dropAll[Provider](t, tableProviders, indexID, mine)
 	dropAll[CustomSecret](t, tableCustomSecrets, indexID, mine)
+	dropAll[Setup](t, tableSetups, indexID, mine)
 	dropAll[recentStart](t, tableRecentStarts, indexID, mine)
 	dropAll[APIKey](t, tableAPIKeys, indexUser, mine)
 	if settings := first[Settings](t.txn, tableSettings, indexID, []byte(user)); settings != nil {

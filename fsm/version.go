@@ -21,8 +21,8 @@ import (
 // configures the model gateway, counts what models were used for, gives specs agents, which
 // settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
 // what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
-// first, and has voters say whom they voted for, so that a follower believes no leader without a
-// majority's votes.
+// first, has starts ask about a repository's files that run by themselves, and has voters say whom they
+// voted for, so that a follower believes no leader without a majority's votes.
 const ProtocolVersion = 9
 
 // What each protocol version introduced.
@@ -61,6 +61,8 @@ const (
 	VersionRoom = 9
 	// VersionEndpoints: a conversation keeps the endpoint of models that it began with.
 	VersionEndpoints = 9
+	// VersionSetup: a start asks its user before the files of a repository run by themselves.
+	VersionSetup = 9
 	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
 	VersionPeers = 9
 )
@@ -83,8 +85,8 @@ func VersionBrings(version int) string {
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels: // VersionAgents and VersionStarts, too
 		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
-	case VersionRoom: // VersionEndpoints and VersionPeers, too
-		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a drain moves one workspace first, and what lost clients still have is on record; a follower believes no leader without a majority's votes"
+	case VersionRoom: // VersionEndpoints, VersionSetup and VersionPeers, too
+		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a drain moves one workspace first, and what lost clients still have is on record; starts ask before a repository's files run; a follower believes no leader without a majority's votes"
 	}
 	return ""
 }
