@@ -22,6 +22,9 @@ type Config struct {
 	// RepositoryTimeout bounds the commands that prepare a repository, SetupTimeout its setup script.
 	// A task that may run such a script has that much longer than Deadline.
 	RepositoryTimeout, SetupTimeout time.Duration
+	// ConfirmTimeout is how long a start waits for its user's answer before it goes on without the files
+	// of a repository that run by themselves. A task that asks has that much longer, too.
+	ConfirmTimeout time.Duration
 	// APIURLs are the nodes as sandboxes reach them. With them sandboxes use the model gateway and get
 	// no model key.
 	APIURLs []string
@@ -40,6 +43,7 @@ func DefaultConfig() Config {
 		Calls:             64,
 		RepositoryTimeout: 5 * time.Minute,
 		SetupTimeout:      10 * time.Minute,
+		ConfirmTimeout:    5 * time.Minute,
 		BackoffMin:        100 * time.Millisecond,
 		BackoffMax:        5 * time.Second,
 	}
@@ -57,6 +61,7 @@ func (c Config) Validate() error {
 		{"deadline", c.Deadline},
 		{"repository timeout", c.RepositoryTimeout},
 		{"setup timeout", c.SetupTimeout},
+		{"confirmation timeout", c.ConfirmTimeout},
 		{"minimum back-off", c.BackoffMin},
 		{"maximum back-off", c.BackoffMax},
 	} {

@@ -19,6 +19,13 @@ const GitToken = "TOKEN/CANARY@1"
 // files are its files by path.
 func GitHost(t *testing.T, files map[string]string) string {
 	t.Helper()
+	url, _ := GitHostToChange(t, files)
+	return url
+}
+
+// GitHostToChange is GitHost with a function that commits the content of a file.
+func GitHostToChange(t *testing.T, files map[string]string) (url string, change func(path, content string)) {
+	t.Helper()
 	backend := "/usr/lib/git-core/git-http-backend"
 	if _, err := os.Stat(backend); err != nil {
 		t.Skip("git's HTTP backend is not installed")
@@ -49,7 +56,17 @@ git init -q -b main octo/app.git; cd octo/app.git; git add .; git commit -qm one
 			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(rw, r)
 	}))
 	t.Cleanup(host.Close)
-	return host.URL
+	return host.URL, func(path, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "octo/app.git", path), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", `export HOME=$PWD; cd octo/app.git; git commit -qam more`)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
 }
 
 // NoCanary fails for each file below dir that holds the token.

@@ -46,8 +46,17 @@ func (r *Runner) setUp(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *pl
 	if err != nil {
 		return outcome{err: err}
 	}
+	next, approved := fsm.StartTaskSettingUpSkills, ""
+	if t.Setup != nil {
+		if approved = sumOf(t.Setup, gitHooksFile); approved != "" {
+			next = fsm.StartTaskSettingUpGitHooks
+		}
+		if approved = sumOf(t.Setup, setupFile); approved == "" {
+			return r.moveTo(ctx, t, next, p)
+		}
+	}
 	r.step(ctx, t, "set up")
-	cmd := agent.Command{Command: setupScript(in.workingDir(), t.ID), Timeout: r.cfg.SetupTimeout}
+	cmd := agent.Command{Command: setupScript(in.workingDir(), t.ID, approved), Timeout: r.cfg.SetupTimeout}
 	out, err := r.agents.RunCommand(ctx, p.url, in.key, cmd)
 	if err != nil && !errors.Is(err, agent.ErrRefused) {
 		return r.agentOutcome(err, in)
@@ -55,8 +64,7 @@ func (r *Runner) setUp(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *pl
 	if err != nil || out.ExitCode != 0 {
 		r.log.Info("a project's setup script failed", "task", t.ID, "sandbox", t.SandboxID, "reason", in.commandFault(out, err))
 	}
-	next := fsm.StartTaskSettingUpSkills
-	if has(out.Stdout, foundGitHooks) {
+	if t.Setup == nil && has(out.Stdout, foundGitHooks) {
 		next = fsm.StartTaskSettingUpGitHooks
 	}
 	return r.moveTo(ctx, t, next, p)
@@ -68,8 +76,14 @@ func (r *Runner) installHooks(ctx context.Context, v *fsm.View, t *fsm.StartTask
 	if err != nil {
 		return outcome{err: err}
 	}
+	approved := ""
+	if t.Setup != nil {
+		if approved = sumOf(t.Setup, gitHooksFile); approved == "" {
+			return r.moveTo(ctx, t, fsm.StartTaskSettingUpSkills, p)
+		}
+	}
 	r.step(ctx, t, "install git hooks")
-	cmd := agent.Command{Command: hooksScript(in.workingDir()), Timeout: r.cfg.RepositoryTimeout}
+	cmd := agent.Command{Command: hooksScript(in.workingDir(), approved), Timeout: r.cfg.RepositoryTimeout}
 	out, err := r.agents.RunCommand(ctx, p.url, in.key, cmd)
 	if err != nil && !errors.Is(err, agent.ErrRefused) {
 		return r.agentOutcome(err, in)

@@ -42,6 +42,7 @@ func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *
 		dir: p.projects, userName: deref(in.settings.Values.GitUserName), userEmail: deref(in.settings.Values.GitUserEmail),
 		branch: deref(t.Request.SelectedBranch), newBranch: "openhands-workspace-" + t.ConversationID[:min(8, len(t.ConversationID))],
 		tmp: ".bivouac-clone-" + t.ID, full: deref(in.settings.Values.GitFullClone),
+		sums: hasProject(t) && confirms(v, t),
 	}
 	if repo := deref(t.Request.SelectedRepository); repo != "" {
 		job.remote, err = in.remote(repo, job.branch)

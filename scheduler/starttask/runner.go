@@ -99,6 +99,8 @@ type outcome struct {
 	// wait: nothing to do until the view changes; detail says what for.
 	wait   bool
 	detail string
+	// until is when a wait ends without a change, zero for the task's deadline.
+	until time.Time
 	// err: the step failed and is retried. fatal: the task fails with this text.
 	err   error
 	fatal string
@@ -150,6 +152,9 @@ func (r *Runner) carry(ctx context.Context, userID, id string, began time.Time) 
 			sleep(ctx, min(pause.NextBackOff(), deadline.Sub(r.now())), nil)
 		case o.wait:
 			r.note(ctx, t, o.detail)
+			if !o.until.IsZero() && o.until.Before(deadline) {
+				deadline = o.until
+			}
 			sleep(ctx, deadline.Sub(r.now()), v.Changed())
 			pause.Reset()
 		default:
@@ -169,22 +174,27 @@ func (r *Runner) awaitRelease(ctx context.Context, v *fsm.View) time.Time {
 }
 
 func (r *Runner) deadline(t *fsm.StartTask, began time.Time) time.Time {
-	d := t.CreatedAt.Add(r.cfg.Deadline)
-	if hasProject(t) {
-		d = d.Add(r.cfg.SetupTimeout)
-	}
+	d := t.CreatedAt.Add(r.limit(t))
 	if g := began.Add(r.cfg.TermGrace); d.Before(g) {
 		return g
 	}
 	return d
 }
 
-func (r *Runner) overdue(t *fsm.StartTask) string {
-	limit := r.cfg.Deadline
+// limit is how long a task may take.
+func (r *Runner) limit(t *fsm.StartTask) time.Duration {
+	d := r.cfg.Deadline
 	if hasProject(t) {
-		limit += r.cfg.SetupTimeout
+		d += r.cfg.SetupTimeout
 	}
-	text := fmt.Sprintf("not ready after %s, still %s", limit, t.Status)
+	if t.Setup != nil {
+		d += r.cfg.ConfirmTimeout
+	}
+	return d
+}
+
+func (r *Runner) overdue(t *fsm.StartTask) string {
+	text := fmt.Sprintf("not ready after %s, still %s", r.limit(t), t.Status)
 	if t.Detail != "" {
 		text += ": " + t.Detail
 	}

@@ -335,6 +335,7 @@ func TestStartTask_LeaderLostAtEveryStep(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newTaskWorld(t)
 		w.everything()
+		w.confirm(false) // TestStartTask_RealProject_Asks_LeaderLostAtEveryStep asks
 		w.agents.respond = func(agent.Command) agent.Output {
 			return agent.Output{Stdout: foundSetup + "\n" + foundGitHooks + "\n"}
 		}

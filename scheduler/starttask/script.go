@@ -12,12 +12,14 @@ const (
 	envGitUser       = "BIVOUAC_GIT_USER"
 	envGitPassword   = "BIVOUAC_GIT_PASSWORD" //nolint:gosec // the variable's name
 	exitNoCredential = 75
+	// exitChanged is that of a setup script that is not the one that was asked about.
+	exitChanged = 76
 )
 
 // What a script says that a project has, each on a line of its own at the end of its output.
 const (
-	foundSetup    = "bivouac: .openhands/setup.sh"
-	foundGitHooks = "bivouac: .openhands/pre-commit.sh"
+	foundSetup    = "bivouac: " + setupFile
+	foundGitHooks = "bivouac: " + gitHooksFile
 )
 
 // gitJob has the parameters of the script in the sandbox.
@@ -29,6 +31,8 @@ type gitJob struct {
 	credentialFile string
 	// full: the clone has the whole history.
 	full bool
+	// sums: the script says the SHA-256 of what the project has.
+	sums bool
 }
 
 // script returns a POSIX shell script that can be repeated, even while an earlier run of it has
@@ -55,7 +59,7 @@ func (j gitJob) script() string {
 	if j.remote.clone == "" {
 		// A repository around those of other conversations would hide them.
 		b.line("if [ ! -e .git ] && ! ls -d ./*/.git >/dev/null 2>&1; then git init --quiet; fi")
-		b.reportFound()
+		b.reportFound(j.sums)
 		return b.String()
 	}
 	b.line("if [ -e", quote(j.target), "] && [ ! -e", quote(j.target+"/.git"), "]; then echo",
@@ -64,7 +68,7 @@ func (j gitJob) script() string {
 	j.clone(&b)
 	b.line("fi")
 	b.line("cd", quote(j.target))
-	b.reportFound()
+	b.reportFound(j.sums)
 	return b.String()
 }
 
@@ -95,8 +99,10 @@ func (j gitJob) clone(b *script) {
 }
 
 // setupScript returns a script that runs the project's setup script once for a task, however often it
-// is called: a second call waits until the first has ended. The exit code is the setup script's.
-func setupScript(dir, task string) string {
+// is called: a second call waits until the first has ended. The exit code is the setup script's. With
+// approved it runs a copy that has this SHA-256, or nothing. The copy is beside the original, because
+// scripts look for their directory.
+func setupScript(dir, task, approved string) string {
 	var b script
 	b.line("cd", quote(dir), "|| exit 0")
 	b.line("[ -f .openhands/setup.sh ] || exit 0")
@@ -113,18 +119,26 @@ func setupScript(dir, task string) string {
 	b.line(`if [ ! -e "$run/exit" ]; then`)
 	b.line(`  echo $$ >"$run/pid"`)
 	b.line(`  shell=sh; if command -v bash >/dev/null 2>&1; then shell=bash; fi`)
-	b.line(`  code=0; "$shell" .openhands/setup.sh </dev/null >"$run/log" 2>&1 || code=$?`)
+	if approved == "" {
+		b.line(`  code=0; "$shell" .openhands/setup.sh </dev/null >"$run/log" 2>&1 || code=$?`)
+	} else {
+		b.line(`  code=0; copy=.openhands/.bivouac-setup-` + task + `.sh; rm -f "$copy"; cp .openhands/setup.sh "$copy"`)
+		b.line(`  if [ "$(` + sumCommand(`"$copy"`) + `)" = ` + approved + ` ]; then "$shell" "$copy" </dev/null >"$run/log" 2>&1 || code=$?`)
+		b.line(`  else code=` + itoa(exitChanged) + `; echo '.openhands/setup.sh has changed since it was asked about: it does not run' >"$run/log"; fi`)
+		b.line(`  rm -f "$copy"`)
+	}
 	b.line(`  echo "$code" >"$run/exit.new" && mv "$run/exit.new" "$run/exit"`)
 	b.line(`fi`)
 	b.line(`tail -c 4096 "$run/log" >&2`)
-	b.reportFound()
+	b.reportFound(false)
 	b.line(`exit "$(cat "$run/exit")"`)
 	return b.String()
 }
 
 // hooksScript returns a script that makes .openhands/pre-commit.sh the repository's pre-commit hook.
-// A hook that is there already runs after it, as pre-commit.local.
-func hooksScript(dir string) string {
+// A hook that is there already runs after it, as pre-commit.local. With approved the hook runs the file
+// while it has this SHA-256.
+func hooksScript(dir, approved string) string {
 	const ours = "# Installed by Bivouac: it runs .openhands/pre-commit.sh."
 	var b script
 	b.line("cd", quote(dir), "|| exit 0")
@@ -138,7 +152,14 @@ func hooksScript(dir string) string {
 	b.line(`cat >"$hooks/pre-commit.$$" <<'END'`)
 	b.line("#!/bin/sh")
 	b.line(ours)
-	b.line(`if [ -x .openhands/pre-commit.sh ]; then .openhands/pre-commit.sh || exit $?; fi`)
+	const run = `if [ -x .openhands/pre-commit.sh ]; then .openhands/pre-commit.sh || exit $?; fi`
+	if approved != "" {
+		b.line(`if [ -f .openhands/pre-commit.sh ] && [ "$(` + sumCommand(gitHooksFile) + `)" != ` + approved + ` ]; then`)
+		b.line(`  echo '.openhands/pre-commit.sh has changed since it was asked about: it does not run' >&2`)
+		b.line("el" + run)
+	} else {
+		b.line(run)
+	}
 	b.line(`former="$(git rev-parse --git-path hooks)/pre-commit.local"`)
 	b.line(`if [ -x "$former" ]; then exec "$former" "$@"; fi`)
 	b.line("END")
@@ -152,11 +173,21 @@ type script struct{ strings.Builder }
 // line adds a line of words.
 func (b *script) line(words ...string) { b.WriteString(strings.Join(words, " ") + "\n") }
 
-// reportFound adds lines that say what the project in the current directory has.
-func (b *script) reportFound() {
+// reportFound adds lines that say what the project in the current directory has, with sums also their
+// SHA-256 (foundSum).
+func (b *script) reportFound(sums bool) {
 	for _, found := range []string{foundSetup, foundGitHooks} {
-		b.line("if [ -f", quote(strings.TrimPrefix(found, "bivouac: ")), "]; then echo; echo", quote(found)+"; fi")
+		name := strings.TrimPrefix(found, "bivouac: ")
+		b.line("if [ -f", quote(name), "]; then echo; echo", quote(found)+"; fi")
+		if sums {
+			b.line("if [ -f", quote(name), `]; then echo "bivouac: $(`+sumCommand(name)+`) `+name+`"; fi`)
+		}
 	}
+}
+
+// sumCommand returns a command that writes the SHA-256 of a file, or nothing where it can't be had.
+func sumCommand(word string) string {
+	return "{ sha256sum <" + word + " || shasum -a 256 <" + word + "; } 2>/dev/null | cut -c1-64"
 }
 
 // quote makes one word of a POSIX shell.

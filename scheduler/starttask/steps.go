@@ -33,11 +33,17 @@ func (r *Runner) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask, d *
 			if o != (outcome{}) {
 				return o
 			}
-			return r.moveTo(ctx, t, afterPrepare(t, found), place)
+			return r.prepared(ctx, v, t, place, d, found)
 		})
 	case fsm.StartTaskRunningSetupScript:
+		if o, done := r.awaitAnswer(ctx, v, t); !done {
+			return o
+		}
 		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.setUp(ctx, v, t, place) })
 	case fsm.StartTaskSettingUpGitHooks:
+		if may, _ := r.permission(v, t); may != allowed {
+			return r.moveTo(ctx, t, fsm.StartTaskSettingUpSkills, place)
+		}
 		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.installHooks(ctx, v, t, place) })
 	case fsm.StartTaskSettingUpSkills:
 		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.loadSkills(ctx, v, t, place, d) })
@@ -126,7 +132,8 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 	if o := r.project(ctx, in, d); o != (outcome{}) {
 		return o
 	}
-	in.project = *d.project
+	may, _ := r.permission(v, t)
+	in.project = d.project.permitted(t, may, in.workingDir())
 	if err := in.chooseAgent(v); err != nil {
 		return outcome{fatal: in.scrub(err.Error())}
 	}
