@@ -14,7 +14,7 @@ import (
 
 // sampleRequest is a request for a route that gets a 2xx for alice or root.
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
-	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask, ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -32,6 +32,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"user":"carol","name":"laptop"}`
 	case "conversation.send_message", "conversation.pending_message":
 		body = `{"content":[{"type":"text","text":"hi"}]}`
+	case "start_task.setup":
+		body = `{"hash":"` + askingHash + `","accept":true}`
 	case "conversation.switch_acp_model":
 		body = `{"model":"m"}`
 	case "spec.apply":

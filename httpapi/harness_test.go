@@ -293,6 +293,9 @@ func (h *harness) questioned(r route, sb string) {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.apply("", &fsm.CertificateRevokeBody{Node: "n2"})
 	}
+	if r.name == "start_task.setup" {
+		h.asking(sb)
+	}
 	if strings.HasSuffix(r.name, "accept_workspace") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
@@ -325,6 +328,24 @@ var (
 func (h *harness) starting() {
 	h.t.Helper()
 	h.raised().apply("alice", &fsm.StartTaskCreateBody{ID: startingTask, ConversationID: startingConversation, Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+}
+
+// askingTask is the task of asking, and askingHash the hash of its files.
+var (
+	askingTask  = strings.Repeat("b", 32)
+	askingFiles = []fsm.SetupFile{{Path: ".openhands/setup.sh", SHA256: strings.Repeat("5", 64)}}
+	askingHash  = fsm.SetupHash(askingFiles)
+)
+
+// asking accepts a start of alice's in a sandbox, which asks about a repository's setup script.
+func (h *harness) asking(sandbox string) {
+	h.t.Helper()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	h.apply("alice", &fsm.StartTaskCreateBody{ID: askingTask, ConversationID: newHexID(), Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+	h.apply("", &fsm.StartTaskBindBody{ID: askingTask, SandboxID: sandbox})
+	h.apply("", &fsm.StartTaskAskBody{ID: askingTask, Setup: fsm.TaskSetup{
+		Repository: "https://github.com/octo/app.git", Hash: askingHash, Directory: "/workspace/project/app", Files: askingFiles,
+	}})
 }
 
 func speaksACP(c *fsm.Conversation) { c.AgentKind = "acp" }

@@ -35,6 +35,8 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"conversation.pending_message": {strings.ReplaceAll(pathPending, ":conversation_id", "task-"+startingTask),
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
+		"start_task.setup": {strings.ReplaceAll(pathTaskSetup, ":task_id", askingTask),
+			`{"hash":"` + askingHash + `","accept":true}`, `{"hash":"` + askingHash + `","accept":false}`},
 		"conversation.switch_acp_model": {pathConversations + "/" + conversation + "/switch_acp_model", `{"model":"a"}`, `{"model":"b"}`},
 		"conversation.switch_llm":       {pathConversations + "/" + conversation + "/switch_llm", `{}`, `{"llm_model":null}`},
 		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},

@@ -13,6 +13,7 @@ const (
 	pathSpecs         = "/api/v1/sandbox-specs"
 	pathConversations = "/api/v1/app-conversations"
 	pathStartTasks    = pathConversations + "/start-tasks"
+	pathTaskSetup     = "/api/v1/start-tasks/:task_id/setup"
 	pathWebhooks      = "/api/v1/webhooks"
 	pathOperator      = "/api/v1/operator"
 )
@@ -56,6 +57,7 @@ func seedRoutes() []route {
 			handle: (*Server).handleStartTaskSearch},
 		{name: "start_task.count", method: get, path: pathStartTasks + "/count", access: user,
 			handle: (*Server).handleStartTaskCount},
+		{name: "start_task.setup", method: post, path: pathTaskSetup, access: user, handle: (*Server).handleStartTaskSetup},
 	}
 }
 

@@ -43,7 +43,7 @@ func (s *Server) handleStart(c *call) (answer, error) {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskCreate)
 		}
-		return ok(newStartTaskBody(res.StartTask, s.linksFor(c.r)))
+		return ok(newStartTaskBody(nil, res.StartTask, s.linksFor(c.r)))
 	})
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -19,6 +20,7 @@ type startTaskBody struct {
 	AppConversationID *string             `json:"app_conversation_id"`
 	SandboxID         *string             `json:"sandbox_id"`
 	AgentServerURL    *string             `json:"agent_server_url"`
+	Setup             *taskSetupBody      `json:"setup,omitempty"`
 	Request           startRequestBody    `json:"request"`
 	CreatedAt         wireTime            `json:"created_at"`
 	UpdatedAt         wireTime            `json:"updated_at"`
@@ -69,9 +71,10 @@ type imageEcho struct {
 	ImageURLs   []string `json:"image_urls"`
 }
 
-func newStartTaskBody(t *fsm.StartTask, to links) startTaskBody {
+// newStartTaskBody shows a task. v has the answers to what it asks; nil for a task that is new.
+func newStartTaskBody(v *fsm.View, t *fsm.StartTask, to links) startTaskBody {
 	b := startTaskBody{
-		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status, Detail: orNull(t.Detail),
+		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status, Detail: orNull(cmp.Or(t.Detail, skippedText(t))), Setup: newTaskSetupBody(v, t),
 		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(to.agent(t.SandboxID, t.AgentServerURL)),
 		Request: newStartRequestBody(&t.Request), CreatedAt: wireTime(t.CreatedAt), UpdatedAt: wireTime(t.UpdatedAt),
 	}
@@ -135,7 +138,7 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 	for i, id := range hexes {
 		rows[i] = v.StartTask(c.who.user, id)
 	}
-	items, err := c.items(s.startTaskList(c, rows), maxBatchBytes)
+	items, err := c.items(s.startTaskList(c, v, rows), maxBatchBytes)
 	if err != nil {
 		return answer{}, err
 	}
@@ -146,13 +149,13 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 }
 
 // startTaskList lists tasks, of which some may be nil.
-func (s *Server) startTaskList(c *call, rows []*fsm.StartTask) list {
+func (s *Server) startTaskList(c *call, v *fsm.View, rows []*fsm.StartTask) list {
 	to := s.linksFor(c.r)
 	return list{n: len(rows), item: func(i int) any {
 		if rows[i] == nil {
 			return nil
 		}
-		return newStartTaskBody(rows[i], to)
+		return newStartTaskBody(v, rows[i], to)
 	}, size: func(i int) int {
 		if rows[i] == nil {
 			return 0
@@ -181,7 +184,7 @@ func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.StartTasks(c.who.user, filter, p)
-	return c.boundedPage(s.startTaskList(c, rows), next, func(limit int) string {
+	return c.boundedPage(s.startTaskList(c, v, rows), next, func(limit int) string {
 		_, next := v.StartTasks(c.who.user, filter, fsm.Page{After: p.After, Limit: limit})
 		return next
 	})

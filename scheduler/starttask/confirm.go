@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -202,6 +203,13 @@ func runningSkill(raw json.RawMessage, dir string) (f fsm.SetupFile, runs bool) 
 	if at, err := filepath.Rel(dir, s.Source); err == nil && filepath.IsLocal(at) {
 		name = at
 	}
+	// The repository chooses the name, and a user reads it before the answer.
+	name = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, name)
 	return fsm.SetupFile{Path: decode.Truncate(name, fsm.MaxPath), SHA256: sum([]byte(s.Content + "\x00" + string(s.MCPTools)))}, true
 }
 
@@ -232,6 +240,6 @@ func waitingText(t *fsm.StartTask, until time.Time) string {
 		names = append(names, f.Path)
 	}
 	return "You are asked before the files of " + t.Setup.Repository + " run by themselves: " + decode.Truncate(strings.Join(names, ", "), 300) +
-		". Answer with POST /api/v1/app-conversations/start-tasks/" + t.ID + `/setup {"hash","accept"}; ` +
+		". Answer with POST /api/v1/start-tasks/" + t.ID + `/setup {"hash","accept"}; ` +
 		"from " + until.UTC().Format(time.RFC3339) + " on the conversation starts without them."
 }

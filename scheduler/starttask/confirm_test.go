@@ -115,13 +115,13 @@ func TestStartTask_Confirm_NothingRunsUnasked(t *testing.T) {
 	w.agents.hooks = []byte(`{"pre_tool_use":[{"matcher":"terminal"}]}`)
 	w.agents.mu.Unlock()
 	fourth := w.await(w.startApp("4").ID, isAsking)
-	w.confirm(false) // the question stays
-	time.Sleep(20 * time.Millisecond)
-	if got := w.ran(fourth); got != "" {
-		t.Errorf("with other files %q ran", got)
-	}
+	w.confirm(false)
 	if got := w.done(w.startApp("5").ID); got.Setup != nil || w.ran(got) != all {
 		t.Errorf("without confirmation mode: %+v, %q ran", got.Setup, w.ran(got))
+	}
+	// The question stays.
+	if got := w.ran(fourth); got != "" {
+		t.Errorf("with other files %q ran", got)
 	}
 }
 
@@ -157,47 +157,53 @@ func TestStartTask_RealProject_Asks_LeaderLostAtEveryStep(t *testing.T) {
 		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n", ".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
 		".openhands/hooks.json": `{"stop":[{"hooks":[{"command":"true"}]}]}`,
 	})
-	for _, accept := range []bool{true, false} {
-		for n := 1; ; n++ {
-			w := newTaskWorld(t)
-			w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-			client, _ := w.realAgents()
-			w.client = client
-			w.must(taskUser, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{
-				Type: fsm.ProviderGitHub, Host: &host, Ref: w.secret("users/ada/providers/github", "token", GitToken),
-			}}})
-			w.confirm(true)
-			task := w.startApp("1")
-			early, answered := make(chan string, 1), make(chan struct{})
-			go func() {
-				defer close(answered)
-				early <- w.answer(task, accept)
-			}()
-			lostAt := w.loseLeaderAt(n)
-			if lostAt != "" {
-				w.run(nil)
+	for name, accept := range map[string]bool{"yes": true, "no": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for n := 1; askedAndLost(t, host, accept, n); n++ {
 			}
-			got := w.done(task.ID)
-			<-answered
-			project := filepath.Join(w.dir, got.SandboxID, "project")
-			log, _ := os.ReadFile(filepath.Join(project, "setup.log"))
-			_, noHook := os.Stat(filepath.Join(project, "app/.git/hooks/pre-commit"))
-			state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v", got.Status, <-early, log, noHook == nil, got.Setup.Skipped)
-			want := `READY, early "", log "", hook false, skipped true`
-			if accept {
-				want = `READY, early "", log "ran\n", hook true, skipped false`
-			}
-			if state != want {
-				t.Errorf("lost before step %d (%s): %s, not %s", n, lostAt, state, want)
-			}
-			if lostAt == "" {
-				if n < 15 {
-					t.Fatalf("only %d steps were seen", n-1)
-				}
-				break
-			}
-		}
+		})
 	}
+}
+
+// askedAndLost runs a start whose leader is lost before its step n; false where there is no such step.
+func askedAndLost(t *testing.T, host string, accept bool, n int) bool {
+	t.Helper()
+	w := newTaskWorld(t)
+	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	client, _ := w.realAgents()
+	w.client = client
+	w.must(taskUser, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{
+		Type: fsm.ProviderGitHub, Host: &host, Ref: w.secret("users/ada/providers/github", "token", GitToken),
+	}}})
+	w.confirm(true)
+	task := w.startApp("1")
+	early, answered := make(chan string, 1), make(chan struct{})
+	go func() {
+		defer close(answered)
+		early <- w.answer(task, accept)
+	}()
+	lostAt := w.loseLeaderAt(n)
+	if lostAt != "" {
+		w.run(nil)
+	}
+	got := w.done(task.ID)
+	<-answered
+	project := filepath.Join(w.dir, got.SandboxID, "project")
+	log, _ := os.ReadFile(filepath.Join(project, "setup.log"))
+	_, noHook := os.Stat(filepath.Join(project, "app/.git/hooks/pre-commit"))
+	state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v", got.Status, <-early, log, noHook == nil, got.Setup.Skipped)
+	want := `READY, early "", log "", hook false, skipped true`
+	if accept {
+		want = `READY, early "", log "ran\n", hook true, skipped false`
+	}
+	if state != want {
+		t.Errorf("lost before step %d (%s): %s, not %s", n, lostAt, state, want)
+	}
+	if lostAt == "" && n < 15 {
+		t.Errorf("only %d steps were seen", n-1)
+	}
+	return lostAt != ""
 }
 
 // answer waits until the task asks, answers, and returns what the setup script had written until then.
@@ -208,12 +214,10 @@ func (w *taskWorld) answer(task *fsm.StartTask, accept bool) string {
 		if now == nil || now.Done() {
 			return "the task did not ask"
 		}
-		if now.Setup == nil {
+		if !isAsking(now) {
 			<-v.Changed()
 			continue
 		}
-		// A leader that asks nobody is at work meanwhile.
-		time.Sleep(5 * time.Millisecond)
 		log, _ := os.ReadFile(filepath.Join(w.dir, now.SandboxID, "project", "setup.log"))
 		w.must(taskUser, &fsm.StartTaskAnswerBody{ID: task.ID, Hash: now.Setup.Hash, Accept: accept})
 		return string(log)

@@ -40,7 +40,7 @@ func (w *realWorld) asking(task *fsm.StartTask) *fsm.StartTask {
 		if got.Done() {
 			w.t.Fatalf("the task did not ask: %s %q, %s", got.Status, got.Detail, w.ran(got))
 		}
-		return strings.Contains(got.Detail, "POST /api/v1/app-conversations/start-tasks/"+task.ID+"/setup")
+		return strings.Contains(got.Detail, "POST /api/v1/start-tasks/"+task.ID+"/setup")
 	})
 	return got
 }
