@@ -80,13 +80,25 @@ func (w *taskWorld) ran(task *fsm.StartTask) string {
 
 func isAsking(t *fsm.StartTask) bool { return t.Setup != nil && strings.Contains(t.Detail, "/setup") }
 
+// asking waits until a task asks.
+func (w *taskWorld) asking(task *fsm.StartTask) *fsm.StartTask {
+	w.t.Helper()
+	got := w.await(task.ID, func(t *fsm.StartTask) bool { return isAsking(t) || t.Done() })
+	if got.Done() {
+		w.t.Fatalf("nothing was asked: %s, %q ran", got.Status, w.ran(got))
+	}
+	return got
+}
+
+func wasSkipped(t *fsm.StartTask) bool { return t.Setup != nil && t.Setup.Skipped }
+
 // TestStartTask_Confirm_NothingRunsUnasked: a start in confirmation mode asks before anything of the
 // repository runs, and what was answered counts for the repository and the hash of its files.
 func TestStartTask_Confirm_NothingRunsUnasked(t *testing.T) {
 	w := newAskingWorld(t)
 	w.run(nil)
 	const all, none = "SGH style db log", " style"
-	first := w.await(w.startApp("1").ID, isAsking)
+	first := w.asking(w.startApp("1"))
 	if got := w.ran(first); first.Status != fsm.StartTaskRunningSetupScript || got != "" {
 		t.Fatalf("before the answer: %s, %q ran", first.Status, got)
 	}
@@ -99,7 +111,7 @@ func TestStartTask_Confirm_NothingRunsUnasked(t *testing.T) {
 		t.Errorf("the question is %+v", first.Setup)
 	}
 	w.must(taskUser, &fsm.StartTaskAnswerBody{ID: first.ID, Hash: first.Setup.Hash, Accept: true})
-	if got := w.done(first.ID); got.Status != fsm.StartTaskReady || got.Setup.Skipped || w.ran(got) != all {
+	if got := w.done(first.ID); got.Status != fsm.StartTaskReady || wasSkipped(got) || w.ran(got) != all {
 		t.Errorf("after the yes: %s, %q ran", got.Status, w.ran(got))
 	}
 	again := w.done(w.startApp("2").ID)
@@ -107,14 +119,14 @@ func TestStartTask_Confirm_NothingRunsUnasked(t *testing.T) {
 		t.Errorf("the same files: %s, %q ran", again.Status, w.ran(again))
 	}
 	w.must(taskUser, &fsm.StartTaskAnswerBody{ID: again.ID, Hash: first.Setup.Hash})
-	if got := w.done(w.startApp("3").ID); got.Status != fsm.StartTaskReady || !got.Setup.Skipped || w.ran(got) != none {
+	if got := w.done(w.startApp("3").ID); got.Status != fsm.StartTaskReady || !wasSkipped(got) || w.ran(got) != none {
 		t.Errorf("after the no: %s %+v, %q ran", got.Status, got.Setup, w.ran(got))
 	}
 	// Other files.
 	w.agents.mu.Lock()
 	w.agents.hooks = []byte(`{"pre_tool_use":[{"matcher":"terminal"}]}`)
 	w.agents.mu.Unlock()
-	fourth := w.await(w.startApp("4").ID, isAsking)
+	fourth := w.asking(w.startApp("4"))
 	w.confirm(false)
 	if got := w.done(w.startApp("5").ID); got.Setup != nil || w.ran(got) != all {
 		t.Errorf("without confirmation mode: %+v, %q ran", got.Setup, w.ran(got))
@@ -131,7 +143,7 @@ func TestStartTask_Confirm_GoesOn(t *testing.T) {
 	w := newAskingWorld(t)
 	w.run(func(r *Runner) { r.cfg.ConfirmTimeout = 50 * time.Millisecond })
 	for i := range 2 {
-		if got := w.done(w.startApp(fmt.Sprint(i)).ID); got.Status != fsm.StartTaskReady || !got.Setup.Skipped || w.ran(got) != " style" {
+		if got := w.done(w.startApp(fmt.Sprint(i)).ID); got.Status != fsm.StartTaskReady || !wasSkipped(got) || w.ran(got) != " style" {
 			t.Errorf("without an answer: %s %+v, %q ran", got.Status, got.Setup, w.ran(got))
 		}
 	}
@@ -192,7 +204,7 @@ func askedAndLost(t *testing.T, host string, accept bool, n int) bool {
 	project := filepath.Join(w.dir, got.SandboxID, "project")
 	log, _ := os.ReadFile(filepath.Join(project, "setup.log"))
 	_, noHook := os.Stat(filepath.Join(project, "app/.git/hooks/pre-commit"))
-	state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v", got.Status, <-early, log, noHook == nil, got.Setup.Skipped)
+	state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v", got.Status, <-early, log, noHook == nil, wasSkipped(got))
 	want := `READY, early "", log "", hook false, skipped true`
 	if accept {
 		want = `READY, early "", log "ran\n", hook true, skipped false`
