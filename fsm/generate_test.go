@@ -330,10 +330,13 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 			ID: oneOf("m1", "m2", "m3").Draw(t, "message"), Message: Message{Role: "user", Content: []ContentBlock{{Type: BlockText, Text: "go on"}}, Run: true},
 		}}
 	case StartTaskAsk:
-		return "", &StartTaskAskBody{ID: genTask().Draw(t, "task"), Setup: *genTaskSetup(oneOf("setup", "other").Draw(t, "file"))}
+		file := oneOf("setup", "other").Draw(t, "file")
+		return "", &StartTaskAskBody{ID: genTask().Draw(t, "task"), Setup: *genTaskSetup(file)}
 	case StartTaskAnswer:
 		hash := genTaskSetup(oneOf("setup", "other").Draw(t, "file")).Hash
-		return genUser().Draw(t, "answering"), &StartTaskAnswerBody{ID: genTask().Draw(t, "task"), Hash: hash, Accept: rapid.Bool().Draw(t, "accept")}
+		return genUser().Draw(t, "answering"), &StartTaskAnswerBody{
+			ID: genTask().Draw(t, "task"), Hash: hash, Accept: rapid.Bool().Draw(t, "accept"),
+		}
 	case StartTaskFail:
 		return "", &StartTaskFailBody{ID: genTask().Draw(t, "task"), Detail: oneOf("", "broken", "\xff").Draw(t, "detail")}
 	default:

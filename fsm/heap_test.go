@@ -83,7 +83,10 @@ func heapShapes() map[string]func(i int) []any {
 			return []any{&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at}}
 		},
 		"setup": func(i int) []any {
-			return []any{&Setup{UserID: "ada", Repository: "https://github.com/octo/app.git", Hash: sha(fmt.Sprint(i)), Answer: SetupAccepted, AskedAt: at, UsedAt: at}}
+			return []any{&Setup{
+				UserID: "ada", Repository: "https://github.com/octo/app.git", Hash: sha(fmt.Sprint(i)), Answer: SetupAccepted,
+				AskedAt: at, UsedAt: at,
+			}}
 		},
 		"task asking": func(i int) []any {
 			one := task(i, 500, StartTaskRunningSetupScript)

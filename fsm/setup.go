@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -64,7 +65,9 @@ type Setup struct {
 // SetupHash is the hash of files in the order of their paths.
 func SetupHash(files []SetupFile) string {
 	files = slices.Clone(files)
-	slices.SortFunc(files, func(a, b SetupFile) int { return strings.Compare(a.Path+"\x00"+a.SHA256, b.Path+"\x00"+b.SHA256) })
+	slices.SortFunc(files, func(a, b SetupFile) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.SHA256, b.SHA256))
+	})
 	h := sha256.New()
 	for _, f := range files {
 		h.Write([]byte(f.Path + "\x00" + f.SHA256 + "\n"))
@@ -85,7 +88,8 @@ func (s *TaskSetup) textBytes() int {
 }
 
 func setupTable() *memdb.TableSchema {
-	return newTable(tableSetups, newIndex(indexID, func(s *Setup) []byte { return setupKey(s.UserID, s.Repository, s.Hash) }))
+	return newTable(tableSetups,
+		newIndex(indexID, func(s *Setup) []byte { return setupKey(s.UserID, s.Repository, s.Hash) }))
 }
 
 func setupKey(user, repository, hash string) []byte {
@@ -197,7 +201,8 @@ func (t *transaction) applyStartTaskAnswer(b *StartTaskAnswerBody) (Result, *Err
 	case task.Setup == nil:
 		return Result{}, Errorf(CodeConflict, "the start task %s asks nothing", b.ID)
 	case task.Setup.Hash != b.Hash:
-		return Result{}, Errorf(CodeConflict, "the start task %s asks about other files: their hash is %s", b.ID, task.Setup.Hash)
+		return Result{}, Errorf(CodeConflict, "the start task %s asks about other files: their hash is %s",
+			b.ID, task.Setup.Hash)
 	}
 	key := setupKey(task.UserID, task.Setup.Repository, b.Hash)
 	if first[Setup](t.txn, tableSetups, indexID, key) == nil {

@@ -48,7 +48,8 @@ func TestSetups_AreBounded(t *testing.T) {
 	for range withPrefix[Setup](f.store.View().txn, tableSetups, indexID, prefixOf("ada")) {
 		count++
 	}
-	if count != MaxSetups || !answered("ada", first) || answered("ada", second) || !answered("ada", last) || !answered("bob", others) {
+	if count != MaxSetups || !answered("ada", first) || answered("ada", second) || !answered("ada", last) ||
+		!answered("bob", others) {
 		t.Errorf("%d are kept: used again %v, unused for longest %v, last %v, another user's %v",
 			count, answered("ada", first), answered("ada", second), answered("ada", last), answered("bob", others))
 	}

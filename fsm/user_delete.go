@@ -2,10 +2,10 @@ package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
 // secrets, conversations, start tasks and answers about repositories at once, sandboxes as
-// sandbox.delete does, with their workspaces. What lost clients still have of them is removed as soon
-// as the limits of removals allow. What an Idempotency-Key was answered is forgotten, below VersionRoom within ClientResultTTL. An
-// operator proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It
-// sets Result.User.
+// sandbox.delete does, with their workspaces. What lost clients still have of them is removed as
+// soon as the limits of removals allow. What an Idempotency-Key was answered is forgotten, below
+// VersionRoom within ClientResultTTL. An operator proposes it. An unknown user is CodeNotFound, the
+// proposer's own user CodeConflict. It sets Result.User.
 type UserDeleteBody struct {
 	UserID string `json:"user_id"`
 }

@@ -341,7 +341,9 @@ var (
 func (h *harness) asking(sandbox string) {
 	h.t.Helper()
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-	h.apply("alice", &fsm.StartTaskCreateBody{ID: askingTask, ConversationID: newHexID(), Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+	h.apply("alice", &fsm.StartTaskCreateBody{
+		ID: askingTask, ConversationID: newHexID(), Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}},
+	})
 	h.apply("", &fsm.StartTaskBindBody{ID: askingTask, SandboxID: sandbox})
 	h.apply("", &fsm.StartTaskAskBody{ID: askingTask, Setup: fsm.TaskSetup{
 		Repository: "https://github.com/octo/app.git", Hash: askingHash, Directory: "/workspace/project/app", Files: askingFiles,

@@ -74,7 +74,8 @@ type imageEcho struct {
 // newStartTaskBody shows a task. v has the answers to what it asks; nil for a task that is new.
 func newStartTaskBody(v *fsm.View, t *fsm.StartTask, to links) startTaskBody {
 	b := startTaskBody{
-		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status, Detail: orNull(cmp.Or(t.Detail, skippedText(t))), Setup: newTaskSetupBody(v, t),
+		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status,
+		Detail: orNull(cmp.Or(t.Detail, skippedText(t))), Setup: newTaskSetupBody(v, t),
 		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(to.agent(t.SandboxID, t.AgentServerURL)),
 		Request: newStartRequestBody(&t.Request), CreatedAt: wireTime(t.CreatedAt), UpdatedAt: wireTime(t.UpdatedAt),
 	}

@@ -24,7 +24,9 @@ func newTaskSetupBody(v *fsm.View, t *fsm.StartTask) *taskSetupBody {
 	if s == nil {
 		return nil
 	}
-	b := &taskSetupBody{Repository: s.Repository, Hash: s.Hash, Directory: s.Directory, Files: s.Files, Skipped: s.Skipped}
+	b := &taskSetupBody{
+		Repository: s.Repository, Hash: s.Hash, Directory: s.Directory, Files: s.Files, Skipped: s.Skipped,
+	}
 	if v == nil {
 		return b
 	}
@@ -64,7 +66,8 @@ func (s *Server) handleStartTaskSetup(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	out, err := c.once(func() (fsm.Body, secretWrites, error) { return b, secretWrites{}, nil }, func(res fsm.Result) (answer, error) {
+	prepare := func() (fsm.Body, secretWrites, error) { return b, secretWrites{}, nil }
+	out, err := c.once(prepare, func(res fsm.Result) (answer, error) {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskAnswer)
 		}

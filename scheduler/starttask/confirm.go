@@ -64,7 +64,9 @@ func (r *Runner) permission(v *fsm.View, t *fsm.StartTask) (permission, time.Tim
 }
 
 // prepared moves a task on whose repository is there. found is the output of the script.
-func (r *Runner) prepared(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place, d *drawn, found string) outcome {
+func (r *Runner) prepared(
+	ctx context.Context, v *fsm.View, t *fsm.StartTask, p *place, d *drawn, found string,
+) outcome {
 	if !hasProject(t) || !confirms(v, t) {
 		return r.moveTo(ctx, t, afterPrepare(t, found), p)
 	}
@@ -87,14 +89,16 @@ func (r *Runner) prepared(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 		}
 	}
 	if len(setup.Files) > 0 || found != "" {
-		r.log.Info("a project's files don't run, because they can't be asked about", "task", t.ID, "sandbox", t.SandboxID)
+		r.log.Info("a project's files don't run, because they can't be asked about",
+			"task", t.ID, "sandbox", t.SandboxID)
 	}
 	return r.moveTo(ctx, t, fsm.StartTaskSettingUpSkills, p)
 }
 
 // question returns what of the project would run by itself.
 func (in *inputs) question(found string, p *project) (*fsm.TaskSetup, error) {
-	s := &fsm.TaskSetup{Repository: "sandbox " + in.task.SandboxID, Directory: in.workingDir(), Files: p.files(in.workingDir())}
+	dir := in.workingDir()
+	s := &fsm.TaskSetup{Repository: "sandbox " + in.task.SandboxID, Directory: dir, Files: p.files(dir)}
 	if repo := deref(in.task.Request.SelectedRepository); repo != "" {
 		from, err := in.remote(repo, deref(in.task.Request.SelectedBranch))
 		if err != nil {
@@ -210,7 +214,8 @@ func runningSkill(raw json.RawMessage, dir string) (f fsm.SetupFile, runs bool) 
 		}
 		return c
 	}, name)
-	return fsm.SetupFile{Path: decode.Truncate(name, fsm.MaxPath), SHA256: sum([]byte(s.Content + "\x00" + string(s.MCPTools)))}, true
+	content := s.Content + "\x00" + string(s.MCPTools)
+	return fsm.SetupFile{Path: decode.Truncate(name, fsm.MaxPath), SHA256: sum([]byte(content))}, true
 }
 
 // sum returns a SHA-256 in hex.
@@ -228,7 +233,9 @@ func (r *Runner) awaitAnswer(ctx context.Context, v *fsm.View, t *fsm.StartTask)
 		return outcome{wait: true, until: until, detail: waitingText(t, until)}, false
 	default:
 		r.step(ctx, t, "skip setup")
-		_, err := r.propose(ctx, &fsm.StartTaskAdvanceBody{ID: t.ID, Status: fsm.StartTaskSettingUpSkills, SetupSkipped: true})
+		_, err := r.propose(ctx, &fsm.StartTaskAdvanceBody{
+			ID: t.ID, Status: fsm.StartTaskSettingUpSkills, SetupSkipped: true,
+		})
 		return outcome{err: err}, false
 	}
 }
@@ -239,7 +246,8 @@ func waitingText(t *fsm.StartTask, until time.Time) string {
 	for _, f := range t.Setup.Files {
 		names = append(names, f.Path)
 	}
-	return "You are asked before the files of " + t.Setup.Repository + " run by themselves: " + decode.Truncate(strings.Join(names, ", "), 300) +
+	return "You are asked before the files of " + t.Setup.Repository + " run by themselves: " +
+		decode.Truncate(strings.Join(names, ", "), 300) +
 		". Answer with POST /api/v1/start-tasks/" + t.ID + `/setup {"hash","accept"}; ` +
 		"from " + until.UTC().Format(time.RFC3339) + " on the conversation starts without them."
 }

@@ -25,14 +25,18 @@ func (w *taskWorld) confirm(on bool) {
 	w.must(taskUser, b)
 }
 
-// newAskingWorld is a world of the newest protocol version whose user's conversations ask. Its agents
-// say that every project has all three files.
-func newAskingWorld(t *testing.T) *taskWorld {
+func newAskingWorld(t *testing.T) *taskWorld { return newAskingWorldOf(t, fsm.ProtocolVersion) }
+
+// newAskingWorldOf is a world of a protocol version whose user's conversations ask. Its agents say that
+// every project has all three files.
+func newAskingWorldOf(t *testing.T, version int) *taskWorld {
 	w := newTaskWorld(t)
-	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	w.must("", &fsm.ProtocolRaiseBody{Version: version})
 	w.confirm(true)
 	w.agents.hooks = []byte(`{"pre_tool_use":[{"matcher":"*"}]}`)
-	w.agents.skills = []byte(`[{"name":"style","content":"Be brief."},{"name":"db","source":"/x","content":"","mcp_tools":{"mcpServers":{}}},{"name":"log","content":"!` + "`git log`" + `"}]`)
+	w.agents.skills = []byte(`[{"name":"style","content":"Be brief."},
+		{"name":"db","source":"/x","content":"","mcp_tools":{"mcpServers":{}}},
+		{"name":"log","content":"!` + "`git log`" + `"}]`)
 	w.agents.respond = func(agent.Command) agent.Output {
 		out := "\n"
 		for _, name := range []string{setupFile, gitHooksFile} {
@@ -107,7 +111,8 @@ func TestStartTask_Confirm_NothingRunsUnasked(t *testing.T) {
 		paths += f.Path + " "
 	}
 	if paths != ".openhands/hooks.json .openhands/pre-commit.sh .openhands/setup.sh skill db skill log " ||
-		first.Setup.Repository != "https://github.com/octo/app.git" || !strings.HasSuffix(first.Setup.Directory, "/project/app") {
+		first.Setup.Repository != "https://github.com/octo/app.git" ||
+		!strings.HasSuffix(first.Setup.Directory, "/project/app") {
 		t.Errorf("the question is %+v", first.Setup)
 	}
 	w.must(taskUser, &fsm.StartTaskAnswerBody{ID: first.ID, Hash: first.Setup.Hash, Accept: true})
@@ -143,19 +148,12 @@ func TestStartTask_Confirm_GoesOn(t *testing.T) {
 	w := newAskingWorld(t)
 	w.run(func(r *Runner) { r.cfg.ConfirmTimeout = 50 * time.Millisecond })
 	for i := range 2 {
-		if got := w.done(w.startApp(fmt.Sprint(i)).ID); got.Status != fsm.StartTaskReady || !wasSkipped(got) || w.ran(got) != " style" {
+		got := w.done(w.startApp(fmt.Sprint(i)).ID)
+		if got.Status != fsm.StartTaskReady || !wasSkipped(got) || w.ran(got) != " style" {
 			t.Errorf("without an answer: %s %+v, %q ran", got.Status, got.Setup, w.ran(got))
 		}
 	}
-	older := newAskingWorld(t)
-	older.store = fsm.NewStore()
-	older.must("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c1"})
-	older.must("", &fsm.ProtocolRaiseBody{Version: fsm.VersionSetup - 1})
-	older.must("", &fsm.APIKeyCreateBody{Lookup: "abcdefghijkl", Hash: strings.Repeat("0", 64), Name: "k", UserID: taskUser, Bootstrap: true})
-	older.must("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "local", Template: fsm.Template{
-		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100, Memory: 100, Ports: map[string]int{fsm.PortAgentServer: 0},
-	}}}})
-	older.confirm(true)
+	older := newAskingWorldOf(t, fsm.VersionSetup-1)
 	older.run(nil)
 	if got := older.done(older.startApp("1").ID); got.Status != fsm.StartTaskReady || older.ran(got) != " style" {
 		t.Errorf("below protocol version %d: %s, %q ran", fsm.VersionSetup, got.Status, older.ran(got))
@@ -166,24 +164,25 @@ func TestStartTask_Confirm_GoesOn(t *testing.T) {
 // nothing runs before the answer and everything once after a yes, wherever the leader is lost.
 func TestStartTask_RealProject_Asks_LeaderLostAtEveryStep(t *testing.T) {
 	host := GitHost(t, map[string]string{
-		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n", ".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
-		".openhands/hooks.json": `{"stop":[{"hooks":[{"command":"true"}]}]}`,
+		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n",
+		".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n", ".openhands/hooks.json": `{"stop":[{"hooks":[{"command":"true"}]}]}`,
 	})
+	bin := agentProgram(t)
 	for name, accept := range map[string]bool{"yes": true, "no": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for n := 1; askedAndLost(t, host, accept, n); n++ {
+			for n := 1; askedAndLost(t, host, bin, accept, n); n++ {
 			}
 		})
 	}
 }
 
 // askedAndLost runs a start whose leader is lost before its step n; false where there is no such step.
-func askedAndLost(t *testing.T, host string, accept bool, n int) bool {
+func askedAndLost(t *testing.T, host, bin string, accept bool, n int) bool {
 	t.Helper()
 	w := newTaskWorld(t)
 	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-	client, _ := w.realAgents()
+	client, _ := w.realAgents(bin)
 	w.client = client
 	w.must(taskUser, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{
 		Type: fsm.ProviderGitHub, Host: &host, Ref: w.secret("users/ada/providers/github", "token", GitToken),
@@ -204,7 +203,8 @@ func askedAndLost(t *testing.T, host string, accept bool, n int) bool {
 	project := filepath.Join(w.dir, got.SandboxID, "project")
 	log, _ := os.ReadFile(filepath.Join(project, "setup.log"))
 	_, noHook := os.Stat(filepath.Join(project, "app/.git/hooks/pre-commit"))
-	state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v", got.Status, <-early, log, noHook == nil, wasSkipped(got))
+	state := fmt.Sprintf("%s, early %q, log %q, hook %v, skipped %v",
+		got.Status, <-early, log, noHook == nil, wasSkipped(got))
 	want := `READY, early "", log "", hook false, skipped true`
 	if accept {
 		want = `READY, early "", log "ran\n", hook true, skipped false`
@@ -267,10 +267,12 @@ func TestScripts_RunWhatWasApproved(t *testing.T) {
 		t.Errorf("a commit: %s", got)
 	}
 	write(setup+"echo more >>ran\n", hook+"echo more >>ran\n")
-	if got := sh(setupScript(dir, "t2", sum([]byte(setup)))); !strings.Contains(got, "has changed") || !strings.HasSuffix(got, "exit status 76") {
+	got := sh(setupScript(dir, "t2", sum([]byte(setup))))
+	if !strings.Contains(got, "has changed") || !strings.HasSuffix(got, "exit status 76") {
 		t.Errorf("another setup script: %s", got)
 	}
-	if got := sh("git commit -q --allow-empty -m two"); !strings.Contains(got, "has changed") || !strings.HasSuffix(got, "<nil>") {
+	got = sh("git commit -q --allow-empty -m two")
+	if !strings.Contains(got, "has changed") || !strings.HasSuffix(got, "<nil>") {
 		t.Errorf("a commit with another hook: %s", got)
 	}
 	if got := sh("cat ran; ls -A .openhands"); got != dir+"\nhook\npre-commit.sh\nsetup.sh\n<nil>" {

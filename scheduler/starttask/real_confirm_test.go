@@ -14,12 +14,14 @@ import (
 // confirm sets a user's confirmation mode, and connects the user to the git host.
 func (w *realWorld) confirm(user, host string, on bool) {
 	w.t.Helper()
-	ref, err := w.secrets.Write(w.t.Context(), "users/"+user+"/providers/github", map[string]string{"token": starttask.GitToken})
+	path := "users/" + user + "/providers/github"
+	ref, err := w.secrets.Write(w.t.Context(), path, map[string]string{"token": starttask.GitToken})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.must(user, &fsm.SettingsPutBody{Values: fsm.SettingsValues{ConfirmationMode: &on}})
-	w.must(user, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Host: &host, Ref: ref}}})
+	github := fsm.Provider{Type: fsm.ProviderGitHub, Host: &host, Ref: ref}
+	w.must(user, &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{github}})
 }
 
 // startApp starts a conversation with the repository octo/app.
@@ -27,7 +29,8 @@ func (w *realWorld) startApp(user string, n int) *fsm.StartTask {
 	w.t.Helper()
 	repo := "octo/app"
 	return w.must(user, &fsm.StartTaskCreateBody{
-		ID: fmt.Sprintf("%032x", n), ConversationID: fmt.Sprintf("c%031x", n), Request: fsm.StartRequest{AgentType: "default", SelectedRepository: &repo},
+		ID: fmt.Sprintf("%032x", n), ConversationID: fmt.Sprintf("c%031x", n),
+		Request: fsm.StartRequest{AgentType: "default", SelectedRepository: &repo},
 	}).StartTask
 }
 

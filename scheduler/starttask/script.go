@@ -14,6 +14,7 @@ const (
 	exitNoCredential = 75
 	// exitChanged is that of a setup script that is not the one that was asked about.
 	exitChanged = 76
+	textChanged = " has changed since it was asked about: it does not run"
 )
 
 // What a script says that a project has, each on a line of its own at the end of its output.
@@ -122,9 +123,13 @@ func setupScript(dir, task, approved string) string {
 	if approved == "" {
 		b.line(`  code=0; "$shell" .openhands/setup.sh </dev/null >"$run/log" 2>&1 || code=$?`)
 	} else {
-		b.line(`  code=0; copy=.openhands/.bivouac-setup-` + task + `.sh; rm -f "$copy"; cp .openhands/setup.sh "$copy"`)
-		b.line(`  if [ "$(` + sumCommand(`"$copy"`) + `)" = ` + approved + ` ]; then "$shell" "$copy" </dev/null >"$run/log" 2>&1 || code=$?`)
-		b.line(`  else code=` + itoa(exitChanged) + `; echo '.openhands/setup.sh has changed since it was asked about: it does not run' >"$run/log"; fi`)
+		b.line(`  code=0; copy=.openhands/.bivouac-setup-` + task + `.sh`)
+		b.line(`  rm -f "$copy"; cp .openhands/setup.sh "$copy"`)
+		b.line(`  if [ "$(` + sumCommand(`"$copy"`) + `)" = ` + approved + ` ]; then`)
+		b.line(`    "$shell" "$copy" </dev/null >"$run/log" 2>&1 || code=$?`)
+		b.line(`  else`)
+		b.line(`    code=` + itoa(exitChanged) + `; echo '` + setupFile + textChanged + `' >"$run/log"`)
+		b.line(`  fi`)
 		b.line(`  rm -f "$copy"`)
 	}
 	b.line(`  echo "$code" >"$run/exit.new" && mv "$run/exit.new" "$run/exit"`)
@@ -154,8 +159,9 @@ func hooksScript(dir, approved string) string {
 	b.line(ours)
 	const run = `if [ -x .openhands/pre-commit.sh ]; then .openhands/pre-commit.sh || exit $?; fi`
 	if approved != "" {
-		b.line(`if [ -f .openhands/pre-commit.sh ] && [ "$(` + sumCommand(gitHooksFile) + `)" != ` + approved + ` ]; then`)
-		b.line(`  echo '.openhands/pre-commit.sh has changed since it was asked about: it does not run' >&2`)
+		b.line(`sum="$(` + sumCommand(gitHooksFile) + `)"`)
+		b.line(`if [ -f .openhands/pre-commit.sh ] && [ "$sum" != ` + approved + ` ]; then`)
+		b.line(`  echo '` + gitHooksFile + textChanged + `' >&2`)
 		b.line("el" + run)
 	} else {
 		b.line(run)
