@@ -28,9 +28,6 @@ const (
 	// refusalTime limits writing the 503 to a refused client, and what a client without a good
 	// credential still sends after its request was refused.
 	refusalTime = time.Second
-	// lingerTime is what a client with a good credential has for the rest of a body that was too large,
-	// lingerPause what may pass without a byte of it.
-	lingerTime, lingerPause = 30 * time.Second, 5 * time.Second
 	// healthTime is what a connection above the limits has for its request's header.
 	healthTime = time.Second
 )

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/cors"
 
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -74,25 +75,12 @@ func (w *recorder) NoteStatus(status int) {
 	}
 }
 
-// linger reads what the client still sends of a body that was too large. Most clients read no response
-// before they have sent all, and to close a connection with unread bytes resets it.
+// linger reads the rest of a body that was too large, of a client with a good credential.
 func (w *recorder) linger(r *http.Request) {
 	if w.status != http.StatusRequestEntityTooLarge || r.ProtoMajor != 1 || w.client == nil || !w.client.admitted.Load() {
 		return
 	}
-	connection := http.NewResponseController(w.ResponseWriter)
-	if connection.Flush() != nil {
-		return // the client has left
-	}
-	end := time.Now().Add(lingerTime)
-	for part := make([]byte, 32<<10); time.Now().Before(end); {
-		if connection.SetReadDeadline(time.Now().Add(lingerPause)) != nil {
-			return
-		}
-		if _, err := r.Body.Read(part); err != nil {
-			return
-		}
-	}
+	decode.Linger(w.ResponseWriter, r.Body)
 }
 
 // Unwrap is for http.ResponseController.

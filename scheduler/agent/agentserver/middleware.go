@@ -4,11 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -20,6 +22,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		begin := time.Now()
 		r = pathStyle(r)
 		rec := &recorder{ResponseWriter: w}
+		defer rec.linger(r, r.Body)
 		defer func() {
 			if p := recover(); p != nil {
 				if p == http.ErrAbortHandler { //nolint:errorlint // the sentinel is panicked as it is
@@ -117,9 +120,18 @@ type recorder struct {
 // WriteHeader records the status.
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 {
-		r.status = status
+		if r.status = status; status == http.StatusRequestEntityTooLarge {
+			r.Header().Set("Connection", "close") // the rest of the body is no request
+		}
 	}
 	r.ResponseWriter.WriteHeader(status)
+}
+
+// linger reads the rest of a body that was too large. Only who has a key gets that far.
+func (r *recorder) linger(req *http.Request, body io.Reader) {
+	if r.status == http.StatusRequestEntityTooLarge && req.ProtoMajor == 1 {
+		decode.Linger(r.ResponseWriter, body)
+	}
 }
 
 // Unwrap is for http.ResponseController and WebSocket upgrades.

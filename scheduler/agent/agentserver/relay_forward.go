@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/decode"
 )
 
 // passage is one request on its way through the relay.
@@ -56,6 +58,13 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.proxy.ServeHTTP(w, req.WithContext(context.WithValue(ctx, passageKey{}, p)))
 }
 
+// refuseLarge answers a request whose body is too large.
+func refuseLarge(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("Connection", "close")
+	writeModelError(w, http.StatusRequestEntityTooLarge, "request_too_large", "the request is larger than 32 MiB")
+	decode.Linger(w, req.Body)
+}
+
 // keep reads a request's body. If it returns false it has answered.
 func (r *relay) keep(ctx context.Context, w http.ResponseWriter, req *http.Request, p *passage) bool {
 	p.release = func() {}
@@ -64,7 +73,7 @@ func (r *relay) keep(ctx context.Context, w http.ResponseWriter, req *http.Reque
 	}
 	size := req.ContentLength
 	if size > maxRelayed {
-		writeModelError(w, http.StatusRequestEntityTooLarge, "request_too_large", "the request is larger than 32 MiB")
+		refuseLarge(w, req)
 		return false
 	}
 	if size < 0 {
@@ -83,7 +92,7 @@ func (r *relay) keep(ctx context.Context, w http.ResponseWriter, req *http.Reque
 	}
 	p.release()
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		writeModelError(w, http.StatusRequestEntityTooLarge, "request_too_large", "the request is larger than 32 MiB")
+		refuseLarge(w, req)
 	} else {
 		writeModelError(w, http.StatusBadRequest, "invalid_request_error", "the request's body could not be read")
 	}

@@ -1,0 +1,67 @@
+package agentserver
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sendsAll sends a body that is too large, as a client does that reads no response before it has sent
+// all, and returns the response.
+func sendsAll(t *testing.T, address, path, header string, limit int) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	const rest = 4 << 20
+	part := []byte(strings.Repeat(" ", 1<<20))
+	write := func(bytes int) {
+		t.Helper()
+		for ; bytes > 0; bytes -= len(part) {
+			if _, err := conn.Write(part[:min(bytes, len(part))]); err != nil {
+				t.Fatalf("with %d bytes to send: %v", bytes, err)
+			}
+		}
+	}
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\nContent-Length: %d\r\n\r\n", path, header, limit+1+rest); err != nil {
+		t.Fatal(err)
+	}
+	write(limit + 1)
+	time.Sleep(1500 * time.Millisecond) // longer than net/http leaves a connection that it closes
+	write(rest)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("there is no response: %v", err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// TestTooLarge_ReachesAClientThatStillSends: the 413 of the agent server and that of its relay.
+func TestTooLarge_ReachesAClientThatStillSends(t *testing.T) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		s := newServer(t)
+		resp := sendsAll(t, strings.TrimPrefix(s.url, "http://"), "/api/conversations", "X-Session-API-Key: "+testKey, maxBody)
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+			t.Errorf("%d, closes %t", resp.StatusCode, resp.Close)
+		}
+	})
+	t.Run("relay", func(t *testing.T) {
+		t.Parallel()
+		n := newGatewayNode(t, nil)
+		llm := relayOf(t, n.URL).agent(t, convID, n.token(convID))
+		address, path, _ := strings.Cut(strings.TrimPrefix(llm.BaseURL, "http://"), "/")
+		resp := sendsAll(t, address, "/"+path+"/chat/completions", "Authorization: Bearer "+llm.APIKey, maxRelayed)
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+			t.Errorf("%d, closes %t", resp.StatusCode, resp.Close)
+		}
+	})
+}
