@@ -77,6 +77,7 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) {
 	now := time.Now()
 	c.endDeleted(v)
 	c.chooseFirst(ctx, v)
+	c.leaveErrors(ctx, v)
 	for sb := range v.AllSandboxes() {
 		if sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(sb.ID, now) {
 			continue
@@ -184,7 +185,7 @@ func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
 		if !drains(v, homeOf(sb, o), sb) {
 			return false
 		}
-		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || sb.Move != nil
+		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || movableInError(sb) || sb.Move != nil
 	case fsm.ClientLost:
 		return sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting && (sb.Copy != nil || !ran(sb.Status))
 	}

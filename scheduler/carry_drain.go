@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -18,7 +19,7 @@ func drains(v *fsm.View, client string, sb *fsm.Sandbox) bool {
 }
 
 // chooseFirst chooses the sandbox that is moved before the others, for each drain that has none which
-// can be: a paused one where there is one, because that disturbs nobody.
+// can be: a paused one where there is one, because that disturbs nobody. One in ERROR comes last.
 func (c *carriers) chooseFirst(ctx context.Context, v *fsm.View) {
 	for _, m := range v.ClientMarks() {
 		if m.Drain != fsm.DrainFirst || m.First != "" && c.canBeFirst(v, v.SandboxAny(m.First), m.ID, true) {
@@ -26,7 +27,7 @@ func (c *carriers) chooseFirst(ctx context.Context, v *fsm.View) {
 		}
 		var first *fsm.Sandbox
 		for sb := range v.AllSandboxes() {
-			if c.canBeFirst(v, sb, m.ID, false) && (first == nil || first.State() != fsm.SandboxPaused && sb.State() == fsm.SandboxPaused) {
+			if c.canBeFirst(v, sb, m.ID, false) && (first == nil || byDisturbance(sb) < byDisturbance(first)) {
 				first = sb
 			}
 		}
@@ -36,6 +37,45 @@ func (c *carriers) chooseFirst(ctx context.Context, v *fsm.View) {
 		body := &fsm.ClientDrainBody{ID: m.ID, Since: m.Since, First: first.ID}
 		if _, err := c.s.cluster.Propose(ctx, command(body)); err != nil && ctx.Err() == nil {
 			c.log.Debug("choosing the first sandbox of a drain failed", "sandbox", first.ID, "error", err)
+		}
+	}
+}
+
+// byDisturbance orders the sandboxes with which a drain can begin.
+func byDisturbance(sb *fsm.Sandbox) int {
+	return slices.Index([]fsm.SandboxState{fsm.SandboxPaused, fsm.SandboxRunning, fsm.SandboxError}, sb.State())
+}
+
+// leaveErrors ends the drains of clients on which nothing is left but sandboxes in ERROR that have no
+// workspace which could be moved: each stays, with the reason.
+func (c *carriers) leaveErrors(ctx context.Context, v *fsm.View) {
+	for _, m := range v.ClientMarks() {
+		if m.Drain != fsm.DrainFirst && m.Drain != fsm.DrainAll {
+			continue
+		}
+		var stays *fsm.Sandbox
+		others := false
+		for sb := range v.AllSandboxes() {
+			o := c.l.observedOf(sb.ID)
+			none := sb.State() == fsm.SandboxError && sb.Home == nil && o.Home == "" // no workspace
+			if sb.Desired == fsm.DesiredDeleted || homeOf(sb, o) != m.ID || none || slices.Contains(m.Stays, sb.ID) {
+				continue
+			}
+			if sb.State() != fsm.SandboxError || movableInError(sb) || sb.Move != nil {
+				others = true
+				break
+			}
+			stays = sb
+		}
+		if others || stays == nil {
+			continue
+		}
+		detail := "the sandbox " + stays.ID + " is in ERROR and has no workspace that could be moved; resume or delete it: " + stays.Status.Detail
+		body := &fsm.ClientDrainBody{
+			ID: m.ID, Since: m.Since, Sandbox: stays.ID, Failure: clipped(fsm.SandboxStatus{Detail: detail}).Detail,
+		}
+		if _, err := c.s.cluster.Propose(ctx, command(body)); err != nil && ctx.Err() == nil {
+			c.log.Debug("noting a sandbox that a drain leaves failed", "sandbox", stays.ID, "error", err)
 		}
 	}
 }
@@ -52,7 +92,9 @@ func (c *carriers) canBeFirst(v *fsm.View, sb *fsm.Sandbox, client string, chose
 		return true
 	case fsm.SandboxStarting:
 		return chosen
-	case fsm.SandboxError, fsm.SandboxMissing:
+	case fsm.SandboxError:
+		return movableInError(sb)
+	case fsm.SandboxMissing:
 	}
 	return false
 }

@@ -249,3 +249,60 @@ func TestDrain_Pools(t *testing.T) {
 		}
 	})
 }
+
+// A client with nothing but sandboxes in ERROR is emptied: those that ran are moved and started again,
+// whether something of them is left or not.
+func TestDrain_SandboxesInError(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		ids := []string{"crashed", "gone"}
+		for _, id := range ids {
+			w.create(id)
+			w.reach(id, fsm.SandboxRunning, time.Minute)
+			w.nomad.Fail(id, crash())
+			w.reach(id, fsm.SandboxError, time.Minute)
+		}
+		w.nomad.StopByHand("gone")
+		w.elapse(time.Minute)
+		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+		for _, id := range ids {
+			w.onB(c, id)
+		}
+		if m := w.cluster.Store.View().MarkOf("a"); m.Drain != fsm.DrainAll || len(m.Stays) > 0 {
+			t.Errorf("the mark is %+v", m)
+		}
+	})
+}
+
+// A sandbox in ERROR whose workspace can't be moved ends the drain when nothing else is left: it stays,
+// and the mark says why.
+func TestDrain_SandboxInErrorStays(t *testing.T) {
+	t.Parallel()
+	for _, others := range []bool{false, true} {
+		inCarryingWorld(t, func(w *world, c *carrying) {
+			w.create("never")
+			w.until("its job", time.Second, func() bool { return w.nomad.Has("never") })
+			w.nomad.Fail("never", crash())
+			w.reach("never", fsm.SandboxError, time.Minute)
+			want := fsm.DrainStopped
+			if others {
+				want = fsm.DrainAll
+				w.create("good")
+				w.reach("good", fsm.SandboxRunning, time.Minute)
+			}
+			w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
+			never := w.cluster.Sandbox("never")
+			w.until("it stays", 10*time.Minute, func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{never.ID}) })
+			if m := w.cluster.Store.View().MarkOf("a"); m.Drain != want || !strings.Contains(m.Failure, "is in ERROR and has no workspace that could be moved") {
+				t.Errorf("the mark is %+v, want %s", m, want)
+			}
+			if others {
+				w.onB(c, "good")
+			}
+			w.elapse(time.Hour)
+			if now := w.cluster.Sandbox("never"); now.State() != fsm.SandboxError || now.Moves > 0 {
+				t.Errorf("it is %+v", now)
+			}
+		})
+	}
+}

@@ -10,7 +10,7 @@ func planDrained(d *Decision, s Situation) bool {
 	gone := !o.Exists || o.Stopped
 	switch {
 	case st.State == fsm.SandboxError:
-		return false
+		return planDrainedError(d, s)
 	case gone && o.Live == 0:
 		return pausedByClient(d, s)
 	case !closed(o):
@@ -37,6 +37,27 @@ func planDrained(d *Decision, s Situation) bool {
 		st.Reason, st.Detail = fsm.ReasonClient, o.ClientDetail+"; the sandbox is being paused"
 	}
 	return true
+}
+
+// planDrainedError plans for a sandbox in ERROR whose workspace an operator moves off its client: nothing
+// of it may run then. It reports whether it did.
+func planDrainedError(d *Decision, s Situation) bool {
+	o := s.Observed
+	if s.Mark != fsm.ClientDraining || o.Client != ClientDraining || !movableInError(s.Sandbox) {
+		return false
+	}
+	d.Step, d.Observe = stopUnless(!o.Exists || o.Stopped), false
+	return true
+}
+
+// movableInError reports whether a sandbox in ERROR has a workspace of its own that can be moved. It is
+// started again where it is then.
+func movableInError(sb *fsm.Sandbox) bool {
+	st := sb.Status
+	if sb.Desired != fsm.DesiredRunning || st.Generation != sb.Generation || st.State != fsm.SandboxError || st.Workspace == "" {
+		return false
+	}
+	return st.Reason != fsm.ReasonWorkspace && st.Reason != fsm.ReasonForeignJob && st.Reason != fsm.ReasonHeld
 }
 
 // closed reports whether a client is known to take no jobs.
