@@ -1,6 +1,7 @@
 package starttask
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -157,6 +158,43 @@ func TestStartTask_Confirm_GoesOn(t *testing.T) {
 	older.run(nil)
 	if got := older.done(older.startApp("1").ID); got.Status != fsm.StartTaskReady || older.ran(got) != " style" {
 		t.Errorf("below protocol version %d: %s, %q ran", fsm.VersionSetup, got.Status, older.ran(got))
+	}
+}
+
+// TestStartTask_Confirm_WithoutAQuestion: what was not asked about does not run: files that come with a
+// sandbox, before the answer; files whose question is too large; a project whose user has switched
+// confirmation mode on since it was looked at.
+func TestStartTask_Confirm_WithoutAQuestion(t *testing.T) {
+	w := newAskingWorld(t)
+	w.run(nil)
+	sandbox := w.must(taskUser, &fsm.SandboxCreateBody{
+		ID: "mine", KeyHash: strings.Repeat("a", 64), KeyRef: w.secret("sandboxes/mine/session", "key", "k"),
+	}).Sandbox
+	there := w.asking(w.task("1", func(b *fsm.StartTaskCreateBody) { b.Request.SandboxID = &sandbox.ID }))
+	if got := w.ran(there); got != "" || there.Setup.Repository != "sandbox mine" {
+		t.Errorf("in a sandbox that was there: %q ran, %+v", got, there.Setup)
+	}
+	w.agents.mu.Lock()
+	many := []string{`{"name":"style","content":""}`}
+	for i := range fsm.MaxSetupFiles {
+		many = append(many, fmt.Sprintf("{\"name\":\"s%d\",\"content\":\"!`date`\"}", i))
+	}
+	w.agents.skills = []byte("[" + strings.Join(many, ",") + "]")
+	w.agents.mu.Unlock()
+	if got := w.done(w.startApp("2").ID); got.Status != fsm.StartTaskReady || w.ran(got) != " style" {
+		t.Errorf("with too many files: %s, %q ran", got.Status, w.ran(got))
+	}
+	late := newAskingWorld(t)
+	late.confirm(false)
+	late.run(func(r *Runner) {
+		r.step = func(_ context.Context, _ *fsm.StartTask, name string) {
+			if name == "advance RUNNING_SETUP_SCRIPT" {
+				late.confirm(true)
+			}
+		}
+	})
+	if got := late.done(late.startApp("1").ID); got.Status != fsm.StartTaskReady || late.ran(got) != " style" {
+		t.Errorf("switched on meanwhile: %s, %q ran", got.Status, late.ran(got))
 	}
 }
 

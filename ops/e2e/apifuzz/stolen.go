@@ -56,7 +56,8 @@ func (w *World) targets(op *operation) []string {
 	}
 	var out []string
 	for _, p := range []person{w.a, w.b, {sandbox: "nosuch", conversation: "00000000000000000000000000000000", name: "nobody"}} {
-		out = append(out, strings.NewReplacer("{sandbox_id}", p.sandbox, "{conversation_id}", p.conversation, "{secret_name}", "CUSTOM", "{id}", p.name).Replace(op.path)+query)
+		out = append(out, strings.NewReplacer("{sandbox_id}", p.sandbox, "{conversation_id}", p.conversation, "{secret_name}", "CUSTOM", "{id}", p.name,
+			"{task_id}", p.conversation).Replace(op.path)+query)
 	}
 	return out
 }

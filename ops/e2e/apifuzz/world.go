@@ -60,7 +60,7 @@ func kindOf(name string) string {
 		return "sandbox"
 	case "conversation_id", "conversation_ids", "conversation_id__eq", "parent_conversation_id":
 		return "conversation"
-	case "task_ids":
+	case "task_id", "task_ids":
 		return "task"
 	case "sandbox_spec_id", "spec_id", "spec_ids":
 		return "spec"
