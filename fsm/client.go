@@ -177,6 +177,21 @@ func (t *transaction) applyClientDrain(b *ClientDrainBody) (Result, *Error) {
 	return Result{}, nil
 }
 
+// drainForget leaves a sandbox that is gone out of what drains could not move: it stands in the way of
+// none. What made a drain stop is kept.
+func (t *transaction) drainForget(sandbox string) {
+	for _, m := range t.meta.Clients {
+		i := slices.Index(m.Stays, sandbox)
+		if i < 0 || m.Drain != DrainAll {
+			continue
+		}
+		if m.Stays = slices.Delete(slices.Clone(m.Stays), i, i+1); len(m.Stays) == 0 {
+			m.Stays, m.Failure = nil, ""
+		}
+		t.setMark(m)
+	}
+}
+
 // drainMoved notes that a workspace has left a client that is drained: the others follow.
 func (t *transaction) drainMoved(client string) {
 	if m := t.meta.markOf(client); m.Drain == DrainFirst {

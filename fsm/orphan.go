@@ -40,16 +40,17 @@ type Orphan struct {
 	Since time.Time `json:"since"`
 	// Delete: an operator has asked to delete it.
 	Delete bool `json:"delete,omitempty"`
-	// Owner, Client, Volume and Bytes are those of OrphanLost: the sandbox's user, Nomad's ids, and the
-	// content of the copy that the sandbox came back from. ID is then the volume's.
+	// Owner is the sandbox's user, with OrphanLost and OrphanPolicy. Client, Volume and Bytes are those of
+	// OrphanLost: Nomad's ids, and the content of the copy that the sandbox came back from. ID is then the
+	// volume's.
 	Owner  string `json:"owner,omitempty"`
 	Client string `json:"client,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"`
 	// SpecID is the spec of the sandbox that had an OrphanLost.
 	SpecID string `json:"spec_id,omitempty"`
-	// Purged: the owner was deleted. The retention of an OrphanLost is over, and Owner is "", because
-	// another user may get the name.
+	// Purged: the owner was deleted. The retention is over, and Owner is "", because another user may get
+	// the name.
 	Purged bool `json:"purged,omitempty"`
 }
 
@@ -85,9 +86,9 @@ func (t *transaction) noteLost(s *Sandbox, client, volume string) {
 	put(t, tableOrphans, first[Orphan](t.txn, tableOrphans, indexID, orphanKey(OrphanLost, volume)), o)
 }
 
-// purgeLost ends the retention of what lost clients still have of a user who is deleted.
-func (t *transaction) purgeLost(user string) {
-	for _, old := range t.view().Lost() {
+// purgeOrphans ends the retention of what is kept of a user who is deleted.
+func (t *transaction) purgeOrphans(user string) {
+	for _, old := range t.view().Orphans() {
 		if old.Owner == user {
 			o := *old
 			o.Owner, o.Purged = "", true
@@ -170,6 +171,7 @@ func (t *transaction) noteOrphan(o Orphan) {
 	old := first[Orphan](t.txn, tableOrphans, indexID, orphanKey(o.Kind, o.Sandbox))
 	if old != nil && old.Is(o.Birth) {
 		o.Delete, o.Birth = old.Delete, old.Birth
+		o.Owner, o.Purged = old.Owner, old.Purged
 		// A stranger's time starts again when the history contains its birth.
 		if old.Reason != OrphanStranger || o.Reason == OrphanStranger {
 			o.Since = old.Since

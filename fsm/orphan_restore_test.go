@@ -109,3 +109,56 @@ func TestOrphanRestore_Limits(t *testing.T) {
 	}
 	f.do("root", restoreBody("s2"))
 }
+
+// A purge ends the retention of the workspaces that policies left, also where the policy's deletion is
+// under way.
+func TestUserDelete_TakesWhatPoliciesLeft(t *testing.T) {
+	t.Parallel()
+	f := lostFixture(t)
+	for _, id := range []string{"s5", "s6"} {
+		f.do("ada", newSandboxBody(id))
+		f.do("ada", &SandboxPauseBody{ID: id})
+		f.do("", &SandboxExpireBody{ID: id, Generation: f.store.View().SandboxAny(id).Generation, Action: ExpireDelete, Reason: ReasonPausedTooLong})
+	}
+	f.do("", &SandboxRemoveBody{ID: "s5"})
+	o := f.store.View().Orphan(OrphanWorkspace, "s5")
+	if o == nil || o.Owner != "ada" || o.Purged {
+		t.Fatalf("on record is %+v", o)
+	}
+	f.do("", &OrphanNoteBody{Orphans: []Orphan{{Sandbox: "s5", Kind: OrphanWorkspace, Reason: OrphanUnowned, Birth: o.Birth}}})
+	f.do("root", &UserDeleteBody{UserID: "ada"})
+	if o := f.store.View().Orphan(OrphanWorkspace, "s5"); o == nil || !o.Purged || o.Owner != "" {
+		t.Errorf("after the purge: %+v", o)
+	}
+	if s := f.store.View().SandboxAny("s6"); s == nil || s.KeepWorkspace {
+		t.Errorf("the workspace of a sandbox that a policy is deleting stays: %+v", s)
+	}
+	f.do("", &SandboxRemoveBody{ID: "s6"})
+	if o := f.store.View().Orphan(OrphanWorkspace, "s6"); o != nil {
+		t.Errorf("it is kept: %+v", o)
+	}
+	f.do("", &SandboxRemoveBody{ID: "s1"})
+	if got := f.store.View().Usage("ada"); got != (Usage{}) {
+		t.Errorf("%+v is left", got)
+	}
+}
+
+// A sandbox that a drain could not move and that is gone is no longer in its way.
+func TestClientDrain_ForgetsWhatIsGone(t *testing.T) {
+	t.Parallel()
+	f := lostFixture(t)
+	f.do("ada", newSandboxBody("s5"))
+	f.do("root", &ClientMarkBody{ID: "client-1", Mark: ClientDraining})
+	since := f.store.View().MarkOf("client-1").Since
+	f.do("", &SandboxMoveBody{ID: "s5", From: "client-1"})
+	f.do("", &SandboxMovedBody{ID: "s5", Attempt: 1, Home: Home{Volume: "v5", Client: "client-2"}})
+	f.do("", &ClientDrainBody{ID: "client-1", Since: since, Sandbox: "s1", Failure: "a file can't be read"})
+	if m := f.store.View().MarkOf("client-1"); m.Drain != DrainAll || len(m.Stays) != 1 {
+		t.Fatalf("the mark is %+v", m)
+	}
+	f.do("ada", &SandboxDeleteBody{ID: "s1"})
+	f.do("", &SandboxRemoveBody{ID: "s1"})
+	if m := f.store.View().MarkOf("client-1"); m.Drain != DrainAll || len(m.Stays) != 0 || m.Failure != "" {
+		t.Errorf("the mark is %+v", m)
+	}
+}

@@ -357,8 +357,13 @@ func (t *transaction) applySandboxRemove(b *SandboxRemoveBody) (Result, *Error) 
 		return Result{}, Errorf(CodeConflict, "the sandbox %s is not being deleted", b.ID)
 	}
 	drop(t, tableSandboxes, s)
+	o := Orphan{Sandbox: s.ID, Kind: OrphanWorkspace, Reason: OrphanPolicy, Birth: s.Birth.String()}
+	if t.meta.active(VersionRoom) {
+		o.Owner = s.UserID
+		t.drainForget(s.ID)
+	}
 	if s.KeepWorkspace {
-		t.noteOrphan(Orphan{Sandbox: s.ID, Kind: OrphanWorkspace, Reason: OrphanPolicy, Birth: s.Birth.String()})
+		t.noteOrphan(o)
 	}
 	return Result{}, nil
 }

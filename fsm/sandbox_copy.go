@@ -24,6 +24,8 @@ type Home struct {
 	Lost bool   `json:"lost,omitempty"`
 	// CopyAt is Copy.At of the copy that it came from; zero for one that was moved itself.
 	CopyAt time.Time `json:"copy_at,omitzero"`
+	// Orphan is Move.Orphan of the move that ended.
+	Orphan string `json:"orphan,omitempty"`
 	// Generation is the sandbox's with which the move ended.
 	Generation uint64 `json:"generation"`
 }
@@ -131,8 +133,8 @@ func (t *transaction) moving(id string, attempt uint64) (*Sandbox, *Error) {
 	return s, nil
 }
 
-// SandboxMovedBody ends a move: Home is the sandbox's workspace from now on. Home.From and
-// Home.Generation are Apply's to set. A version of the former job can't be reverted to, and observations of
+// SandboxMovedBody ends a move: Home is the sandbox's workspace from now on. Home.From,
+// Home.Orphan and Home.Generation are Apply's to set. A version of the former job can't be reverted to, and observations of
 // before are dropped.
 type SandboxMovedBody struct {
 	ID      string `json:"id"`
@@ -165,7 +167,7 @@ func (t *transaction) applySandboxMoved(b *SandboxMovedBody) (Result, *Error) {
 	s, home := *old, b.Home
 	s.Generation++
 	s.DesiredAt = t.now
-	home.From, home.Generation = old.Move.From, s.Generation
+	home.From, home.Orphan, home.Generation = old.Move.From, old.Move.Orphan, s.Generation
 	home.CopyAt = home.CopyAt.UTC().Truncate(time.Microsecond)
 	s.Home, s.Move = &home, nil
 	s.Status.Job, s.Status.Proven, s.Status.Placement = JobRef{}, "", nil

@@ -2,10 +2,11 @@ package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
 // secrets, conversations, start tasks and answers about repositories at once, sandboxes as
-// sandbox.delete does, with their workspaces. What lost clients still have of them is removed as
-// soon as the limits of removals allow. What an Idempotency-Key was answered is forgotten, below
-// VersionRoom within ClientResultTTL. An operator proposes it. An unknown user is CodeNotFound, the
-// proposer's own user CodeConflict. It sets Result.User.
+// sandbox.delete does, with their workspaces. What lost clients still have of them, and the
+// workspaces of sandboxes that a policy deleted, are removed as soon as the limits of removals allow.
+// What an Idempotency-Key was answered is forgotten, below VersionRoom within ClientResultTTL. An
+// operator proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It
+// sets Result.User.
 type UserDeleteBody struct {
 	UserID string `json:"user_id"`
 }
@@ -46,12 +47,24 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	}
 	if t.meta.active(VersionRoom) {
 		t.forgetUser(user)
-		t.purgeLost(user)
+		t.purgeOrphans(user)
+		t.keepNoWorkspaces(user)
 		dropAll[replacedSecret](t, tableReplaced, indexID, mine)
 	}
 	drop(t, tableUsers, old)
 	t.changed, t.keys = true, t.index
 	return Result{User: old}, nil
+}
+
+// keepNoWorkspaces lets the policies' deletions that are under way take a user's workspaces, too.
+func (t *transaction) keepNoWorkspaces(user string) {
+	for _, old := range collect(t.view().AllSandboxes()) {
+		if old.UserID == user && old.KeepWorkspace {
+			s := *old
+			s.KeepWorkspace = false
+			put(t, tableSandboxes, old, &s)
+		}
+	}
 }
 
 // dropAll drops the rows whose key in an index has a prefix.

@@ -134,7 +134,7 @@ func (s *Server) removableAt(v *fsm.View, o *fsm.Orphan, adopt []fsm.Adopted, no
 	if o.Kind == fsm.OrphanLost {
 		return o.RetainedUntil(fsm.LostRetention), true
 	}
-	if o.Kind == fsm.OrphanJob || o.Delete {
+	if o.Kind == fsm.OrphanJob || o.Delete || o.Purged {
 		return since, true
 	}
 	return since.Add(s.cfg.OrphanRetention), true

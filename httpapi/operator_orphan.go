@@ -13,7 +13,8 @@ type orphanBody struct {
 	Reason  string   `json:"reason"`
 	Birth   *string  `json:"birth"`
 	Since   wireTime `json:"since"`
-	// Owner, Client, Volume and Bytes are those of what a lost client has, else null.
+	// Owner is null where it is not known, and once that user is deleted. Client, Volume and Bytes are
+	// those of what a lost client has, else null.
 	Owner  *string `json:"owner"`
 	Client *string `json:"client"`
 	Volume *string `json:"volume"`

@@ -57,10 +57,15 @@ func TestOrphans_Lost(t *testing.T) {
 		t.Errorf("a second one: %d %s, %d secrets", res.status, res.body, h.secrets.written()-written)
 	}
 	h.do(h.root, "DELETE", path, "").want(t, 409)
+	h.apply("", &fsm.SandboxMovedBody{ID: made.Sandbox, Attempt: 1, Home: fsm.Home{Volume: "v-3", Client: "other"}})
+	if row := h.cluster.store.View().SandboxAny(made.Sandbox); !strings.Contains(movedDetail(row), "the Nomad client gone, which was lost, has of another sandbox") {
+		t.Errorf("it says %q", movedDetail(row))
+	}
 	h.do(h.alice, "DELETE", "/api/v1/sandboxes/"+made.Sandbox, "").want(t, 200)
 	h.do(h.alice, "DELETE", "/api/v1/sandboxes/"+sb, "").want(t, 200)
 	h.apply("", &fsm.SandboxRemoveBody{ID: sb})
 	h.do(h.root, "DELETE", path, "").want(t, 200)
+	h.do(h.root, "POST", path+"/restore", "").want(t, 409)
 	if o := h.cluster.store.View().Orphan(fsm.OrphanLost, "v-1"); o == nil || !o.Delete {
 		t.Errorf("on record is %+v", o)
 	}

@@ -109,6 +109,8 @@ func movedDetail(row *fsm.Sandbox) string {
 	switch {
 	case h == nil || h.Generation != row.Generation:
 		return ""
+	case h.Orphan != "":
+		return "the workspace is a copy of what the Nomad client " + h.From + ", which was lost, has of another sandbox"
 	case !h.Lost:
 		return "the workspace was moved here from the Nomad client " + h.From + ", which is drained"
 	case h.CopyAt.IsZero():

@@ -79,7 +79,7 @@ func planOrphan(s Situation) Decision {
 	case !f.MayRemove:
 		return Decision{Wake: s.Now.Add(orphanPause)}
 	case !o.Exists:
-		if at := r.Since.Add(s.Limits.Retention); s.Now.Before(at) {
+		if at := r.Since.Add(s.Limits.Retention); s.Now.Before(at) && !r.Purged {
 			return Decision{Wake: at}
 		}
 	}

@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -127,6 +128,26 @@ func TestPolicy_MaxRunningAndDeletion_SurviveLeaders(t *testing.T) {
 		w.expectOrphan("a", fsm.OrphanWorkspace, fsm.OrphanPolicy)
 		w.nomad.Declare("a")
 		w.eventually("its workspace gone", w.cfg.OrphanRetention+time.Hour, func() bool { return !w.nomad.HasVolume("a") })
+	})
+}
+
+// The workspace that a policy left goes when its user is deleted.
+func TestPolicy_APurgeTakesTheWorkspace(t *testing.T) {
+	t.Parallel()
+	inWorld(t, options(), func(w *world) {
+		w.cluster.Must(&fsm.APIKeyCreateBody{Lookup: "u1u1u1u1u1u1", Hash: strings.Repeat("1", 64), UserID: "u1"}, "operator")
+		w.under(fsm.Policy{DeletePausedAfter: time.Hour})
+		w.create("a")
+		w.reach("a", fsm.SandboxRunning, time.Minute)
+		w.pause("a")
+		w.until("the sandbox gone", 2*time.Hour, func() bool { return w.cluster.Sandbox("a") == nil })
+		w.elapse(time.Hour)
+		if !w.nomad.HasVolume("a") {
+			t.Fatal("a policy's deletion took the workspace")
+		}
+		w.nomad.Declare("a")
+		w.cluster.Must(&fsm.UserDeleteBody{UserID: "u1"}, "operator")
+		w.until("its workspace gone", 10*time.Minute, func() bool { return !w.nomad.HasVolume("a") })
 	})
 }
 

@@ -507,10 +507,10 @@ func TestVault_AVersionThatABackupNamesIsNotPushedOut(t *testing.T) {
 	setGrace(s, time.Second)
 	setRetention(s, 0)
 	judge := func(e Entry) Verdict {
-		switch {
-		case e.Version == named:
+		switch e.Version {
+		case named:
 			return Unreferenced | Named
-		case e.Version == named+1:
+		case named + 1:
 			return Keep | Named
 		}
 		return Leave
