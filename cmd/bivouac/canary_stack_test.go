@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,6 +71,7 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 	x.inNomad(t)
 	x.inVault(t)
 	x.processes(t)
+	x.homeOfTheClient(t)
 	if x.proxy != nil {
 		raw, err := os.ReadFile(x.proxy.Log)
 		if err != nil {
@@ -82,6 +84,14 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 	s.nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/sandboxes/"+x.sandbox, nil)
 	s.deleteAll(t)
 	s.nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/specs/pages", nil)
+}
+
+// homeOfTheClient: what a conversation configures is not configured for whoever runs Nomad's client.
+func (x *canarySearch) homeOfTheClient(t *testing.T) {
+	out, _ := exec.CommandContext(t.Context(), "git", "config", "--global", "--get", "user.name").Output()
+	if strings.Contains(string(out), plainText) {
+		t.Errorf("a sandbox set the git user of the Nomad client: %s", out)
+	}
 }
 
 // without returns the canaries that are not in the list.

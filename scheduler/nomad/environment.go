@@ -29,6 +29,10 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 		"OH_CONVERSATIONS_PATH": path.Join(dir, "conversations"),
 		"OH_BASH_EVENTS_DIR":    path.Join(dir, "bash_events"),
 	}
+	if job.Template.Driver == fsm.DriverRawExec {
+		// Else it is the home of the Nomad client's user, which the sandboxes of all users would share.
+		env["HOME"] = dir
+	}
 	for name, value := range job.Template.Env {
 		env[name] = text.Replace(value)
 	}
