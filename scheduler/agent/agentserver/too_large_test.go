@@ -7,11 +7,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
-// sendsAll sends a body that is too large, as a client does that reads no response before it has sent
-// all, and returns the response.
+// sendsAll sends a body that is too large to its end, far behind the refusal, and returns the response.
 func sendsAll(t *testing.T, address, path, header string, limit int) *http.Response {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -19,7 +17,7 @@ func sendsAll(t *testing.T, address, path, header string, limit int) *http.Respo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	const rest = 4 << 20
+	const rest = 32 << 20 // more than the sockets hold
 	part := []byte(strings.Repeat(" ", 1<<20))
 	write := func(bytes int) {
 		t.Helper()
@@ -33,9 +31,12 @@ func sendsAll(t *testing.T, address, path, header string, limit int) *http.Respo
 		t.Fatal(err)
 	}
 	write(limit + 1)
-	time.Sleep(1500 * time.Millisecond) // longer than net/http leaves a connection that it closes
+	in := bufio.NewReader(conn)
+	if _, err := in.Peek(1); err != nil {
+		t.Fatalf("there is no refusal: %v", err)
+	}
 	write(rest)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatalf("there is no response: %v", err)
 	}
