@@ -82,8 +82,8 @@ tests: tools agents build ## all tests but the drills with the race detector, th
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: two run without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster
-	@# The race detector allocates: the budgets of allocations are without it, too.
-	$(GO) test -count=1 -run '^TestBudget$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
+	@# The race detector allocates: budgets of allocations, and what counts memory, are without it, too.
+	$(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
 
 .PHONY: module-tests
 module-tests: ## the tests of the modules beside ours: the bench against peers (without them), what makes the packages
