@@ -18,6 +18,8 @@ func TestCommands_NameWhatIsNotThere(t *testing.T) {
 	for args, want := range map[string]string{
 		"keys enable 99":                             "there is no operator/keys/99/enable",
 		"operator orphans delete job nope --yes":     "there is no operator/orphans/job/nope",
+		"operator orphans delete lost nope --yes":    "there is no operator/orphans/lost/nope",
+		"operator orphans restore nope":              "there is no operator/orphans/lost/nope/restore",
 		"sandboxes show nope":                        "there is no operator/sandboxes/nope",
 		"sandboxes rotate-key nope":                  "there is no operator/sandboxes/nope/rotate-key",
 		"conversations delete nope --user ada --yes": "there is no operator/app-conversations/nope",
