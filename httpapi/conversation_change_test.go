@@ -192,7 +192,7 @@ func TestSendMessage_WakesAPausedSandbox(t *testing.T) {
 }
 
 func TestSendMessage_StatesThatCanNotReceive(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Proxy.StartWait = 50 * time.Millisecond }).withSpec()
+	h := newHarness(t, func(c *Config) { c.Proxy.StartWait = time.Second }).withSpec()
 	sb, _, path, _ := h.talking()
 	unavailable := func(text string) {
 		t.Helper()
