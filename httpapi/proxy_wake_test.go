@@ -110,9 +110,9 @@ func TestProxy_DoesNotServe(t *testing.T) {
 		"wake is off": {change: func(c *Config) { c.Proxy.Wake = false }, state: (*proxyHarness).pause, want: 409, detail: `"status":"PAUSED"`},
 		"being paused, and no work": {path: "/x", state: func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
 			want: 409, detail: "being paused"},
-		"does not come up": {change: func(c *Config) { c.Proxy.StartWait = 50 * time.Millisecond }, state: (*proxyHarness).pause,
+		"does not come up": {change: func(c *Config) { c.Proxy.StartWait = 500 * time.Millisecond }, state: (*proxyHarness).pause,
 			want: 503, detail: "is starting"},
-		"starting": {change: func(c *Config) { c.Proxy.StartWait = 50 * time.Millisecond }, state: func(h *proxyHarness) {
+		"starting": {change: func(c *Config) { c.Proxy.StartWait = 500 * time.Millisecond }, state: func(h *proxyHarness) {
 			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxStarting})
 		}, want: 503, detail: "is starting"},
 		"being paused": {state: func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) }, want: 503, detail: "being paused"},
