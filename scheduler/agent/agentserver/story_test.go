@@ -174,7 +174,7 @@ func (s *server) until(what string, done func() bool) {
 	s.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); !done(); <-tick.C {
+	for deadline := time.Now().Add(5 * time.Minute); !done(); <-tick.C {
 		if time.Now().After(deadline) {
 			s.t.Fatal("waited in vain for: " + what)
 		}
