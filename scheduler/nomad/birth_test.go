@@ -248,7 +248,7 @@ func TestRunner_List_ReadsBirthsWithoutMoreCalls(t *testing.T) {
 	job := b.born(b.job(fsm.DriverMock), 9)
 	job.Template.Readiness = fsm.ReadinessAllocation
 	b.must(b.r.Start(t.Context(), job))
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case o := <-seen:

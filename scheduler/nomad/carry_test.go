@@ -55,6 +55,7 @@ func twoMachines(t *testing.T) *bench {
 // TestCarry_MovesAWorkspaceToAnotherClient exports a paused sandbox's workspace on one client and
 // imports it on the other, where the sandbox starts with it. The first is left alone.
 func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
+	t.Parallel()
 	b := twoMachines(t)
 	job := b.job(fsm.DriverRawExec)
 	b.must(b.r.Start(t.Context(), job))

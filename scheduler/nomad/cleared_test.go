@@ -24,6 +24,7 @@ func (l *life) gitClean(dir string) {
 // An agent that runs `git clean -ffdx` in the root of its workspace deletes the marker. The next
 // leader finds the row RUNNING in the same allocation, so it writes the marker again.
 func TestLife_WorkspaceCleaned_RunsOnUnderTheNextLeader(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip(err)
 	}

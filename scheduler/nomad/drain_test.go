@@ -49,7 +49,7 @@ func TestRunner_Drain_IsToldAndLeavesTimeToPause(t *testing.T) {
 		return err
 	})
 	b.cli("node", "drain", "-enable", "-yes", "-detach", "-deadline", "10m", home)
-	reports.await(t, "the drain", job.SandboxID, 10*time.Second, client(scheduler.ClientDraining))
+	reports.await(t, "the drain", job.SandboxID, patience, client(scheduler.ClientDraining))
 	// Nomad's drainer acts within a second.
 	stopped := awaitFor(t.Context(), 5*time.Second, func() error {
 		if o = b.observed(job); o.Up && strings.HasSuffix(o.ClientDetail, " is drained") {
@@ -62,7 +62,7 @@ func TestRunner_Drain_IsToldAndLeavesTimeToPause(t *testing.T) {
 	}
 	job.ModifyIndex, job.RevertTo, job.HasVersion = o.ModifyIndex, o.Version, true
 	job = b.paused(job)
-	reports.await(t, "the drain's end", job.SandboxID, 30*time.Second, client(scheduler.ClientClosed))
+	reports.await(t, "the drain's end", job.SandboxID, patience, client(scheduler.ClientClosed))
 	// A leader that has not made the workspace knows as much.
 	var err error
 	b.r, err = nomad.New(b.config)
@@ -78,12 +78,12 @@ func TestRunner_Drain_IsToldAndLeavesTimeToPause(t *testing.T) {
 		t.Errorf("a start on a client that takes no jobs waits for %+v", o.Waiting)
 	}
 	b.cli("node", "eligibility", "-enable", home)
-	reports.await(t, "the client takes jobs again", job.SandboxID, 10*time.Second, client(""))
+	reports.await(t, "the client takes jobs again", job.SandboxID, patience, client(""))
 	b.look(job, "placement", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil && o.Placement.NodeID == home })
 
 	// The deadline still applies.
 	b.cli("node", "drain", "-enable", "-yes", "-detach", "-deadline", "3s", home)
-	reports.await(t, "stopped at the deadline", job.SandboxID, 30*time.Second, func(o scheduler.Observed, _ bool) bool {
+	reports.await(t, "stopped at the deadline", job.SandboxID, patience, func(o scheduler.Observed, _ bool) bool {
 		return o.Exists && !o.Stopped && o.Live == 0 && o.Placement == nil
 	})
 }
@@ -143,18 +143,18 @@ func TestWatch_DrainInAGap(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"a", "b"} {
-		w.await(t, "the listing", id, 10*time.Second, client("", ""))
+		w.await(t, "the listing", id, patience, client("", ""))
 	}
 	f.mu.Lock()
 	f.index = 890
 	f.tables["/v1/nodes"] = []map[string]any{node("one", true, 500)}
 	f.mu.Unlock()
 	f.frames <- frame(900, map[string]any{"Job": jobRow("other")})
-	w.await(t, "a drain in the gap", "a", 10*time.Second, client(scheduler.ClientDraining, "name-of-one is drained"))
-	w.await(t, "a client that left in the gap", "b", 10*time.Second, client(scheduler.ClientAwayNow, "no longer known to Nomad"))
+	w.await(t, "a drain in the gap", "a", patience, client(scheduler.ClientDraining, "name-of-one is drained"))
+	w.await(t, "a client that left in the gap", "b", patience, client(scheduler.ClientAwayNow, "no longer known to Nomad"))
 	f.frames <- frame(910, map[string]any{"Node": node("one", false, 910)})
-	w.await(t, "the drain is taken back", "a", 10*time.Second, client("", ""))
+	w.await(t, "the drain is taken back", "a", patience, client("", ""))
 	f.frames <- fmt.Sprintf(`{"Index":920,"Events":[{"Index":920,"Type":"NodeDrain","Payload":{"Node":{"ID":"one","Name":"one",`+
 		`"Status":"ready","SchedulingEligibility":"ineligible","DrainStrategy":{"Deadline":1},"ModifyIndex":%d}}}]}`, 920)
-	w.await(t, "a drain as events tell it", "a", 10*time.Second, client(scheduler.ClientDraining, "one is drained"))
+	w.await(t, "a drain as events tell it", "a", patience, client(scheduler.ClientDraining, "one is drained"))
 }

@@ -2,7 +2,6 @@ package nomad_test
 
 import (
 	"testing"
-	"time"
 
 	"bivouac.dev/bivouac/scheduler"
 )
@@ -16,7 +15,7 @@ func TestWatch_EventsThatNomadDroppedAreListed(t *testing.T) {
 	f.job("goes", "one", "running", started)
 	w := f.watch()
 	for _, id := range []string{"ends", "goes"} {
-		w.await(t, "the listing", id, 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Live == 1 })
+		w.await(t, "the listing", id, patience, func(o scheduler.Observed, _ bool) bool { return o.Live == 1 })
 	}
 	// Between the listing, which is of index 100, and the first event, of 900, one job's task
 	// ends, one job is purged, and one is made. Nomad reports none of it.
@@ -28,10 +27,10 @@ func TestWatch_EventsThatNomadDroppedAreListed(t *testing.T) {
 	f.tables["/v1/allocations"] = []map[string]any{ended, made}
 	f.mu.Unlock()
 	f.frames <- frame(900, map[string]any{"Job": jobRow("other")})
-	w.await(t, "the first event", "other", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Exists })
-	w.await(t, "a task's end in the gap", "ends", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
-	w.await(t, "a job made in the gap", "made", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Live == 1 })
-	w.await(t, "a job purged in the gap", "goes", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return !o.Exists && o.Live == 0 })
+	w.await(t, "the first event", "other", patience, func(o scheduler.Observed, _ bool) bool { return o.Exists })
+	w.await(t, "a task's end in the gap", "ends", patience, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
+	w.await(t, "a job made in the gap", "made", patience, func(o scheduler.Observed, _ bool) bool { return o.Live == 1 })
+	w.await(t, "a job purged in the gap", "goes", patience, func(o scheduler.Observed, _ bool) bool { return !o.Exists && o.Live == 0 })
 }
 
 // A job that was placed and purged between the listing and the stream's first frame is read until
@@ -41,7 +40,7 @@ func TestWatch_JobPlacedAndPurgedInAGap_IsAwaited(t *testing.T) {
 	f := newFake(t, nil)
 	f.add("/v1/jobs", jobRow("known"))
 	w := f.watch()
-	w.await(t, "the listing", "known", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Exists })
+	w.await(t, "the listing", "known", patience, func(o scheduler.Observed, _ bool) bool { return o.Exists })
 	known, never := allocRow("known", "one", "running", started), allocRow("never", "one", "running", started)
 	known["ModifyIndex"], never["ModifyIndex"] = 500, 600
 	f.mu.Lock()
@@ -54,13 +53,13 @@ func TestWatch_JobPlacedAndPurgedInAGap_IsAwaited(t *testing.T) {
 		return func(o scheduler.Observed, reported bool) bool { return reported && !o.Exists && o.Live == n }
 	}
 	for _, id := range []string{"known", "never"} {
-		w.await(t, "its task runs on for a while", id, 10*time.Second, live(1))
+		w.await(t, "its task runs on for a while", id, patience, live(1))
 	}
 	f.mu.Lock()
 	f.index = 950
 	f.tables["/v1/allocations"] = nil
 	f.mu.Unlock()
 	for _, id := range []string{"known", "never"} {
-		w.await(t, "its task has ended", id, 10*time.Second, live(0))
+		w.await(t, "its task has ended", id, patience, live(0))
 	}
 }

@@ -142,10 +142,11 @@ func (l *life) conversation(task, id string) string {
 	task = fmt.Sprintf("%032s", task+id[:16])
 	l.wish(&fsm.StartTaskCreateBody{ID: task, ConversationID: id, Request: fsm.StartRequest{AgentType: "default", ConversationID: &id}})
 	var sandbox string
-	l.until("the sandbox of a conversation", func() error {
+	l.until("a conversation", func() error {
 		row := l.store.Store.View().StartTask("u1", task)
 		sandbox = row.SandboxID
-		if sandbox == "" || l.store.Sandbox(sandbox).State() != fsm.SandboxRunning {
+		// Before that there is no conversation that could be deleted.
+		if row.Status != fsm.StartTaskReady || l.store.Sandbox(sandbox).State() != fsm.SandboxRunning {
 			return fmt.Errorf("%+v", row)
 		}
 		return nil
@@ -156,6 +157,7 @@ func (l *life) conversation(task, id string) string {
 // Fault 8 on the real Nomad: a stop is on its way, the pause is taken back, and the next leader
 // finds the job running and takes it over. The stop fails, and the task is not affected.
 func TestLife_LateStop_LosesAgainstTheJobThatWasTakenOver(t *testing.T) {
+	t.Parallel()
 	for _, driver := range drivers {
 		t.Run(string(driver), func(t *testing.T) {
 			t.Parallel()
@@ -237,6 +239,7 @@ func TestLife_LateStopThatPassed_IsMadeGood(t *testing.T) {
 
 // A take-over leaves a task alone that mounts its volume itself, too.
 func TestRunner_TakeOver_ChangesNoTask(t *testing.T) {
+	t.Parallel()
 	for _, mount := range []bool{false, true} {
 		t.Run(fmt.Sprintf("mount=%v", mount), func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,7 +88,7 @@ func lifeOn(t *testing.T, b *bench) *life {
 func lifeOf(t *testing.T, b *bench, store *nomadtest.Cluster, cfg scheduler.Config) *life {
 	t.Helper()
 	l := &life{bench: b, store: store, secrets: vaultSecrets{b.s.vault}}
-	cfg.StartTimeout, cfg.PlacementGrace, cfg.ListInterval = 40*time.Second, time.Second, 5*time.Second
+	cfg.StartTimeout, cfg.PlacementGrace, cfg.ListInterval = patience-20*time.Second, time.Second, 5*time.Second
 	if os.Getenv("BIVOUAC_TEST_LOG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
@@ -121,12 +122,13 @@ func (l *life) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.sched.Run(ctx, 1) }()
-	l.stop = func() {
+	// A test that ends early stops it a second time.
+	l.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			l.Error(err)
 		}
-	}
+	})
 }
 
 // template is a working sandbox of the driver.
@@ -182,6 +184,7 @@ func (l *life) hostPath(id string) string {
 func (l *life) wish(body fsm.Body) { l.store.Must(body, "u1") }
 
 func TestLife_StartPauseResumeOnNextLeaderDelete(t *testing.T) {
+	t.Parallel()
 	for _, driver := range drivers {
 		t.Run(string(driver), func(t *testing.T) {
 			t.Parallel()
@@ -307,6 +310,7 @@ func TestLife_JobPurgedByHand_IsRegisteredAgainWithItsWorkspace(t *testing.T) {
 
 // The time-outs leave a busy machine time to start a job and its server.
 func TestLife_FailuresAreNamed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		driver fsm.Driver
 		change func(t *fsm.Template)
@@ -333,7 +337,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 		},
 		"never answers": {
 			fsm.DriverRawExec, func(t *fsm.Template) {
-				t.Command, t.Args, t.StartTimeout = "/bin/sleep", []string{"1000"}, 15*time.Second
+				t.Command, t.Args, t.StartTimeout = "/bin/sleep", []string{"1000"}, 30*time.Second
 			},
 			fsm.ReasonHealth, "http://127.0.0.1:",
 		},
@@ -341,7 +345,7 @@ func TestLife_FailuresAreNamed(t *testing.T) {
 			fsm.DriverRawExec, func(t *fsm.Template) {
 				t.Command = "/usr/bin/env"
 				t.Args = append([]string{"OH_SESSION_API_KEYS_0=another", "%agent%"}, t.Args...)
-				t.StartTimeout = 25 * time.Second
+				t.StartTimeout = 45 * time.Second
 			},
 			fsm.ReasonAgentRejected, "did not prove",
 		},

@@ -73,7 +73,7 @@ func TestProbe_TellsWhetherNomadAnswersAndWhatFails(t *testing.T) {
 	f := newFake(t, func(c *nomad.Config) { c.Registerer = registry })
 	shows := func(what string, reachable float64, kind string) {
 		t.Helper()
-		deadline := time.After(30 * time.Second)
+		deadline := time.After(patience)
 		for {
 			found := samples(t, registry)
 			if found["bivouac_nomad_reachable"] == reachable && (kind == "" || found["bivouac_nomad_errors_total/"+kind] > 0) {

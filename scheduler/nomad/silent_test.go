@@ -50,7 +50,7 @@ func TestRunner_CrashedBehindASilentClient_StreamIsNotHeldUp(t *testing.T) {
 	f := crashedBehindSilent(t)
 	w := f.watch()
 	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "running", started)})
-	took := w.await(t, "the stream open", "new", time.Minute, func(_ scheduler.Observed, reported bool) bool { return reported })
+	took := w.await(t, "the stream open", "new", patience, func(_ scheduler.Observed, reported bool) bool { return reported })
 	t.Logf("the stream brought its first news after %s", took.Round(time.Millisecond))
 	if took > 5*time.Second {
 		t.Errorf("the stream brought its first news only after %s", took)
@@ -61,10 +61,10 @@ func TestRunner_CrashedBehindASilentClient_StreamIsNotHeldUp(t *testing.T) {
 		f.frames <- frame(201+i, map[string]any{"Job": jobRow(id)}, map[string]any{"Allocation": allocRow(id, "silent", "failed", crashed)})
 	}
 	f.frames <- frame(300, map[string]any{"Job": jobRow("newer")}, map[string]any{"Allocation": allocRow("newer", "fine", "running", started)})
-	if took := w.await(t, "news after a crash", "newer", time.Minute, func(_ scheduler.Observed, reported bool) bool { return reported }); took > 4*time.Second {
+	if took := w.await(t, "news after a crash", "newer", patience, func(_ scheduler.Observed, reported bool) bool { return reported }); took > 4*time.Second {
 		t.Errorf("five crashes behind a silent client held up the next news for %s", took)
 	}
-	w.await(t, "the crash known", "late-4", 10*time.Second, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
+	w.await(t, "the crash known", "late-4", patience, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
 }
 
 func TestRunner_CrashIsExplainedWhenItsLogCanBeRead(t *testing.T) {
@@ -78,10 +78,10 @@ func TestRunner_CrashIsExplainedWhenItsLogCanBeRead(t *testing.T) {
 		return o.Failure != nil && strings.Contains(o.Failure.Detail, "Exit Code: 42; it last wrote: out of plans")
 	}
 	w := f.watch()
-	w.await(t, "a crash of before is explained", "old", 10*time.Second, words)
+	w.await(t, "a crash of before is explained", "old", patience, words)
 	// A crash that just happened is reported with its log at once.
 	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "failed", crashed)})
-	w.await(t, "a new crash is explained", "new", 10*time.Second, func(o scheduler.Observed, reported bool) bool {
+	w.await(t, "a new crash is explained", "new", patience, func(o scheduler.Observed, reported bool) bool {
 		if reported && o.Failure != nil && !words(o, reported) {
 			t.Errorf("reported without its crash log first: %v", o.Failure)
 		}
