@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
@@ -83,6 +88,56 @@ func TestDrain(t *testing.T) {
 		m.runs(t, id, first, "was moved here from the Nomad client")
 	}
 	t.Logf("--- verdict: with the shipped policy both were moved, with their files")
+}
+
+// TestDrain_InError drains a client on which there is nothing but a sandbox in ERROR, whose agent server
+// was killed until Nomad gave it up. It is moved with its file, and runs again on the other client.
+func TestDrain_InError(t *testing.T) {
+	f := testcluster.Start(t, testcluster.Options{ACL: true})
+	first, err := f.Nomad.NodeID(t.Context())
+	second := f.SecondMachine(t)
+	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}}
+	m.must(t, err)
+	m.id, err = second.NodeID(t.Context())
+	m.must(t, err)
+	f.Eligible(t, first, false)
+	id := m.begin(t)
+	f.Eligible(t, first, true)
+	testcluster.Eventually(t, "Nomad gives the sandbox up", func() error {
+		sb, err := m.node.Sandbox(id)
+		if err == nil && sb.Status == "ERROR" {
+			return nil
+		}
+		return errors.Join(err, m.killAgents(id), fmt.Errorf("it is %s (%s)", sb.Status, sb.Detail()))
+	})
+	out, err := m.operate(t, "drain", m.id, "--yes")
+	if err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool { return c.Workspaces == 0 && c.Drain == "all" })
+	m.runs(t, id, first, "was moved here from the Nomad client")
+}
+
+// killAgents kills the processes of a sandbox's live allocations.
+func (m *machines) killAgents(id string) error {
+	allocs, err := m.Allocs()
+	if err != nil {
+		return err
+	}
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	for _, a := range allocs {
+		if a.JobID != "sandbox-"+id || !a.Live() {
+			continue
+		}
+		for _, environ := range environs {
+			pid, failed := strconv.Atoi(filepath.Base(filepath.Dir(environ)))
+			raw, unread := os.ReadFile(environ)
+			if failed == nil && unread == nil && strings.Contains(string(raw), "NOMAD_ALLOC_ID="+a.ID) {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
+		}
+	}
+	return err
 }
 
 // allOn returns nil if each sandbox has one live allocation, on the client, and is RUNNING.
