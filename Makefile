@@ -78,7 +78,9 @@ test: check tests module-tests ## check, then all tests but the drills
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's.
 	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
-	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | grep -v -e '/ops/e2e$$' -e '/ops/check$$')
+	@# scheduler/nomad waits most, so it begins before scheduler: last it would run alone.
+	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | \
+	  grep -v -e '/ops/e2e$$' -e '/ops/check$$' -e '/scheduler/nomad$$' | sed 's#^\(.*/scheduler\)$$#\1/nomad \1#')
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: two run without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster
