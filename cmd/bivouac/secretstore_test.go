@@ -120,12 +120,12 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 	t.Parallel()
 	for says, err := range map[string]error{
 		"vault denies update on secret/undelete/x": &secrets.DeniedError{Capability: "update", Path: "secret/undelete/x"},
-		"sealed or away":            secrets.ErrUnavailable,
-		"enter the secret again":    &secrets.ReusedError{},
-		"not in the secret store":   secrets.ErrNotFound,
-		"written by another leader": secrets.ErrConflict,
-		"its name can't be stored":  secrets.ErrInvalid,
-		"remove the secret, then":   secrets.ErrFull,
+		"sealed or away":             secrets.ErrUnavailable,
+		"enter the secret again":     &secrets.ReusedError{},
+		"not in the secret store":    secrets.ErrNotFound,
+		"written by another leader":  secrets.ErrConflict,
+		"its name can't be stored":   secrets.ErrInvalid,
+		"remove the secret and save": secrets.ErrFull,
 	} {
 		if !strings.Contains(secretError(err).Error(), says) {
 			t.Errorf("%v", secretError(err))
