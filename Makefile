@@ -47,7 +47,7 @@ agents: ## install the coding agents that the tests run (OpenCode, Codex) into t
 .PHONY: agents-all
 agents-all: agents ## install the agents of the other presets too (Claude Code, Gemini, Qwen), and run the tests that need agents
 	@ops/agents/install.sh ops/agents/all $(CACHE)/agents/all
-	$(GO) test -race -count=1 -v -run 'TestReal_' ./scheduler/agent/acp
+	$(GO) test -race -count=1 -v -run 'TestReal_' ./cmd/internal/sandboxagent/acp
 
 .PHONY: sandbox-image
 sandbox-image: build ## the image of sandboxes: Debian, git, Python, Node, build tools, the agents (root, docker, debootstrap, npm; TAG=name:tag)
@@ -105,7 +105,7 @@ LARGE := TestCluster_Chaos_|TestCluster_Forms_WhateverTheStartOrder|TestNode_Rea
 
 .PHONY: large
 large: ## the large forms of tests with random histories or crowds, of which make test runs small ones
-	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler ./scheduler/agent/tools
+	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler ./cmd/internal/sandboxagent/tools
 
 .PHONY: golden
 golden: ## rewrite golden files; read the diff as you read code

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/scheduler/agent/agentserver"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver"
 )
 
 // sandboxAgentName is the hidden command that this binary runs in the sandboxes of `bivouac

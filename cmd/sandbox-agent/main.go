@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"bivouac.dev/bivouac/scheduler/agent/agentserver"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver"
 )
 
 func main() {

@@ -37,7 +37,7 @@ var (
 const samples = "ops/check/citations_test.go"
 
 // bookTests check a document of rules as a whole and cite it without a heading.
-var bookTests = []string{"httpapi/rules_test.go", "scheduler/agent/agentserver/rules_test.go"}
+var bookTests = []string{"httpapi/rules_test.go", "cmd/internal/sandboxagent/agentserver/rules_test.go"}
 
 // gone matches citations of documents that are not in the tree, by file name or section. The
 // expression is split so that this file does not match it.

@@ -20,7 +20,7 @@ func TestFind_KnowsTheTargetsOfTheTree(t *testing.T) {
 		{"fsm", "FuzzApply"}, {"fsm", "FuzzApplyHistory"}, {"fsm", "FuzzDecodeCommand"}, {"fsm", "FuzzRestore"},
 		{"cluster", "FuzzPeerCall"}, {"cluster/peernet", "FuzzPeerPort"}, {"cluster/peernet", "FuzzRaftFrames"},
 		{"httpapi", "FuzzAPI"}, {"httpapi", "FuzzDecode"}, {"httpapi", "FuzzProxy"}, {"httpapi/proxy", "FuzzTarget"},
-		{"scheduler/agent/agentserver", "FuzzInit"}, {"scheduler/agent", "FuzzAnswers"},
+		{"cmd/internal/sandboxagent/agentserver", "FuzzInit"}, {"scheduler/agent", "FuzzAnswers"},
 	} {
 		if !slices.Contains(found, want) {
 			t.Errorf("%s is not found", want)

@@ -1,0 +1,161 @@
+package agentserver
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/scheduler/agent"
+)
+
+// age makes the last activity an hour old.
+func (s *server) age() {
+	s.s.activity.Store(int64(time.Since(s.s.started) - time.Hour))
+	s.s.bash.mu.Lock()
+	s.s.bash.ended = time.Time{}
+	s.s.bash.mu.Unlock()
+}
+
+func (s *server) idleTime() int {
+	s.t.Helper()
+	_, body := call(s.t, "GET", s.url+"/server_info", "", "")
+	return decodeJSON[struct {
+		IdleTime int `json:"idle_time"`
+	}](s.t, body).IdleTime
+}
+
+func TestActivity_PollingIsNone(t *testing.T) {
+	s := newServer(t)
+	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const conv = "/api/conversations/" + convID
+	for _, c := range []struct {
+		status             int
+		method, path, body string
+		active             bool
+	}{
+		{200, "GET", "/health", "", false},
+		{200, "GET", "/server_info", "", false},
+		{200, "GET", "/api/conversations?ids=" + convID, "", false},
+		{200, "GET", "/api/conversations/count", "", false},
+		{200, "GET", "/api/conversations/search?status=running", "", false},
+		{200, "GET", conv, "", false},
+		{200, "GET", conv + "/events/search", "", false},
+		{204, "POST", "/api/conversations/prepare-for-sandbox-pause", "", false},
+		{200, "POST", conv + "/events", `{"content":"hello"}`, true},
+		{200, "PATCH", conv, `{"title":"t"}`, true},
+		{200, "POST", conv + "/run", "", true},
+		{200, "GET", "/api/file/download?path=" + file, "", true},
+		{200, "POST", "/api/bash/execute_bash_command", `{"command":"true"}`, true},
+		{200, "DELETE", conv, "", true},
+	} {
+		s.age()
+		s.want(c.status, c.method, c.path, c.body)
+		if idle := s.idleTime(); (idle < 60) != c.active {
+			t.Errorf("%s %s: idle for %d s, active %v", c.method, c.path, idle, c.active)
+		}
+	}
+	s.age()
+	if status, _ := call(t, "POST", s.url+"/api/bash/execute_bash_command", "wrong", `{"command":"true"}`); status != 401 || s.idleTime() < 3000 {
+		t.Errorf("an unauthorised call keeps the sandbox awake: %d", status)
+	}
+}
+
+func TestActivity_WorkIsActivity(t *testing.T) {
+	s := newServer(t)
+	fifo := filepath.Join(t.TempDir(), "go")
+	started := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"while [ ! -e `+fifo+` ]; do sleep 0.01; done"}`))
+	s.age()
+	if idle := s.idleTime(); idle != 0 {
+		t.Errorf("a command runs: idle for %d s", idle)
+	}
+	if err := os.WriteFile(fifo, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-s.s.bash.get(started.ID).done
+	for running := true; running; running, _ = s.s.bash.activity() { //nolint:revive // a moment
+	}
+	if idle := s.idleTime(); idle > 60 {
+		t.Errorf("a command has just ended: idle for %d s", idle)
+	}
+	s.age()
+	if idle := s.idleTime(); idle < 3000 {
+		t.Errorf("idle for %d s", idle)
+	}
+	hold := make(chan struct{})
+	r := serveAt(t, t.TempDir(), stepping(nil, func(context.Context, *steps, int) (engine.Outcome, error) {
+		<-hold
+		return engine.Finished, nil
+	}))
+	r.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	r.age()
+	if idle := r.idleTime(); idle != 0 {
+		t.Errorf("an agent works: idle for %d s", idle)
+	}
+	close(hold)
+	r.settled(convID)
+	r.age()
+	if idle := r.idleTime(); idle < 3000 {
+		t.Errorf("the agent has finished: idle for %d s", idle)
+	}
+}
+
+func TestBash_LostCommandIsKnownAsKilled(t *testing.T) {
+	dir := t.TempDir()
+	at := func(c *Config) { c.BashEventsDir = filepath.Join(dir, "bash_events") }
+	s := serveAt(t, filepath.Join(dir, "c"), at)
+	started := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 100 # TEXTCANARY"}`))
+	s.s.bash.close()
+	// A truncated write.
+	path := filepath.Join(dir, "bash_events", commandIDsFile)
+	appendTo(t, path, "0123")
+	s = serveAt(t, filepath.Join(dir, "c"), at)
+	search := "/api/bash/bash_events/search?kind__eq=BashOutput&command_id__eq="
+	for range 2 {
+		p := decodeJSON[agent.Page[agent.BashOutput]](t, s.want(200, "GET", search+started.ID, ""))
+		if len(p.Items) != 1 || *p.Items[0].ExitCode != killedExit || !strings.Contains(*p.Items[0].Stderr, "restarted") {
+			t.Errorf("%+v", p)
+		}
+	}
+	if p := decodeJSON[agent.Page[agent.BashOutput]](t, s.want(200, "GET", search+strings.Repeat("0", 32), "")); len(p.Items) != 0 {
+		t.Errorf("an unknown command: %+v", p)
+	}
+	if text := string(read(t, path)); text != started.ID+"\n" {
+		t.Errorf("the file: %q", text)
+	}
+}
+
+func TestBash_CommandIDsAreBounded(t *testing.T) {
+	dir, s := t.TempDir(), newServer(t)
+	c := openCommandIDs(dir, s.s.logger)
+	var last string
+	for range maxCommandIDs + 10 {
+		last = newHexID()
+		c.add(last)
+	}
+	st, err := os.Stat(c.path)
+	if err != nil || st.Size() > maxCommandIDs*commandIDLine || !c.has(last) || len(c.known) != len(c.ids) {
+		t.Errorf("%v, %v, %d ids", st, err, len(c.ids))
+	}
+	if again := openCommandIDs(dir, s.s.logger); len(again.ids) != maxCommands+10 || !again.has(last) {
+		t.Errorf("read again: %d ids", len(again.ids))
+	}
+	// A directory that can't be written is ignored.
+	file := filepath.Join(dir, "file")
+	appendTo(t, c.path, "")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := openCommandIDs(file, s.s.logger)
+	broken.add(last)
+	if !broken.has(last) || !strings.Contains(s.logs.String(), "can't be kept") {
+		t.Error("a broken file is not coped with")
+	}
+}

@@ -1,0 +1,118 @@
+package native
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+)
+
+// summaries answers the condenser, which offers no tools.
+func summaries(answers ...modeltest.Answer) *modeltest.Story {
+	return &modeltest.Story{When: modeltest.When{System: "keep the memory"}, Answers: answers, InOrder: true}
+}
+
+// A long history is condensed, again and again, and the task goes on.
+func TestCondense_LongHistory(t *testing.T) {
+	var answers []modeltest.Answer
+	for i := range 20 {
+		answers = append(answers, modeltest.Calls(echo(fmt.Sprint(i))))
+	}
+	answers = append(answers, modeltest.Text("Done."))
+	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("what was so far")), {Answers: answers, InOrder: true}}},
+		func(s *engine.Setup) { s.Agent.Condenser.MaxSize = 12 })
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	list := all[*event.Condensation](r)
+	if len(list) < 3 || *list[0].Summary != "what was so far" || *list[0].SummaryOffset != 2 {
+		t.Errorf("%d condensations: %+v", len(list), list)
+	}
+	if n := sizeOf(view(r.events())); n > 14 {
+		t.Errorf("the view has %d events", n)
+	}
+	last := r.server.Requests()[len(r.server.Requests())-1]
+	if m := last.Messages; m[0].Role != "system" || m[1].Text != "go" || !strings.Contains(m[2].Text, "what was so far") {
+		t.Errorf("the view begins with %+v", m[:3])
+	}
+	var stats event.Stats
+	mustDecode(t, r.memory.State(engine.KeyStats), &stats)
+	if stats.UsageToMetrics["condenser"].AccumulatedTokenUsage.PromptTokens == 0 {
+		t.Error("the condenser's tokens are not counted")
+	}
+}
+
+// A context that is too long is condensed once and the run goes on; one that stays too long, or
+// without a condenser, ends it.
+func TestCondense_ContextTooLong(t *testing.T) {
+	long := modeltest.Answer{Text: "Done.", Fault: &modeltest.Fault{Kind: modeltest.ContextLength, Times: 1}}
+	script := func(a modeltest.Answer) *modeltest.Script {
+		return &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("so far")), {Answers: []modeltest.Answer{
+			modeltest.Calls(echo("a")), modeltest.Calls(echo("b")), modeltest.Calls(echo("c")), a}, InOrder: true}}}
+	}
+	r := newRig(t, script(long))
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	if got := r.story(); got[len(got)-3] != "condensation request" || !strings.HasPrefix(got[len(got)-2], "condensation of") {
+		t.Errorf("story: %v", got)
+	}
+	long.Fault.Times = 0
+	r = newRig(t, script(long))
+	r.add(newProbe("echo"))
+	r.say("go")
+	_ = r.fails("LLMContextWindowExceedError")
+
+	off := false
+	r = newRig(t, script(long), func(s *engine.Setup) { s.Agent.Condenser.Enabled = &off })
+	r.add(newProbe("echo"))
+	r.say("go")
+	_ = r.fails("LLMContextWindowExceedError")
+	if len(all[*event.CondensationRequest](r)) != 0 {
+		t.Error("a condensation was requested without a condenser")
+	}
+}
+
+// A long history whose condensation fails is sent as it is.
+func TestCondense_SoftFailure(t *testing.T) {
+	var answers []modeltest.Answer
+	for i := range 5 {
+		answers = append(answers, modeltest.Calls(echo(fmt.Sprint(i))))
+	}
+	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{
+		summaries(modeltest.Answer{Fault: &modeltest.Fault{Kind: modeltest.BadRequest}}),
+		{Answers: append(answers, modeltest.Text("Done.")), InOrder: true},
+	}}, func(s *engine.Setup) { s.Agent.Condenser.MaxSize = 6 })
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	if n := len(all[*event.Condensation](r)); n != 0 {
+		t.Errorf("%d condensations", n)
+	}
+}
+
+// A question beside the conversation and a title store nothing.
+func TestAsk_AndTitle(t *testing.T) {
+	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{
+		{When: modeltest.When{User: "how far"}, Answers: []modeltest.Answer{modeltest.Text("Half.")}},
+		{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("\"A title " + strings.Repeat("long ", 20) + "\"\nmore")}},
+		{Answers: []modeltest.Answer{modeltest.Calls(echo("a"))}},
+	}})
+	r.add(newProbe("echo"))
+	r.memory.set(t, engine.KeyConfirmationPolicy, engine.Policy{Kind: "AlwaysConfirm"})
+	r.say("go")
+	r.ends(engine.Waiting) // a call without a result
+	before := len(r.events())
+	if got, err := r.Ask(t.Context(), "how far are you?"); err != nil || got != "Half." {
+		t.Errorf("asked: %q %v", got, err)
+	}
+	if got, err := r.Title(t.Context(), "go"); err != nil || !strings.HasPrefix(got, "A title long") || len([]rune(got)) != 50 {
+		t.Errorf("title: %q %v", got, err)
+	}
+	if n := len(r.events()); n != before {
+		t.Errorf("%d events were stored", n-before)
+	}
+}

@@ -1,0 +1,64 @@
+package native
+
+import (
+	"encoding/json"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+)
+
+// The ids of the uses of models in the stats. The settings may name the agent's otherwise.
+const (
+	usageAgent     = "agent"
+	usageCondenser = "condenser"
+)
+
+// count adds an answer's tokens and cost to the stats. Only steps call it, one at a time.
+func (e *Engine) count(c *client, id string, a *answer) error {
+	if id == usageAgent && c.llm.UsageID != "" {
+		id = c.llm.UsageID
+	}
+	var stats event.Stats
+	if raw := e.conv.State(engine.KeyStats); len(raw) > 0 {
+		if err := json.Unmarshal(raw, &stats); err != nil {
+			e.log.Warn("the conversation's stats can't be read and begin anew", "error", err)
+			stats = event.Stats{}
+		}
+	}
+	if stats.UsageToMetrics == nil {
+		stats.UsageToMetrics = map[string]event.Metrics{}
+	}
+	m := stats.UsageToMetrics[id]
+	m.ModelName = c.llm.Model
+	m.AccumulatedCost += c.cost(a)
+	prompt, completion := int64(a.usage.PromptTokens), int64(a.usage.CompletionTokens)
+	t := &m.AccumulatedTokenUsage
+	t.Model, t.ResponseID = c.llm.Model, a.id
+	t.PromptTokens += prompt
+	t.CompletionTokens += completion
+	if d := a.usage.PromptTokensDetails; d != nil {
+		t.CacheReadTokens += int64(d.CachedTokens)
+	}
+	if d := a.usage.CompletionTokensDetails; d != nil {
+		t.ReasoningTokens += int64(d.ReasoningTokens)
+	}
+	t.ContextWindow = int64(c.llm.MaxInputTokens)
+	t.PerTurnToken = prompt + completion
+	stats.UsageToMetrics[id] = m
+	return e.conv.Append(engine.Update(engine.KeyStats, stats))
+}
+
+// cost is what an answer cost in US dollars, by the settings' prices, else as the server says.
+func (c *client) cost(a *answer) float64 {
+	var sum float64
+	if p := c.llm.InputCostPerToken; p != nil {
+		sum += *p * float64(a.usage.PromptTokens)
+	}
+	if p := c.llm.OutputCostPerToken; p != nil {
+		sum += *p * float64(a.usage.CompletionTokens)
+	}
+	if c.llm.InputCostPerToken == nil && c.llm.OutputCostPerToken == nil && a.cost != nil {
+		sum = *a.cost
+	}
+	return sum
+}
